@@ -1,0 +1,17 @@
+"""The errors of the toolkit: each says what came and what was wanted."""
+
+
+class StreamingGPError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class InvalidDataError(StreamingGPError, ValueError):
+    """Data, labels or arguments that the model cannot take; the model is unchanged."""
+
+
+class ImproperError(StreamingGPError, ArithmeticError):
+    """A cavity or posterior whose density has no finite integral."""
+
+
+class NumericalError(StreamingGPError, ArithmeticError):
+    """A matrix that stayed indefinite, or an objective that stayed non-finite."""

@@ -1,0 +1,10 @@
+"""Exponential families and their unnormalised factors."""
+
+from streaming_gp.expfam.base import ExponentialFamily
+from streaming_gp.expfam.factor import Factor
+from streaming_gp.expfam.normal import MeanFieldNormal, Normal
+
+FAMILIES: tuple[type[ExponentialFamily], ...] = (MeanFieldNormal, Normal)
+"""The registry over which the laws are tested."""
+
+__all__ = ["FAMILIES", "ExponentialFamily", "Factor", "MeanFieldNormal", "Normal"]

@@ -1,0 +1,153 @@
+"""Exponential families: a family gives a few primitives, every law is derived here once.
+
+A density is written ``p(x) = h(x) exp(η·T(x) − A(η))`` with natural parameters η, sufficient
+statistics T, log-partition A and base measure h. Families are frozen dataclasses whose fields,
+in order, are the natural parameters; a field may be a NumPy array or a TensorFlow tensor.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import mul
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import ImproperError
+from streaming_gp.expfam.factor import Factor
+
+Family = TypeVar("Family", bound="ExponentialFamily")
+Array = Any  # np.ndarray or tf.Tensor
+
+
+def inner(a: Sequence[Array], b: Sequence[Array]) -> tf.Tensor:
+    """``Σ_i a_i · b_i`` over matching natural and mean parameters: a scalar."""
+    return tf.add_n([tf.reduce_sum(x * y) for x, y in zip(a, b, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentialFamily(abc.ABC):
+    """A normalised member of an exponential family."""
+
+    # ---- primitives: what a family must say ------------------------------------------------
+
+    @abc.abstractmethod
+    def log_partition(self) -> tf.Tensor:
+        """``A(η)``: a scalar, finite exactly for proper natural parameters."""
+
+    @abc.abstractmethod
+    def log_base_measure(self, x: Array) -> tf.Tensor:
+        """``log h(x)`` for points ``x`` [N, ...]: [N]."""
+
+    @abc.abstractmethod
+    def expected_log_base_measure(self) -> tf.Tensor:
+        """``E[log h(x)]``: a scalar."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def sufficient_statistics(x: Array) -> tuple[tf.Tensor, ...]:
+        """``T(x)`` for points ``x`` [N, ...]: one array [N, ...] for each natural parameter."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_mean_parameters(cls: type[Family], *mean_parameters: Array) -> Family:
+        """The member whose expected sufficient statistics are ``mean_parameters``."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_proper_natural(*natural: Array) -> bool:
+        """Whether these natural parameters belong to a normalisable density."""
+
+    @abc.abstractmethod
+    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
+        """``num_samples`` draws [S, ...], the same ones for the same integer ``seed``."""
+
+    # ---- laws: derived from the primitives ---------------------------------------------------
+
+    @property
+    def natural(self) -> tuple[Array, ...]:
+        """Natural parameters η."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def is_proper(self) -> bool:
+        """Whether the density can be normalised."""
+        return self.is_proper_natural(*self.natural)
+
+    def as_arrays(self: Family) -> Family:
+        """The same member held in NumPy arrays."""
+        return type(self)(*(np.asarray(eta) for eta in self.natural))
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        """``μ = E[T(x)] = ∂A/∂η``."""
+        natural = tuple(tf.convert_to_tensor(eta) for eta in self.natural)
+        with tf.GradientTape() as tape:
+            tape.watch(natural)
+            log_partition = type(self)(*natural).log_partition()
+        return tuple(tape.gradient(log_partition, natural))
+
+    def fisher_information(self) -> tf.Tensor:
+        """``∂²A/∂η∂η = cov[T(x)]`` in flattened natural parameters: [E, E]."""
+        natural = tuple(tf.convert_to_tensor(eta) for eta in self.natural)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(natural)
+            moments = type(self)(*natural).mean_parameters()
+            flat = tf.concat([tf.reshape(moment, [-1]) for moment in moments], 0)
+        blocks = [tape.jacobian(flat, eta) for eta in natural]
+        return tf.concat([tf.reshape(block, [tf.size(flat), -1]) for block in blocks], 1)
+
+    def log_prob(self, x: Array) -> tf.Tensor:
+        """``log p(x)`` at points ``x`` [N, ...]: [N]."""
+        log_density = self.log_base_measure(x) - self.log_partition()
+        for eta, statistic in zip(self.natural, self.sufficient_statistics(x), strict=True):
+            axes = list(range(1, len(statistic.shape)))
+            log_density += tf.reduce_sum(eta * statistic, axis=axes)
+        return log_density
+
+    def entropy(self) -> tf.Tensor:
+        """``−E[log p] = A(η) − η·μ − E[log h]``, in nats."""
+        eta_mu = inner(self.natural, self.mean_parameters())
+        return self.log_partition() - eta_mu - self.expected_log_base_measure()
+
+    def kl_divergence(self: Family, other: Family) -> tf.Tensor:
+        """``KL(self ‖ other) = (η − η')·μ − A(η) + A(η')``, in nats."""
+        difference = [a - b for a, b in zip(self.natural, other.natural, strict=True)]
+        divergence = inner(difference, self.mean_parameters())
+        return divergence - self.log_partition() + other.log_partition()
+
+    def renyi_divergence(self: Family, other: Family, alpha: float) -> tf.Tensor:
+        """``D_α = (α−1)⁻¹ log ∫ p^α p'^(1−α)``, which tends to KL as α → 1 (Li & Turner 2016, eq. 3).
+
+        :raises ImproperError: if ``p^α p'^(1−α)`` has no finite integral (possible for α > 1).
+        """
+        mixed = (self.as_factor() ** alpha) * (other.as_factor() ** (1.0 - alpha))
+        return mixed.log_integral() / (alpha - 1.0)
+
+    def as_factor(self) -> Factor:
+        """This normalised density as a factor, so that its integral is one."""
+        return Factor(type(self), self.natural, -self.log_partition())
+
+    def times(self: Family, factors: Iterable[Factor]) -> Family:
+        """The posterior ``p(x) Π t_m(x) / 𝒵``; the product is formed before it is checked.
+
+        :raises ImproperError: if the product cannot be normalised.
+        """
+        return reduce(mul, factors, self.as_factor()).normalised()
+
+    def __truediv__(self: Family, other: Family) -> Factor:
+        """The factor ``self / other``: a difference of natural parameters, proper or not."""
+        return self.as_factor() / other.as_factor()
+
+
+def require_proper(distribution: Family, role: str) -> Family:
+    """``distribution`` itself, if it is proper.
+
+    :raises ImproperError: naming ``role`` (cavity, posterior, ...) otherwise.
+    """
+    if not distribution.is_proper:
+        raise ImproperError(f"the {role} is improper: {distribution!r}")
+    return distribution

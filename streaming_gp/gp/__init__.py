@@ -1,0 +1,26 @@
+"""Streaming Gaussian processes with private pseudo-points, on GPflow."""
+
+from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.hyperparameters import (
+    FixedHyperparameters,
+    PointHyperparameters,
+    VariationalHyperparameters,
+)
+from streaming_gp.gp.local_update import LocalOptimiser, Progress
+from streaming_gp.gp.model import StreamingGP, UpdateInfo
+from streaming_gp.gp.process import Process
+from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
+
+__all__ = [
+    "FixedHyperparameters",
+    "LocalOptimiser",
+    "PointHyperparameters",
+    "PrivatePseudoPoints",
+    "Process",
+    "Progress",
+    "PseudoObservations",
+    "PseudoPointFactor",
+    "StreamingGP",
+    "UpdateInfo",
+    "VariationalHyperparameters",
+]

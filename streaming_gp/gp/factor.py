@@ -1,0 +1,103 @@
+"""Pseudo-observations of a function, and the factors made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from scipy.linalg import block_diag
+
+from streaming_gp import expfam
+from streaming_gp.linalg import compress_rows
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoObservations:
+    """One row of a GP ledger: ``t(u) = exp(−½ ‖s − Rᵀu‖²)``, with ``u = f(Z) + nugget noise``.
+
+    Positive semi-definite by construction: the precision of u is ``R Rᵀ``.
+
+    :param Z: pseudo-inputs [M, D].
+    :param root: R, [G, M, M]; G = 1 where all latent functions share it.
+    :param targets: s, [G, M, C]; G C = L latent functions.
+    :param nugget: variance of the white noise that u adds to f(Z); one number.
+    """
+
+    Z: np.ndarray
+    root: np.ndarray
+    targets: np.ndarray
+    nugget: float
+
+    def __pow__(self, power: float) -> PseudoObservations:
+        weight = np.sqrt(power)
+        return PseudoObservations(
+            self.Z, weight * self.root, weight * self.targets, self.nugget
+        )
+
+    def same_points(self, other: PseudoObservations) -> bool:
+        """Whether both observe the same u."""
+        return self.nugget == other.nugget and np.array_equal(self.Z, other.Z)
+
+
+def merged(a: PseudoObservations, b: PseudoObservations) -> tuple[PseudoObservations, float]:
+    """The product of two rows on the same u as one row, and the log of the constant left over."""
+    rows = np.concatenate([np.swapaxes(a.root, -1, -2), np.swapaxes(b.root, -1, -2)], axis=-2)
+    targets = np.concatenate([a.targets, b.targets], axis=-2)
+    fewer_rows, fewer_targets = compress_rows(rows, targets)
+    constant = -0.5 * (np.sum(targets**2) - np.sum(fewer_targets**2))
+    merged_row = PseudoObservations(a.Z, np.swapaxes(fewer_rows, -1, -2), fewer_targets, a.nugget)
+    return merged_row, float(constant)
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoPointFactor:
+    """An approximate likelihood ``t_b(f, ε)``: pseudo-observations of f times a factor of ε.
+
+    :param rows: the pseudo-observations; one row, unless factors at different Z were multiplied.
+    :param hyperparameters: the factor of ε, or None where ε is a point.
+    :param log_scale: log of the constant in front.
+    """
+
+    rows: tuple[PseudoObservations, ...]
+    hyperparameters: expfam.Factor | None = None
+    log_scale: float = 0.0
+
+    @property
+    def Z(self) -> np.ndarray:
+        """Pseudo-inputs [M, D]."""
+        return np.concatenate([row.Z for row in self.rows])
+
+    @property
+    def precision(self) -> np.ndarray:
+        """``R Rᵀ`` [G, M, M]."""
+        blocks = [row.root @ np.swapaxes(row.root, -1, -2) for row in self.rows]
+        return np.stack([block_diag(*group) for group in zip(*blocks, strict=True)])
+
+    @property
+    def precision_mean(self) -> np.ndarray:
+        """``R s`` [G, M, C]."""
+        return np.concatenate([row.root @ row.targets for row in self.rows], axis=1)
+
+    def __mul__(self, other: PseudoPointFactor) -> PseudoPointFactor:
+        log_scale = self.log_scale + other.log_scale
+        rows = list(self.rows)
+        for row in other.rows:
+            twin = next((i for i, mine in enumerate(rows) if mine.same_points(row)), None)
+            if twin is None:
+                rows.append(row)
+            else:
+                rows[twin], constant = merged(rows[twin], row)
+                log_scale += constant
+        hyperparameters = _product(self.hyperparameters, other.hyperparameters)
+        return PseudoPointFactor(tuple(rows), hyperparameters, log_scale)
+
+    def __pow__(self, power: float) -> PseudoPointFactor:
+        hyperparameters = None if self.hyperparameters is None else self.hyperparameters**power
+        rows = tuple(row**power for row in self.rows)
+        return PseudoPointFactor(rows, hyperparameters, power * self.log_scale)
+
+
+def _product(*factors: expfam.Factor | None) -> expfam.Factor | None:
+    present = [factor for factor in factors if factor is not None]
+    return reduce(lambda a, b: a * b, present) if present else None

@@ -1,0 +1,205 @@
+"""What is learned about the hyperparameters ε: nothing, a point, or a distribution.
+
+Every strategy turns a few optimiser variables into values of ε and a penalty on the bound. The
+variables are offsets whitened under the cavity q_cav(ε), so that zero always means "no change".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from scipy.stats import norm, qmc
+
+from streaming_gp import expfam
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.parameters import ParameterVector
+
+
+class HyperparameterStrategy(Protocol):
+    """How ε takes part in a local update."""
+
+    @property
+    def num_samples(self) -> int:
+        """S: values of ε at which the bound is averaged."""
+        ...
+
+    def prior(self, epsilon: ParameterVector) -> expfam.ExponentialFamily | None:
+        """p(ε), or None where ε is a point."""
+        ...
+
+    def location_scale(
+        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the whitened variables are zero: [E], and their unit: lower factor [E, E]."""
+        ...
+
+    def initial(self, size: int) -> np.ndarray:
+        """Optimiser variables at the cavity."""
+        ...
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        """Values of ε [S, E] for noise [S, E]."""
+        ...
+
+    def penalty(self, variables: tf.Tensor, epsilon: ParameterVector) -> tf.Tensor:
+        """What is subtracted from the expected bound: KL(q(ε) ‖ q_cav(ε)) or −log p(ε)."""
+        ...
+
+    def posterior(
+        self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
+    ) -> expfam.ExponentialFamily | None:
+        """q(ε), or None where ε is a point."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A single value of ε."""
+
+    @property
+    def num_samples(self) -> int:
+        return 1
+
+    def prior(self, epsilon: ParameterVector) -> None:
+        return None
+
+    def location_scale(
+        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return epsilon.value(), np.diag(epsilon.unit_log_widths())
+
+    def posterior(
+        self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
+    ) -> expfam.ExponentialFamily | None:
+        return None
+
+
+@dataclass(frozen=True)
+class FixedHyperparameters(_Point):
+    """ε stays at the values that the GPflow parameters hold."""
+
+    def initial(self, size: int) -> np.ndarray:
+        return np.zeros(0)
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        return location[None]
+
+    def penalty(self, variables: tf.Tensor, epsilon: ParameterVector) -> tf.Tensor:
+        return tf.zeros([], tf.float64)
+
+
+@dataclass(frozen=True)
+class PointHyperparameters(_Point):
+    """ε maximises the local free energy of the newest batch (PVI 2018, appendix C.2).
+
+    Parameters that carry a GPflow prior contribute its log density (MAP); without priors this is
+    maximum likelihood. Priors are densities in the space that the parameter's ``prior_on`` names.
+    """
+
+    def initial(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        return (location + tf.linalg.matvec(scale, variables))[None]
+
+    def penalty(self, variables: tf.Tensor, epsilon: ParameterVector) -> tf.Tensor:
+        return -epsilon.log_prior_density()
+
+
+@dataclass(frozen=True)
+class VariationalHyperparameters:
+    """A Gaussian q(ε) on the unconstrained vector, structured with the function.
+
+    The variational family is ``q(f, ε) = q(ε) p̃(f | ε) t_b(b) / 𝒵_b(ε)`` (maths page, section 2).
+
+    :param full_covariance: a full covariance matrix instead of independent Gaussians.
+    :param num_samples: S, values of ε at which the bound is averaged; even. None takes 8, or with
+        a full covariance as many as fix it: at least 4 E.
+    :param prior_log_scale: width of the default prior, as a standard deviation of log ε_i (see
+        :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
+    """
+
+    full_covariance: bool = False
+    num_samples: int = 8
+    prior_log_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 2 or self.num_samples % 2:
+            raise InvalidDataError(f"num_samples must be even and positive, got {self.num_samples}")
+        if not self.prior_log_scale > 0.0:
+            raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
+
+    @property
+    def _family(self) -> type[expfam.MeanFieldNormal] | type[expfam.Normal]:
+        return expfam.Normal if self.full_covariance else expfam.MeanFieldNormal
+
+    def prior(self, epsilon: ParameterVector) -> expfam.ExponentialFamily:
+        mean, scale = epsilon.prior_moments(self.prior_log_scale)
+        return self._family.from_mean_scale(mean, np.diag(scale)).as_arrays()
+
+    def location_scale(
+        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert isinstance(cavity, (expfam.MeanFieldNormal, expfam.Normal))
+        return np.asarray(cavity.mean), np.asarray(cavity.scale)
+
+    def initial(self, size: int) -> np.ndarray:
+        return np.zeros(size + self._num_scale_variables(size))
+
+    def _num_scale_variables(self, size: int) -> int:
+        return size * (size + 1) // 2 if self.full_covariance else size
+
+    def _whitened(self, variables: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [E] and lower factor [E, E] of q in whitened coordinates."""
+        mean, raw = variables[:size], variables[size:]
+        lower = tfp.math.fill_triangular(raw) if self.full_covariance else tf.linalg.diag(raw)
+        return mean, tf.linalg.set_diag(lower, tf.exp(tf.linalg.diag_part(lower)))
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        mean, lower = self._whitened(variables, location.shape[0])
+        white = mean + tf.linalg.matmul(noise, lower, transpose_b=True)
+        return location + tf.linalg.matmul(white, scale, transpose_b=True)
+
+    def penalty(self, variables: tf.Tensor, epsilon: ParameterVector) -> tf.Tensor:
+        size = epsilon.size
+        mean, lower = self._whitened(variables, size)
+        standard = self._family.from_mean_scale(tf.zeros_like(mean), tf.eye(size, dtype=mean.dtype))
+        return self._family.from_mean_scale(mean, lower).kl_divergence(standard)
+
+    def posterior(
+        self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
+    ) -> expfam.ExponentialFamily:
+        mean, lower = self._whitened(tf.constant(variables), len(location))
+        q_mean = location + scale @ mean.numpy()
+        return self._family.from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
+
+
+def standard_noise(num_samples: int, size: int, seed: int, whiten: bool = False) -> np.ndarray:
+    """Antithetic quasi-random standard normals [S, E] with unit second moments.
+
+    Pairs ±ξ make odd moments exact; the scaling makes the variances exact and, with ``whiten``
+    and S/2 ≥ E, the covariance as well, so that a bound quadratic in ε is integrated exactly.
+    """
+    if size == 0 or num_samples == 1:
+        return np.zeros((num_samples, size))
+    half = num_samples // 2
+    sobol = qmc.Sobol(size, seed=seed)
+    uniform = sobol.random_base2(int(np.ceil(np.log2(half))) if half > 1 else 0)[:half]
+    xi = norm.ppf(np.clip(uniform, 1e-9, 1.0 - 1e-9))
+    if whiten and half >= size:
+        xi = xi @ np.linalg.inv(np.linalg.cholesky(xi.T @ xi / half)).T
+    else:
+        xi = xi / np.sqrt(np.mean(xi**2, axis=0))
+    return np.concatenate([xi, -xi])

@@ -1,0 +1,121 @@
+"""The local free energy of one batch under a cavity process, at one value of ε.
+
+It is ordinary sparse variational inference whose GP prior is the cavity (maths page, section 2):
+``F = Σ_n E_q[log p(y_n | f_n)] − KL(q(b) ‖ p̃(b))``. The posterior is carried by Gaussian sites on
+the data, so that it moves along with Z and ε (dual parameters: Adam, Chang, Khan & Solin 2021).
+With the exact sites of a Gaussian likelihood F is Titsias' collapsed bound.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from streaming_gp.gp import covariances as cov
+from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
+from streaming_gp.gp.sites import Sites
+from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+
+
+class LocalPosterior(NamedTuple):
+    """q(f) at the data, and what it costs: mean [N, L], variance [N, L], KL []."""
+
+    mean: tf.Tensor
+    variance: tf.Tensor
+    kl: tf.Tensor
+
+
+class Whitened(NamedTuple):
+    """New points under the cavity: b = m̃(Z) + L c with c ~ N(0, I), and f = m̃(X) + Aᵀc + noise.
+
+    chol L [G, M, M], A [G, M, N], mean_b [M, L], mean_f [N, L], variance_f [G, N].
+    """
+
+    chol: tf.Tensor
+    A: tf.Tensor
+    mean_b: tf.Tensor
+    mean_f: tf.Tensor
+    variance_f: tf.Tensor
+
+
+def whiten(
+    gp: GaussianProcess,
+    stack: Stack,
+    conditioned: Conditioned,
+    X: tf.Tensor,
+    Z: tf.Tensor,
+    nugget: tf.Tensor,
+) -> Whitened:
+    """Whiten pseudo-inputs Z [M, D] under the cavity and project the data X [N, D] on them."""
+    V_f = gp.project(stack, conditioned, X)
+    V_b = gp.project(stack, conditioned, Z)
+    K_bb = gp.covariance(V_b, Z)
+    K_bb = add_to_diagonal(K_bb, nugget * tf.ones_like(Z[:, 0]))
+    K_bf = cov.covariance(gp.kernel, Z, X) - tf.matmul(V_b, V_f, transpose_a=True)
+    chol = tf.linalg.cholesky(K_bb)
+    mean_b, mean_f = gp.mean(conditioned, V_b, Z), gp.mean(conditioned, V_f, X)
+    return Whitened(chol, solve_lower(chol, K_bf), mean_b, mean_f, gp.variance(V_f, X))
+
+
+def grouped_sites(sites: Sites, mean: tf.Tensor, num_groups: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Site precisions [G, 1, N] and ``λ − w m̃`` [G, N, C] about the cavity mean [N, L]."""
+    centred = cov.to_groups(sites.precision_mean - sites.precision * mean, num_groups)
+    precision = cov.to_groups(sites.precision, num_groups)[:, :, :1]
+    return tf.linalg.matrix_transpose(precision), centred
+
+
+def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> LocalPosterior:
+    """q at the data for pseudo-points whitened under the cavity.
+
+    c has prior N(0, I) and posterior precision ``P = I + A diag(w) Aᵀ``.
+    """
+    w, centred = grouped_sites(sites, white.mean_f, gp.num_groups)
+    A = white.A
+    P = tf.matmul(A * w, A, transpose_b=True)
+    ones = tf.ones_like(P[0, :, 0])
+    chol = tf.linalg.cholesky(add_to_diagonal(P, ones))
+    c = tf.linalg.cholesky_solve(chol, tf.matmul(A, centred))
+    scaled = solve_lower(chol, A)
+    variance = white.variance_f + tf.reduce_sum(tf.square(scaled) - tf.square(A), axis=-2)
+    variance = tf.maximum(variance, 1e-12 * white.variance_f)
+    inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])
+    trace = tf.reduce_sum(tf.square(inverse_chol), axis=[-2, -1]) - tf.reduce_sum(ones)
+    columns = tf.cast(gp.num_latent // gp.num_groups, A.dtype)
+    kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
+    return LocalPosterior(
+        white.mean_f + cov.from_groups(tf.matmul(A, c, transpose_a=True)),
+        cov.spread_over_latents(variance, gp.num_latent),
+        kl + 0.5 * tf.reduce_sum(tf.square(c)),
+    )
+
+
+def exact_posterior(
+    gp: GaussianProcess, stack: Stack, conditioned: Conditioned, X: tf.Tensor, sites: Sites
+) -> LocalPosterior:
+    """q at the data with a pseudo-point at every input: no K̃⁻¹, hence no nugget.
+
+    With ``B = I + W^½ K̃ W^½`` (Rasmussen & Williams 2006, eq. 3.26), ``a = W^½ B⁻¹ W^-½ (λ − w m̃)``.
+    """
+    V = gp.project(stack, conditioned, X)
+    prior_mean = gp.mean(conditioned, V, X)
+    K = gp.covariance(V, X)
+    w, centred = grouped_sites(sites, prior_mean, gp.num_groups)
+    root = tf.sqrt(w)
+    column_root = tf.linalg.matrix_transpose(root)
+    ones = tf.ones_like(X[:, 0])
+    chol = tf.linalg.cholesky(add_to_diagonal(column_root * K * root, ones))
+    a = column_root * tf.linalg.cholesky_solve(chol, centred / column_root)
+    mean_shift = tf.matmul(K, a)
+    inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])
+    explained = tf.reduce_sum(tf.square(solve_lower(chol, column_root * K)), axis=-2)
+    prior_variance = tf.linalg.diag_part(K)
+    variance = tf.maximum(prior_variance - explained, 1e-12 * tf.abs(prior_variance))
+    trace = tf.reduce_sum(tf.square(inverse_chol), axis=[-2, -1]) - tf.reduce_sum(ones)
+    columns = tf.cast(gp.num_latent // gp.num_groups, K.dtype)
+    kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
+    return LocalPosterior(
+        prior_mean + cov.from_groups(mean_shift),
+        cov.spread_over_latents(variance, gp.num_latent),
+        kl + 0.5 * tf.reduce_sum(a * mean_shift),
+    )

@@ -1,0 +1,396 @@
+"""The user's object: a GPflow model that takes its data in batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam, pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import predictor as pr
+from streaming_gp.gp.covariances import latent_kernels
+from streaming_gp.gp.factor import PseudoPointFactor
+from streaming_gp.gp.hyperparameters import (
+    HyperparameterStrategy,
+    VariationalHyperparameters,
+    standard_noise,
+)
+from streaming_gp.gp.local_update import Callback, LocalOptimiser, LocalUpdate, Progress
+from streaming_gp.gp.parameters import ParameterVector
+from streaming_gp.gp.process import GaussianProcess, Process, stack_rows
+from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
+from streaming_gp.gp.sites import is_conjugate
+from streaming_gp.gp.validation import as_data, as_matrix
+
+
+@dataclass(frozen=True)
+class UpdateInfo:
+    """What an update did.
+
+    :param batch_id: the key of the new factor in ``model.factors``.
+    :param free_energy: local free energy of the batch, in nats; these add up to an estimate of the
+        log evidence of the stream.
+    :param num_pseudo_points: points of this batch.
+    :param iterations: optimiser iterations.
+    :param seconds: wall time.
+    :param nugget: variance of the pseudo-points' white noise, in squared units of f.
+    :param clipped_sites: sites whose negative precision was cut off (likelihoods that are not
+        log-concave), at the last step.
+    """
+
+    batch_id: str
+    free_energy: float
+    num_pseudo_points: int
+    iterations: int
+    seconds: float
+    nugget: float
+    clipped_sites: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Machinery:
+    """Compiled functions for one shape of problem."""
+
+    gp: GaussianProcess
+    epsilon: ParameterVector
+    predictor: pr.Predictor
+    update: LocalUpdate
+    dims: tuple[int, int]
+
+
+class StreamingGP(gpflow.models.GPModel):
+    """A sparse Gaussian process that learns from a stream of batches.
+
+    Each :meth:`update` is one client pass of Partitioned Variational Inference: the batch gets a
+    factor of private pseudo-points, fitted under the cavity that all earlier batches left, and no
+    earlier data are needed (PVI 2018, section 6.2).
+
+    :param kernel: any GPflow kernel with independent latent functions.
+    :param likelihood: any GPflow likelihood.
+    :param mean_function: any GPflow mean function; zero by default.
+    :param pseudo_points: how many points a batch gets and where.
+    :param hyperparameters: what is learned about kernel, mean function and likelihood parameters.
+    :param num_latent_gps: latent functions; by default as the first batch, kernel and likelihood say.
+    :param optimiser: how the local free energy is maximised.
+    :param num_prediction_samples: values of ε over which predictions are averaged; even.
+    :param seed: of all random numbers.
+    """
+
+    def __init__(
+        self,
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.Function | None = None,
+        pseudo_points: PrivatePseudoPoints | None = None,
+        hyperparameters: HyperparameterStrategy | None = None,
+        num_latent_gps: int | None = None,
+        optimiser: LocalOptimiser | None = None,
+        num_prediction_samples: int = 16,
+        seed: int = 0,
+    ) -> None:
+        latent_kernels(kernel)
+        guess = num_latent_gps or gpflow.models.GPModel.calc_num_latent_gps(
+            kernel, likelihood, likelihood.latent_dim or 1
+        )
+        super().__init__(kernel, likelihood, mean_function, guess)
+        self.pseudo_points = pseudo_points or PrivatePseudoPoints(10)
+        self.hyperparameters = hyperparameters or VariationalHyperparameters()
+        self.optimiser = optimiser or LocalOptimiser()
+        self.num_prediction_samples = num_prediction_samples
+        self.seed = seed
+        self._wanted_latent_gps = num_latent_gps
+        self._num_updates = 0
+        self._machinery: _Machinery | None = None
+        self._ledger = pvi.Ledger(Process((), self.hyperparameters.prior(self._parameters())))
+
+    # ---- the ledger ---------------------------------------------------------------------------
+
+    @property
+    def factors(self) -> Mapping[str, PseudoPointFactor]:
+        """The factor of every batch, in order of arrival (read-only)."""
+        return self._ledger.factors
+
+    @property
+    def ledger(self) -> pvi.Ledger[Process]:
+        """Prior and factors."""
+        return self._ledger
+
+    @property
+    def posterior_process(self) -> Process:
+        """Prior times factors."""
+        return self._ledger.posterior
+
+    @property
+    def hyperparameter_posterior(self) -> expfam.ExponentialFamily | None:
+        """q(ε) on the unconstrained vector, or None where ε is a point."""
+        return self._ledger.posterior.hyperparameters
+
+    def update(
+        self,
+        data: tuple[Any, Any],
+        callback: Callback | None = None,
+    ) -> UpdateInfo:
+        """Learn from one batch. If anything raises, the model is exactly as it was.
+
+        :param data: X [N, D] and Y [N, P], NumPy arrays or tensors of any real dtype.
+        :param callback: called with a :class:`Progress` after every optimiser iteration.
+        :returns: what was done.
+        :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
+            outside the likelihood's support.
+        :raises NumericalError: if a covariance stays indefinite.
+        """
+        start = time.perf_counter()
+        known = self._known_dims()
+        X, Y = as_data(data, self.likelihood, *known)
+        machinery = self._prepare(X.shape[1], Y.shape[1])
+        batch_id = f"batch-{self._num_updates}"
+
+        def fit(cavity: Process) -> tuple[Process, Any]:
+            report = _reporter(callback, batch_id, self.optimiser.max_iterations)
+            return machinery.update.fit(cavity, (X, Y), self._next_seed(), report)
+
+        result = pvi.client_pass(self._ledger, batch_id, fit)
+        fitted = result.report
+        self._commit(machinery, result.ledger, fitted.epsilon)
+        return UpdateInfo(
+            batch_id=batch_id,
+            free_energy=fitted.free_energy,
+            num_pseudo_points=len(result.ledger.factors[batch_id].Z),
+            iterations=fitted.iterations,
+            seconds=time.perf_counter() - start,
+            nugget=fitted.nugget,
+            clipped_sites=fitted.clipped_sites,
+        )
+
+    def _commit(self, machinery: _Machinery, ledger: pvi.Ledger[Process], epsilon: Any) -> None:
+        machinery.epsilon.assign(epsilon)
+        self._machinery = machinery
+        self.num_latent_gps = machinery.gp.num_latent
+        self._ledger = ledger
+        self._num_updates += 1
+
+    def _next_seed(self) -> int:
+        return int(np.random.SeedSequence([self.seed, self._num_updates]).generate_state(1)[0])
+
+    # ---- compiled functions -------------------------------------------------------------------
+
+    def _parameters(self) -> ParameterVector:
+        return ParameterVector(_Modules(self.kernel, self.mean_function, self.likelihood))
+
+    def _known_dims(self) -> tuple[int | None, int | None]:
+        if not self.factors or self._machinery is None:
+            return None, None
+        return self._machinery.dims
+
+    def _prepare(self, input_dim: int, output_dim: int) -> _Machinery:
+        """Compiled functions for these dimensions: the present ones if they fit."""
+        epsilon, present = self._parameters(), self._machinery
+        if present is not None and present.dims == (input_dim, output_dim):
+            if list(present.epsilon.parameters) == list(epsilon.parameters):
+                return present
+        q = self._ledger.posterior.hyperparameters
+        if q is not None and np.asarray(q.natural[0]).size != epsilon.size:
+            raise InvalidDataError(
+                f"q(ε) covers {np.asarray(q.natural[0]).size} parameter values but {epsilon.size} "
+                "are trainable now; set what is trainable before the model is made"
+            )
+        return self._compile(epsilon, input_dim, output_dim)
+
+    def _compile(self, epsilon: ParameterVector, input_dim: int, output_dim: int) -> _Machinery:
+        num_latent = self._num_latent(output_dim)
+        shared = is_conjugate(self.likelihood) and len(latent_kernels(self.kernel)) == 1
+        gp = GaussianProcess(
+            self.kernel, self.mean_function, num_latent, 1 if shared else num_latent
+        )
+        samples = self.num_prediction_samples if self.hyperparameters.num_samples > 1 else 1
+        predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, input_dim)
+        dims = (input_dim, output_dim)
+        update = LocalUpdate(
+            gp,
+            self.likelihood,
+            epsilon,
+            self.pseudo_points,
+            self.hyperparameters,
+            self.optimiser,
+            dims,
+        )
+        return _Machinery(gp, epsilon, predictor, update, dims)
+
+    def _num_latent(self, output_dim: int) -> int:
+        if self._wanted_latent_gps is not None:
+            return self._wanted_latent_gps
+        if self.likelihood.latent_dim is not None:
+            return int(self.likelihood.latent_dim)
+        return int(self.calc_num_latent_gps(self.kernel, self.likelihood, output_dim))
+
+    # ---- predictions ----------------------------------------------------------------------------
+
+    def _draws(self, epsilon: ParameterVector) -> np.ndarray:
+        """Values of ε [S, E] over which predictions are averaged."""
+        q = self.hyperparameter_posterior
+        if q is None:
+            return epsilon.value()[None]
+        noise = standard_noise(self.num_prediction_samples, epsilon.size, self.seed, whiten=True)
+        return np.asarray(q.mean + noise @ np.transpose(q.scale))
+
+    def _conditioned_predictor(self, X: Any) -> tuple[pr.Predictor, tf.Tensor]:
+        if tf.is_tensor(X) and not hasattr(X, "numpy"):  # symbolic, inside a tf.function
+            inputs = tf.cast(X, tf.float64)
+        else:
+            as_matrix("Xnew", X, self._known_dims()[0])
+            inputs = tf.cast(tf.convert_to_tensor(X), tf.float64)
+        if self._machinery is None or self._machinery.dims[0] != inputs.shape[1]:
+            self._machinery = self._prepare(inputs.shape[1], self.num_latent_gps)
+        machinery = self._machinery
+        draws = self._draws(machinery.epsilon)
+        process = self._ledger.posterior
+        key = (id(process), draws.tobytes(), self._untrained_bytes())
+        machinery.predictor.condition(key, machinery.update.stack(process), tf.constant(draws))
+        return machinery.predictor, inputs
+
+    def _untrained_bytes(self) -> bytes:
+        return b"".join(p.numpy().tobytes() for p in self.parameters if not p.trainable)
+
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and (co)variance of f, integrated over q(ε); shapes as in GPflow.
+
+        :param Xnew: inputs [N, D].
+        :returns: mean [N, P] and variance [N, P]; with ``full_cov`` [P, N, N], with
+            ``full_output_cov`` [N, P, P], with both [N, P, N, P].
+        :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
+        """
+        predictor, X = self._conditioned_predictor(Xnew)
+        means, variances = predictor.f(X, full_cov)
+        if full_cov or full_output_cov:
+            return pr.mixture_covariance(means, variances, full_cov, full_output_cov)
+        return pr.mixture_moments(means, variances)
+
+    def predict_y(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance [N, P] of new observations, integrated over q(ε).
+
+        :param Xnew: inputs [N, D].
+        :raises NotImplementedError: with ``full_cov`` or ``full_output_cov``, as in GPflow.
+        """
+        gpflow.utilities.assert_params_false(
+            self.predict_y, full_cov=full_cov, full_output_cov=full_output_cov
+        )
+        predictor, X = self._conditioned_predictor(Xnew)
+        return pr.mixture_moments(*predictor.y(X))
+
+    def predict_log_density(
+        self, data: tuple[Any, Any], full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """``log p(y_n | x_n)`` [N] of held-out data, in nats, integrated over q(ε).
+
+        :param data: X [N, D] and Y [N, P].
+        :raises InvalidDataError: as :meth:`update`.
+        """
+        gpflow.utilities.assert_params_false(
+            self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
+        )
+        X, Y = as_data(data, self.likelihood, *self._known_dims())
+        predictor, inputs = self._conditioned_predictor(X)
+        return predictor.log_density(inputs, tf.constant(Y))
+
+    def predict_f_samples(
+        self,
+        Xnew: Any,
+        num_samples: int | None = None,
+        full_cov: bool = True,
+        full_output_cov: bool = False,
+        seed: int | None = None,
+    ) -> tf.Tensor:
+        """Draws of f, each with its own ε from q(ε): [N, P], or [S, N, P] for S samples.
+
+        :param Xnew: inputs [N, D].
+        :param full_cov: draws correlated over the inputs.
+        :param full_output_cov: not supported with ``full_cov``; outputs are independent given ε.
+        :param seed: the model's own seed by default, so that a second call gives the same draws.
+        """
+        if full_cov and full_output_cov:
+            raise NotImplementedError("full_cov together with full_output_cov is not supported")
+        predictor, X = self._conditioned_predictor(Xnew)
+        means, variances = predictor.f(X, full_cov)
+        rng = np.random.default_rng(self.seed if seed is None else seed)
+        chosen = np.resize(rng.permutation(means.shape[0]), num_samples or 1)
+        noise = tf.constant(rng.standard_normal((len(chosen), *means.shape[1:])))
+        means, variances = tf.gather(means, chosen), tf.gather(variances, chosen)
+        samples = means + _scaled_noise(variances, noise, full_cov)
+        return samples[0] if num_samples is None else samples
+
+    def hyperparameter_samples(
+        self, num_samples: int, seed: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draws from q(ε) in constrained space: ``{parameter path: [S, ...]}``.
+
+        Point and fixed hyperparameters repeat their value.
+        """
+        epsilon, q = self._parameters(), self.hyperparameter_posterior
+        if q is None:
+            draws = np.repeat(epsilon.value()[None], num_samples, axis=0)
+        else:
+            draws = np.asarray(q.sample(num_samples, self.seed if seed is None else seed))
+        return epsilon.constrained(draws)
+
+    # ---- GPflow's objective -----------------------------------------------------------------------
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
+
+        With a pseudo-point at every input and Gaussian noise this is the exact log evidence as a
+        function of kernel and mean function; elsewhere the sum of local free energies, carried
+        over to other values of ε by the pseudo-observations.
+        """
+        process = self._ledger.posterior
+        if self._machinery is None:
+            return tf.zeros([], tf.float64)
+        machinery = self._machinery
+        stack = machinery.update.stack(process)
+        conditioned = machinery.gp.condition(stack)
+        return machinery.gp.log_normaliser(conditioned) + process.log_scale
+
+    def print_summary(self) -> None:
+        """Print GPflow's table of parameters, and a table of the ledger."""
+        gpflow.utilities.print_summary(self)
+        print(f"prior × {len(self.factors)} factors, {self.posterior_process.num_pseudo_points} points")
+        for batch_id, factor in self.factors.items():
+            print(f"  {batch_id:<12} {len(factor.Z):>5} pseudo-points")
+
+
+class _Modules(gpflow.Module):
+    """The three modules whose parameters are hyperparameters, under GPflow's own path names."""
+
+    def __init__(self, kernel: Any, mean_function: Any, likelihood: Any) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.mean_function = mean_function
+        self.likelihood = likelihood
+
+
+def _scaled_noise(variances: tf.Tensor, noise: tf.Tensor, full_cov: bool) -> tf.Tensor:
+    if not full_cov:
+        return tf.sqrt(variances) * noise
+    diagonal = tf.linalg.diag_part(variances)
+    jitter = 1e-6 * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
+    chol = tf.linalg.cholesky(tf.linalg.set_diag(variances, diagonal + jitter))
+    return tf.einsum("spnm,smp->snp", chol, noise)
+
+
+def _reporter(
+    callback: Callback | None, batch_id: str, max_iterations: int
+) -> Callable[[int, float], None]:
+    def report(iteration: int, free_energy: float) -> None:
+        if callback is not None:
+            callback(Progress(batch_id, iteration, max_iterations, free_energy))
+
+    return report

@@ -1,0 +1,191 @@
+"""Predictions of a process, integrated over q(ε).
+
+Every prediction is a mixture over S values of ε: a fixed, seeded set of quasi-random draws from
+q(ε), or the one point. The same model therefore gives the same answer twice, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp import sites as site_rules
+from streaming_gp.gp.parameters import ParameterVector
+from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
+
+FLOAT = tf.float64
+_CHUNK_ELEMENTS = 2**24
+
+
+def over_samples(function: Callable[..., Any], *samples: Any) -> Any:
+    """``function`` at each of S samples, stacked; vectorised unless S = 1."""
+    first = tf.nest.flatten(samples)[0]
+    if first.shape[0] == 1:
+        value = function(*tf.nest.map_structure(lambda sample: sample[0], samples))
+        return tf.nest.map_structure(lambda part: part[None], value)
+    return tf.vectorized_map(lambda sample: function(*sample), samples)
+
+
+class Predictor:
+    """Compiled predictions for one model.
+
+    :param gp: kernel and mean function.
+    :param likelihood: any GPflow likelihood.
+    :param epsilon: the vector of trainable parameters.
+    :param num_samples: S.
+    :param input_dim: D.
+    """
+
+    def __init__(
+        self,
+        gp: GaussianProcess,
+        likelihood: Any,
+        epsilon: ParameterVector,
+        num_samples: int,
+        input_dim: int,
+    ) -> None:
+        self.gp = gp
+        self.likelihood = likelihood
+        self.epsilon = epsilon
+        self._conditioned: tuple[Any, Stack, tf.Tensor, Conditioned] | None = None
+        S, G, L = num_samples, gp.num_groups, gp.num_latent
+        C = L // G
+
+        def spec(*shape: int | None) -> tf.TensorSpec:
+            return tf.TensorSpec(shape, FLOAT)
+
+        stack = Stack(
+            spec(None, None, input_dim), spec(G, None, None, None), spec(G, None, None, C), spec(None)
+        )
+        conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
+        draws, inputs = spec(S, epsilon.size), spec(None, input_dim)
+
+        def compiled(function: Callable[..., Any], *signature: Any) -> Any:
+            return tf.function(function, input_signature=signature, autograph=False)
+
+        self._condition = compiled(self._condition_samples, draws, stack)
+        self._marginals = compiled(
+            lambda e, s, c, X: self._predict_samples(e, s, c, X, False),
+            draws, stack, conditioned, inputs,
+        )  # fmt: skip
+        self._joint = compiled(
+            lambda e, s, c, X: self._predict_samples(e, s, c, X, True),
+            draws, stack, conditioned, inputs,
+        )  # fmt: skip
+        moments = spec(S, None, L)
+        self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
+        self._score = compiled(
+            self._score_samples, draws, inputs, moments, moments, spec(None, None)
+        )
+
+    # ---- compiled -----------------------------------------------------------------------------
+
+    def _condition_samples(self, draws: tf.Tensor, stack: Stack) -> Conditioned:
+        def at(epsilon: tf.Tensor) -> Conditioned:
+            with self.epsilon.substituted(epsilon):
+                return self.gp.condition(stack)
+
+        return over_samples(at, draws)
+
+    def _predict_samples(
+        self, draws: tf.Tensor, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with self.epsilon.substituted(epsilon):
+                return self.gp.predict(stack, Conditioned(*parts), X, full_cov)
+
+        return over_samples(at, draws, *conditioned)
+
+    def _observe_samples(
+        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with self.epsilon.substituted(epsilon):
+                return site_rules.predictive_moments(self.likelihood, X, m, v)
+
+        return over_samples(at, draws, mean, variance)
+
+    def _score_samples(
+        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+    ) -> tf.Tensor:
+        def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+            with self.epsilon.substituted(epsilon):
+                return site_rules.predictive_log_density(self.likelihood, X, m, v, Y)
+
+        scores = over_samples(at, draws, mean, variance)
+        return tf.reduce_logsumexp(scores, axis=0) - tf.math.log(
+            tf.cast(tf.shape(scores)[0], scores.dtype)
+        )
+
+    # ---- for the model --------------------------------------------------------------------------
+
+    def condition(self, key: Any, stack: Stack, draws: tf.Tensor) -> None:
+        """Factorise once for ``key``; later predictions with the same key reuse it.
+
+        :raises NumericalError: if the pseudo-observation covariance is not positive.
+        """
+        if self._conditioned is not None and self._conditioned[0] == key:
+            return
+        conditioned = self._condition(draws, stack)
+        if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
+            raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
+        self._conditioned = (key, stack, draws, conditioned)
+
+    def f(self, X: tf.Tensor, full_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] for each ε."""
+        assert self._conditioned is not None
+        _, stack, draws, conditioned = self._conditioned
+        if full_cov:
+            return self._joint(draws, stack, conditioned, X)
+        chunk = max(256, _CHUNK_ELEMENTS // max(1, int(tf.size(conditioned.white))))
+        if X.shape[0] is None or X.shape[0] <= chunk:
+            return self._marginals(draws, stack, conditioned, X)
+        pieces = [
+            self._marginals(draws, stack, conditioned, X[i : i + chunk])
+            for i in range(0, X.shape[0], chunk)
+        ]
+        mean, variance = (tf.concat(parts, axis=1) for parts in zip(*pieces, strict=True))
+        return mean, variance
+
+    def y(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance [S, N, P] of the observations for each ε."""
+        assert self._conditioned is not None
+        return self._observe(self._conditioned[2], X, *self.f(X))
+
+    def log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """``log E_ε[p(y_n | ε)]`` [N]."""
+        assert self._conditioned is not None
+        return self._score(self._conditioned[2], X, *self.f(X), Y)
+
+
+def mixture_moments(means: tf.Tensor, variances: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of an equal mixture over the leading axis."""
+    mean = tf.reduce_mean(means, axis=0)
+    return mean, tf.reduce_mean(variances + tf.square(means - mean), axis=0)
+
+
+def mixture_covariance(
+    means: tf.Tensor, variances: tf.Tensor, full_cov: bool, full_output_cov: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Moments of the mixture in GPflow's shapes.
+
+    Outputs are independent given ε, but ε moves all their means, so that the mixture's outputs are
+    correlated.
+
+    :param means: [S, N, P].
+    :param variances: [S, N, P], or [S, P, N, N] with ``full_cov``.
+    :returns: mean [N, P]; covariance [P, N, N], [N, P, P] or [N, P, N, P].
+    """
+    mean = tf.reduce_mean(means, axis=0)
+    shift = means - mean
+    weight = 1.0 / tf.cast(tf.shape(means)[0], means.dtype)
+    within = tf.reduce_mean(variances, axis=0)
+    if full_cov and full_output_cov:
+        between = weight * tf.einsum("snp,smq->npmq", shift, shift)
+        return mean, between + tf.transpose(tf.linalg.diag(tf.transpose(within, [1, 2, 0])), [0, 2, 1, 3])
+    if full_cov:
+        return mean, within + weight * tf.einsum("snp,smp->pnm", shift, shift)
+    return mean, tf.linalg.diag(within) + weight * tf.einsum("snp,snq->npq", shift, shift)

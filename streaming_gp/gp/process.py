@@ -1,0 +1,195 @@
+"""A Gaussian process conditioned on pseudo-observations: prior, cavity and posterior alike.
+
+With u = f(Z) stacked over rows, R block diagonal and K = k(Z, Z) + nugget,
+
+- ``B = I + Rᵀ K R = L Lᵀ``
+- mean ``m(x) + k(x, Z) R B⁻¹ (s − Rᵀ m(Z))``
+- covariance ``k(x, x') − k(x, Z) R B⁻¹ Rᵀ k(Z, x')``
+- normaliser ``log 𝒵 = −½ log det B − ½ ‖L⁻¹ (s − Rᵀ m(Z))‖²``, as rows carry no (2π) constants.
+
+Nothing here inverts k(Z, Z), and B is never worse conditioned than the observations are precise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import covariances as cov
+from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+
+
+@dataclass(frozen=True, eq=False)
+class Process:
+    """A prior, cavity or posterior over (f, ε) as a value of plain arrays.
+
+    :param rows: the pseudo-observations it is conditioned on; none for the prior.
+    :param hyperparameters: q(ε), or None where ε is a point kept in the GPflow parameters.
+    :param log_scale: sum of the factors' log constants.
+    """
+
+    rows: tuple[PseudoObservations, ...] = ()
+    hyperparameters: expfam.ExponentialFamily | None = None
+    log_scale: float = 0.0
+
+    @property
+    def num_pseudo_points(self) -> int:
+        """Pseudo-points of all rows together."""
+        return sum(len(row.Z) for row in self.rows)
+
+    def times(self, factors: Iterable[PseudoPointFactor]) -> Process:
+        """This process conditioned on the factors' rows as well.
+
+        :raises ImproperError: if the product of the hyperparameter factors is no distribution.
+        """
+        factors = list(factors)
+        rows = self.rows + tuple(row for factor in factors for row in factor.rows)
+        epsilon = [f.hyperparameters for f in factors if f.hyperparameters is not None]
+        q = self.hyperparameters
+        if q is not None and epsilon:
+            q = q.times(epsilon).as_arrays()
+        log_scale = self.log_scale + sum(factor.log_scale for factor in factors)
+        return Process(rows, q, log_scale)
+
+    def __truediv__(self, cavity: Process) -> PseudoPointFactor:
+        """The factor that turns ``cavity`` into this process: the rows it lacks.
+
+        :raises InvalidDataError: if the cavity has rows that this process has not.
+        """
+        mine = {id(row) for row in self.rows}
+        if not all(id(row) in mine for row in cavity.rows):
+            raise InvalidDataError("a process can only be divided by one it was conditioned from")
+        known = {id(row) for row in cavity.rows}
+        rows = tuple(row for row in self.rows if id(row) not in known)
+        epsilon = None
+        if self.hyperparameters is not None and cavity.hyperparameters is not None:
+            epsilon = (self.hyperparameters / cavity.hyperparameters).as_arrays()
+        return PseudoPointFactor(rows, epsilon, self.log_scale - cavity.log_scale)
+
+
+class Stack(NamedTuple):
+    """Rows padded to one shape. Padded points have zero roots, which leaves B exact.
+
+    Z [n, M, D], root [G, n, M, M], targets [G, n, M, C], nugget [n].
+    """
+
+    Z: tf.Tensor
+    root: tf.Tensor
+    targets: tf.Tensor
+    nugget: tf.Tensor
+
+
+class Conditioned(NamedTuple):
+    """What prediction needs of a stack at one ε: L [G, R, R] and L⁻¹(s − Rᵀm(Z)) [G, R, C]."""
+
+    chol: tf.Tensor
+    white: tf.Tensor
+
+
+def stack_rows(
+    rows: tuple[PseudoObservations, ...], input_dim: int, num_groups: int, num_columns: int
+) -> Stack:
+    """Pad and stack ``rows``; an empty ledger gives arrays with n = 0."""
+    n, size = len(rows), max((len(row.Z) for row in rows), default=1)
+    Z = np.zeros((n, size, input_dim))
+    root = np.zeros((num_groups, n, size, size))
+    targets = np.zeros((num_groups, n, size, num_columns))
+    for i, row in enumerate(rows):
+        m = len(row.Z)
+        Z[i, :m], Z[i, m:] = row.Z, row.Z[0]
+        root[:, i, :m, :m] = row.root
+        targets[:, i, :m] = row.targets
+    nugget = np.array([row.nugget for row in rows], float).reshape(n)
+    return Stack(*(tf.constant(a, tf.float64) for a in (Z, root, targets, nugget)))
+
+
+def times_root(matrix: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+    """``matrix @ R`` for block diagonal R: [G, Q, R] and [G, n, M, M] give [G, Q, R]."""
+    shape, blocks = tf.shape(matrix), tf.shape(root)
+    split = tf.reshape(matrix, [shape[0], shape[1], blocks[1], blocks[2]])
+    product = tf.matmul(tf.transpose(split, [0, 2, 1, 3]), root)
+    joined = tf.transpose(product, [0, 2, 1, 3])
+    return tf.reshape(joined, [tf.shape(joined)[0], shape[1], shape[2]])
+
+
+class GaussianProcess:
+    """The TensorFlow side: conditions and predicts at whatever ε the parameters now hold.
+
+    :param kernel: any GPflow kernel with independent latent functions.
+    :param mean_function: any GPflow mean function.
+    :param num_latent: L.
+    :param num_groups: G, 1 or L; see :mod:`streaming_gp.gp.covariances`.
+    """
+
+    def __init__(self, kernel, mean_function, num_latent: int, num_groups: int) -> None:  # type: ignore[no-untyped-def]
+        self.kernel = kernel
+        self.mean_function = mean_function
+        self.num_latent = num_latent
+        self.num_groups = num_groups
+
+    def prior_mean(self, X: tf.Tensor) -> tf.Tensor:
+        """[N, L]."""
+        return cov.prior_mean(self.mean_function, X, self.num_latent)
+
+    def condition(self, stack: Stack) -> Conditioned:
+        """Factorise B and whiten the residuals."""
+        Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
+        nugget = tf.repeat(stack.nugget, tf.shape(stack.Z)[1])
+        K = add_to_diagonal(cov.covariance(self.kernel, Z), nugget)
+        RtK = tf.linalg.matrix_transpose(times_root(K, stack.root))
+        RtKR = times_root(RtK, stack.root)
+        chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(nugget)))
+        white = solve_lower(chol, self._residuals(stack, Z))
+        return Conditioned(chol, white)
+
+    def _residuals(self, stack: Stack, Z: tf.Tensor) -> tf.Tensor:
+        """``s − Rᵀ m(Z)`` [G, R, C]."""
+        mean = cov.to_groups(self.prior_mean(Z), self.num_groups)
+        mean_times_root = times_root(tf.linalg.matrix_transpose(mean), stack.root)
+        targets = tf.reshape(stack.targets, tf.shape(mean))
+        return targets - tf.linalg.matrix_transpose(mean_times_root)
+
+    def project(self, stack: Stack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
+        """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]: what the rows know about f(X)."""
+        Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
+        kxz = times_root(cov.covariance(self.kernel, X, Z), stack.root)
+        return solve_lower(conditioned.chol, tf.linalg.matrix_transpose(kxz))
+
+    def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Mean [N, L] at X, from its projection V."""
+        return self.prior_mean(X) + cov.from_groups(
+            tf.matmul(V, conditioned.white, transpose_a=True)
+        )
+
+    def variance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Variance [G, N] at X; rounding below zero is cut off at 1e-12 of the prior variance."""
+        prior = cov.variance(self.kernel, X)
+        return tf.maximum(prior - tf.reduce_sum(tf.square(V), axis=-2), 1e-12 * prior)
+
+    def covariance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Covariance [G, N, N] at X."""
+        return cov.covariance(self.kernel, X) - tf.matmul(V, V, transpose_a=True)
+
+    def predict(
+        self, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [N, L] and variance [N, L] (or covariance [L, N, N]) of f(X)."""
+        V = self.project(stack, conditioned, X)
+        mean = self.mean(conditioned, V, X)
+        if not full_cov:
+            return mean, cov.spread_over_latents(self.variance(V, X), self.num_latent)
+        N = tf.shape(X)[0]
+        return mean, tf.broadcast_to(self.covariance(V, X), [self.num_latent, N, N])
+
+    def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
+        """``log 𝒵`` of the stack, without the factors' log constants: a scalar."""
+        columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
+        logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
+        return -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))

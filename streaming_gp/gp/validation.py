@@ -1,0 +1,131 @@
+"""Checks what comes in, once, before the model looks at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow.likelihoods as gl
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.sites import observations
+
+_LARGEST_EXACT_INTEGER = 2**53
+
+
+def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
+    """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
+
+    :param name: what to call the array in the error.
+    :param values: NumPy array, tensor or nested sequence of real numbers.
+    :param columns: wanted number of columns; None for any positive number.
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    array = _as_array(name, values)
+    wanted = f"[N, {columns if columns is not None else 'columns'}] with N ≥ 1"
+    if array.ndim != 2 or 0 in array.shape or columns not in (None, array.shape[1]):
+        raise InvalidDataError(f"{name} must have shape {wanted}, got {list(array.shape)}")
+    if array.dtype.kind in "iu" and _magnitude(array) > _LARGEST_EXACT_INTEGER:
+        raise InvalidDataError(
+            f"{name} holds the integer {_magnitude(array)}, which a float64 cannot represent; "
+            "rescale it first"
+        )
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        bad = np.argwhere(~np.isfinite(array))
+        row, column = bad[0]
+        raise InvalidDataError(
+            f"{name} must be finite, but {len(bad)} of {array.size} entries are not; the first is "
+            f"{array[row, column]} at row {row}, column {column}"
+        )
+    return array
+
+
+def _as_array(name: str, values: Any) -> np.ndarray:
+    try:
+        array = values.numpy() if tf.is_tensor(values) else np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise InvalidDataError(f"{name} is not a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise InvalidDataError(
+            f"{name} must hold real numbers, got an array of dtype {array.dtype} and shape "
+            f"{list(array.shape)}"
+        )
+    return array
+
+
+def _magnitude(array: np.ndarray) -> int:
+    return max(abs(int(array.max())), abs(int(array.min())))
+
+
+def as_data(
+    data: Any, likelihood: gl.Likelihood, input_dim: int | None, output_dim: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    try:
+        X, Y = data
+    except (TypeError, ValueError):
+        raise InvalidDataError(f"data must be a pair (X, Y), got {type(data).__name__}") from None
+    X, Y = as_matrix("X", X, input_dim), as_matrix("Y", Y, output_dim)
+    if len(X) != len(Y):
+        raise InvalidDataError(f"X and Y must have as many rows, got {len(X)} and {len(Y)}")
+    check_support(likelihood, X, Y)
+    return X, Y
+
+
+def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
+    """Refuse observations to which the likelihood gives no density.
+
+    :raises InvalidDataError: naming the support and the first value outside it.
+    """
+    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)) and Y.shape[1] != 1:
+        raise InvalidDataError(
+            f"{type(likelihood).__name__} wants one column of class labels, got {Y.shape[1]}"
+        )
+    described = _support(likelihood, Y)
+    if described is not None:
+        inside, support = described
+        if not inside.all():
+            raise InvalidDataError(
+                f"Y holds {Y[~inside][0]:g}, outside the support of {type(likelihood).__name__}: "
+                f"wanted {support}"
+            )
+    elif not isinstance(likelihood, gl.SwitchedLikelihood):
+        _check_density(likelihood, X, Y)
+
+
+def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str] | None:
+    whole = Y == np.round(Y)
+    if isinstance(likelihood, gl.Bernoulli):
+        return (Y == 0) | (Y == 1), "0 or 1"
+    if isinstance(likelihood, gl.Poisson):
+        return whole & (Y >= 0), "counts 0, 1, 2, ..."
+    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
+        classes = int(likelihood.num_classes)
+        return whole & (Y >= 0) & (Y < classes), f"class labels 0 to {classes - 1}"
+    if isinstance(likelihood, gl.Ordinal):
+        levels = int(likelihood.num_bins)
+        return whole & (Y >= 0) & (Y < levels), f"levels 0 to {levels - 1}"
+    if isinstance(likelihood, (gl.Exponential, gl.Gamma)):
+        return Y > 0, "positive numbers"
+    if isinstance(likelihood, gl.Beta):
+        return (Y > 0) & (Y < 1), "numbers strictly between 0 and 1"
+    if isinstance(likelihood, (gl.Gaussian, gl.StudentT)):
+        return np.ones_like(Y, bool), "any number"
+    return None
+
+
+def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
+    """For likelihoods this module does not know: the density at f = 0 must be finite."""
+    latent = likelihood.latent_dim or Y.shape[1]
+    F = tf.zeros([len(Y), latent], tf.float64)
+    log_density = np.asarray(likelihood.log_prob(X, F, observations(likelihood, tf.constant(Y))))
+    if not np.isfinite(log_density).all():
+        row = int(np.argmin(np.isfinite(log_density)))
+        raise InvalidDataError(
+            f"{type(likelihood).__name__} gives no finite density to Y at row {row}: {Y[row]}"
+        )

@@ -1,0 +1,52 @@
+"""Linear algebra through Cholesky and QR factors; nothing here forms an inverse."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+
+
+@check_shapes(
+    "chol: [batch..., N, N]",
+    "return: [batch...]",
+)
+def logdet_from_cholesky(chol: tf.Tensor) -> tf.Tensor:
+    """``log det A`` from the lower factor of ``A = L Lᵀ``."""
+    return 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(chol)), axis=-1)
+
+
+def solve_lower(chol: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
+    """``L⁻¹ rhs`` for a lower factor ``chol`` [..., N, N] and ``rhs`` [..., N, K].
+
+    A factor without batch axes, or with axes of size one, is broadcast against ``rhs``.
+    """
+    batch = tf.broadcast_dynamic_shape(tf.shape(chol)[:-2], tf.shape(rhs)[:-2])
+    chol = tf.broadcast_to(chol, tf.concat([batch, tf.shape(chol)[-2:]], 0))
+    rhs = tf.broadcast_to(rhs, tf.concat([batch, tf.shape(rhs)[-2:]], 0))
+    return tf.linalg.triangular_solve(chol, rhs)
+
+
+def add_to_diagonal(matrix: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """``matrix + diag(values)`` for ``matrix`` [..., N, N] and broadcastable ``values`` [N]."""
+    diagonal = tf.linalg.diag_part(matrix)
+    return tf.linalg.set_diag(matrix, diagonal + values)
+
+
+@check_shapes(
+    "rows: [batch..., N, M]",
+    "targets: [batch..., N, C]",
+    "return[0]: [batch..., M, M]",
+    "return[1]: [batch..., M, C]",
+)
+def compress_rows(rows: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Replace N observations ``targets ≈ rows @ u`` by M that carry the same information on u.
+
+    With the economy factorisation ``rows = Q T`` the likelihood ``N(targets; rows u, I)`` equals
+    ``N(Qᵀ targets; T u, I)`` up to a constant. Missing rows (N < M) are zeros: they say nothing.
+    """
+    q, t = np.linalg.qr(rows)
+    s = np.swapaxes(q, -1, -2) @ targets
+    missing = rows.shape[-1] - t.shape[-2]
+    padding = [(0, 0)] * (rows.ndim - 2) + [(0, missing), (0, 0)]
+    return np.pad(t, padding), np.pad(s, padding)

@@ -1,0 +1,100 @@
+"""What to do when a cavity or a new posterior is no distribution: one explicit policy.
+
+A policy sees two moments of a client pass: forming the cavity, and putting a factor back. It
+answers with what it did, and the answer goes into the history. Nothing is repaired in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streaming_gp.errors import ImproperError
+from streaming_gp.pvi.ledger import Ledger
+
+
+def is_proper(ledger: Ledger[Any]) -> bool:
+    """Whether the posterior and the cavity of every client are distributions."""
+    try:
+        _ = ledger.posterior
+        for client_id in ledger.factors:
+            ledger.cavity(client_id)
+    except ImproperError:
+        return False
+    return True
+
+
+class PropernessPolicy(Protocol):
+    """Decides how much of a factor is removed, and how far a new one is taken."""
+
+    def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
+        """Share of the old factor to take out for the cavity, in (0, 1]."""
+        ...
+
+    def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
+        """Damping to use, at most ``damping``; ``replace(ρ)`` is the ledger it would give."""
+        ...
+
+
+@dataclass(frozen=True)
+class RaiseImproper:
+    """Refuse: an improper cavity or posterior raises ``ImproperError``. The default."""
+
+    def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
+        ledger.cavity(client_id)
+        return 1.0
+
+    def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
+        _ = replace(damping).posterior
+        return damping
+
+
+@dataclass(frozen=True)
+class BacktrackDamping:
+    """Shrink the step until the new posterior and every cavity are proper.
+
+    :param shrink: factor on the damping at each attempt, in (0, 1).
+    :param attempts: after so many the old factor stays (damping 0).
+    """
+
+    shrink: float = 0.5
+    attempts: int = 10
+
+    def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
+        return RaiseImproper().removed_fraction(ledger, client_id)
+
+    def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
+        tried = (damping * self.shrink**attempt for attempt in range(self.attempts))
+        return next((rho for rho in tried if is_proper(replace(rho))), 0.0)
+
+
+@dataclass(frozen=True)
+class LargestProperFraction:
+    """Take out the largest share of the old factor that leaves a proper cavity.
+
+    :param resolution: the share is found by bisection to this accuracy.
+    """
+
+    resolution: float = 1e-3
+
+    def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
+        if client_id not in ledger.factors or self._is_proper(ledger, client_id, 1.0):
+            return 1.0
+        low, high = 0.0, 1.0
+        while high - low > self.resolution:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self._is_proper(ledger, client_id, middle) else (low, middle)
+        if low == 0.0:
+            raise ImproperError(f"no share of the factor of client {client_id!r} can be removed")
+        return low
+
+    def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
+        return RaiseImproper().damping(replace, damping)
+
+    def _is_proper(self, ledger: Ledger[Any], client_id: str, fraction: float) -> bool:
+        try:
+            _ = ledger.replaced(client_id, ledger.factors[client_id] ** (1.0 - fraction)).posterior
+        except ImproperError:
+            return False
+        return True
