@@ -438,7 +438,9 @@ class LocalUpdate:
     ) -> tuple[Process, np.ndarray]:
         """Cavity times the new factor, whose constant makes log normalisers add up to F."""
         _, rest = self._locations(tf.constant(variables, FLOAT), problem)
-        q_epsilon = self.hyperparameters.posterior(rest.numpy(), problem.location, problem.scale)
+        q_epsilon = self.hyperparameters.posterior(
+            rest.numpy(), problem.location.numpy(), problem.scale.numpy()
+        )
         epsilon = self._point_estimate(q_epsilon, rest, problem)
         if self.conjugate:
             sites = self._exact_sites(epsilon, problem.X, problem.Y)
