@@ -19,6 +19,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
+from streaming_gp.gp.compiled import FLOAT, compiled, mean_over_samples, spec
 from streaming_gp.gp.factor import PseudoObservations
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, standard_noise
 from streaming_gp.gp.parameters import ParameterVector
@@ -27,7 +28,6 @@ from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
 from streaming_gp.gp.sites import Sites
 from streaming_gp.linalg import compress_rows
 
-FLOAT = tf.float64
 NUGGET = 1e-6
 """Variance of the pseudo-points' white noise, relative to their mean cavity variance."""
 NUGGET_ATTEMPTS = 4
@@ -102,14 +102,6 @@ class Problem(NamedTuple):
     nugget: tf.Tensor
 
 
-def average_over_samples(function: Callable[[tf.Tensor], Any], epsilon: tf.Tensor) -> Any:
-    """Mean of ``function(ε_s)`` over samples ε [S, E], vectorised; S is known when tracing."""
-    if epsilon.shape[0] == 1:
-        return function(epsilon[0])
-    values = tf.vectorized_map(function, epsilon)
-    return tf.nest.map_structure(lambda value: tf.reduce_mean(value, axis=0), values)
-
-
 class LocalUpdate:
     """Compiled local fits for one model.
 
@@ -141,9 +133,6 @@ class LocalUpdate:
         self._compile(*dims)
 
     def _compile(self, input_dim: int, output_dim: int) -> None:
-        def spec(*shape: int | None) -> tf.TensorSpec:
-            return tf.TensorSpec(shape, FLOAT)
-
         G, C, E = self.gp.num_groups, self.num_columns, self.epsilon.size
         stack = Stack(
             spec(None, None, input_dim),
@@ -164,9 +153,6 @@ class LocalUpdate:
         )
         sites = Sites(spec(None, self.gp.num_latent), spec(None, self.gp.num_latent))
         variables = spec(None)
-
-        def compiled(function: Callable[..., Any], *signature: Any) -> Any:
-            return tf.function(function, input_signature=signature, autograph=False)
 
         self._objective = compiled(self._objective_and_gradient, variables, problem, sites)
         self._new_sites = compiled(self._average_sites, variables, problem, sites)
@@ -222,7 +208,7 @@ class LocalUpdate:
     def _free_energy(self, variables: tf.Tensor, problem: Problem, sites: Sites) -> tf.Tensor:
         Z, rest = self._locations(variables, problem)
         draws = self.hyperparameters.draw(rest, problem.location, problem.scale, problem.noise)
-        bound = average_over_samples(lambda e: self._bound_at(e, Z, problem, sites), draws)
+        bound = mean_over_samples(lambda e: self._bound_at(e, Z, problem, sites), draws)
         with self.epsilon.substituted(draws[0]):
             return bound - self.hyperparameters.penalty(rest, self.epsilon)
 
@@ -238,7 +224,7 @@ class LocalUpdate:
     def _average_sites(self, variables: tf.Tensor, problem: Problem, sites: Sites) -> Sites:
         Z, rest = self._locations(variables, problem)
         draws = self.hyperparameters.draw(rest, problem.location, problem.scale, problem.noise)
-        return average_over_samples(lambda e: self._sites_step_at(e, Z, problem, sites), draws)
+        return mean_over_samples(lambda e: self._sites_step_at(e, Z, problem, sites), draws)
 
     # ---- at the final ε --------------------------------------------------------------------------
 

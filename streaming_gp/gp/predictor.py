@@ -13,20 +13,11 @@ import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp import sites as site_rules
+from streaming_gp.gp.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
 
-FLOAT = tf.float64
 _CHUNK_ELEMENTS = 2**24
-
-
-def over_samples(function: Callable[..., Any], *samples: Any) -> Any:
-    """``function`` at each of S samples, stacked; vectorised unless S = 1."""
-    first = tf.nest.flatten(samples)[0]
-    if first.shape[0] == 1:
-        value = function(*tf.nest.map_structure(lambda sample: sample[0], samples))
-        return tf.nest.map_structure(lambda part: part[None], value)
-    return tf.vectorized_map(lambda sample: function(*sample), samples)
 
 
 class Predictor:
@@ -54,17 +45,11 @@ class Predictor:
         S, G, L = num_samples, gp.num_groups, gp.num_latent
         C = L // G
 
-        def spec(*shape: int | None) -> tf.TensorSpec:
-            return tf.TensorSpec(shape, FLOAT)
-
         stack = Stack(
             spec(None, None, input_dim), spec(G, None, None, None), spec(G, None, None, C), spec(None)
         )
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
         draws, inputs = spec(S, epsilon.size), spec(None, input_dim)
-
-        def compiled(function: Callable[..., Any], *signature: Any) -> Any:
-            return tf.function(function, input_signature=signature, autograph=False)
 
         self._condition = compiled(self._condition_samples, draws, stack)
         self._marginals = compiled(
@@ -88,7 +73,7 @@ class Predictor:
             with self.epsilon.substituted(epsilon):
                 return self.gp.condition(stack)
 
-        return over_samples(at, draws)
+        return at_each_sample(at, draws)
 
     def _predict_samples(
         self, draws: tf.Tensor, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool
@@ -97,7 +82,7 @@ class Predictor:
             with self.epsilon.substituted(epsilon):
                 return self.gp.predict(stack, Conditioned(*parts), X, full_cov)
 
-        return over_samples(at, draws, *conditioned)
+        return at_each_sample(at, draws, *conditioned)
 
     def _observe_samples(
         self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
@@ -106,7 +91,7 @@ class Predictor:
             with self.epsilon.substituted(epsilon):
                 return site_rules.predictive_moments(self.likelihood, X, m, v)
 
-        return over_samples(at, draws, mean, variance)
+        return at_each_sample(at, draws, mean, variance)
 
     def _score_samples(
         self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
@@ -115,7 +100,7 @@ class Predictor:
             with self.epsilon.substituted(epsilon):
                 return site_rules.predictive_log_density(self.likelihood, X, m, v, Y)
 
-        scores = over_samples(at, draws, mean, variance)
+        scores = at_each_sample(at, draws, mean, variance)
         return tf.reduce_logsumexp(scores, axis=0) - tf.math.log(
             tf.cast(tf.shape(scores)[0], scores.dtype)
         )
