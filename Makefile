@@ -1,0 +1,36 @@
+# make demo, make test: each does all the set-up it needs on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: demo test test-all lint docs bench clean
+
+$(READY): setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/banana.py --quick --out out/banana
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -m ""
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+bench: $(READY)
+	$(BIN)/python examples/bench_update.py
+
+clean:
+	rm -rf $(VENV) out docs/_build build *.egg-info

@@ -1,0 +1,165 @@
+"""Laws of exponential families, over the registry of families."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import tensorflow_probability as tfp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming_gp import expfam
+from streaming_gp.errors import ImproperError
+from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.pvi.client import damped
+from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
+
+DIMENSION = 3
+LAWS = settings(max_examples=20, deadline=None)
+seeds = st.integers(0, 2**31 - 1)
+families = st.sampled_from(expfam.FAMILIES)
+
+
+def member(family, seed):
+    """A random member of ``family``."""
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((DIMENSION, DIMENSION))
+    precision = root @ root.T + np.eye(DIMENSION)
+    if family is MeanFieldNormal:
+        precision = np.diag(precision)
+    return family(rng.standard_normal(DIMENSION), precision)
+
+
+def scipy_twin(q):
+    covariance = np.diag(q.variance) if isinstance(q, MeanFieldNormal) else np.asarray(q.covariance)
+    return scipy.stats.multivariate_normal(np.asarray(q.mean), covariance)
+
+
+def tfp_twin(q):
+    return tfp.distributions.MultivariateNormalTriL(q.mean, q.scale)
+
+
+def close(a, b, tolerance=THROUGH_CHOLESKY):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
+
+
+@LAWS
+@given(families, seeds)
+def test_log_density_and_entropy_agree_with_scipy(family, seed):
+    q = member(family, seed)
+    x = np.random.default_rng(seed + 1).standard_normal((5, DIMENSION))
+    close(q.log_prob(x), scipy_twin(q).logpdf(x))
+    close(q.entropy(), scipy_twin(q).entropy())
+
+
+@LAWS
+@given(families, seeds)
+def test_kl_agrees_with_tfp(family, seed):
+    q, p = member(family, seed), member(family, seed + 1)
+    close(q.kl_divergence(p), tfp.distributions.kl_divergence(tfp_twin(q), tfp_twin(p)))
+    close(q.kl_divergence(q), 0.0)
+    assert q.kl_divergence(p) > 0.0
+
+
+@LAWS
+@given(families, seeds)
+def test_renyi_tends_to_kl_and_is_skew_symmetric(family, seed):
+    q, p = member(family, seed), member(family, seed + 1)
+    close(q.renyi_divergence(p, 1.0 - 1e-6), q.kl_divergence(p), 1e-4)
+    skew = (1.0 - 0.3) / 0.3 * q.renyi_divergence(p, 0.3)
+    close(skew, p.renyi_divergence(q, 0.7))
+
+
+def test_renyi_agrees_with_quadrature():
+    q = MeanFieldNormal.from_mean_variance(np.array([0.3]), np.array([0.5]))
+    p = MeanFieldNormal.from_mean_variance(np.array([-0.2]), np.array([1.5]))
+    x = np.linspace(-12, 12, 20_001)[:, None]
+    mixed = np.exp(0.4 * q.log_prob(x).numpy() + 0.6 * p.log_prob(x).numpy())
+    expected = np.log(scipy.integrate.trapezoid(mixed, x[:, 0])) / -0.6
+    close(q.renyi_divergence(p, 0.4), expected)
+
+
+@LAWS
+@given(families, seeds)
+def test_mean_parameters_are_expected_statistics_and_invert(family, seed):
+    q = member(family, seed)
+    moments = q.mean_parameters()
+    draws = q.sample(40_000, seed=7)
+    for moment, statistic in zip(moments, family.sufficient_statistics(draws), strict=True):
+        error = np.std(statistic, axis=0) / np.sqrt(len(draws))
+        assert (np.abs(moment - np.mean(statistic, axis=0)) < 1.5 * STANDARD_ERRORS * error).all()
+    for eta, back in zip(q.natural, family.from_mean_parameters(*moments).natural, strict=True):
+        close(eta, back)
+
+
+@LAWS
+@given(families, seeds)
+def test_fisher_information_is_the_covariance_of_statistics(family, seed):
+    q = member(family, seed)
+    fisher = q.fisher_information().numpy()
+    draws = q.sample(60_000, seed=3)
+    flat = [np.reshape(t, (len(draws), -1)) for t in family.sufficient_statistics(draws)]
+    statistics = np.concatenate(flat, axis=1)
+    close(fisher, fisher.T)
+    scale = np.sqrt(np.diag(fisher))
+    correlation_error = (np.cov(statistics.T) - fisher) / np.outer(scale, scale)
+    assert np.abs(correlation_error).max() < 0.1
+
+
+@LAWS
+@given(families, seeds, st.floats(0.05, 2.0))
+def test_factor_algebra(family, seed, power):
+    prior, q, r = (member(family, seed + i) for i in range(3))
+    factor = q / prior
+    close_naturals(prior.times([factor]), q, ALGEBRA)
+    close_naturals(prior.times([factor, (r / q) ** power, (r / q) ** -power]), q)
+    product = (q / prior) * (r / q)
+    for a, b in zip(product.natural, (r / prior).natural, strict=True):
+        close(a, b, ALGEBRA)
+
+
+def close_naturals(a, b, tolerance=THROUGH_CHOLESKY):
+    for x, y in zip(a.natural, b.natural, strict=True):
+        close(x, y, tolerance)
+
+
+@LAWS
+@given(families, seeds)
+def test_the_normaliser_is_kept(family, seed):
+    prior, q = member(family, seed), member(family, seed + 1)
+    close((prior.as_factor() * (q / prior)).log_integral(), 0.0)
+    evidence = 1.7
+    scaled = expfam.Factor(family, (q / prior).natural, (q / prior).log_scale + evidence)
+    close((prior.as_factor() * scaled).log_integral(), evidence)
+
+
+@LAWS
+@given(families, seeds, st.floats(0.01, 1.0))
+def test_damping_interpolates_natural_parameters(family, seed, rho):
+    old, new = member(family, seed).as_factor(), member(family, seed + 1).as_factor()
+    for a, b, c in zip(old.natural, new.natural, damped(old, new, rho).natural, strict=True):
+        close((1 - rho) * a + rho * b, c, ALGEBRA)
+    for b, c in zip(new.natural, damped(None, new, rho).natural, strict=True):
+        close(rho * b, c, ALGEBRA)
+
+
+@LAWS
+@given(families, seeds)
+def test_an_improper_product_is_refused(family, seed):
+    prior = member(family, seed)
+    negative = expfam.Factor(family, tuple(-1.5 * eta for eta in prior.natural))
+    assert not negative.is_proper
+    with pytest.raises(ImproperError, match=family.__name__):
+        prior.times([negative])
+
+
+def test_standard_parameters_round_trip(rng):
+    mean, root = rng.standard_normal(DIMENSION), rng.standard_normal((DIMENSION, DIMENSION))
+    covariance = root @ root.T + np.eye(DIMENSION)
+    full = Normal.from_mean_covariance(mean, covariance)
+    close(full.mean, mean)
+    close(full.covariance, covariance)
+    close(full.scale @ np.transpose(full.scale), covariance)
+    diagonal = MeanFieldNormal.from_mean_variance(mean, np.diag(covariance))
+    close(diagonal.mean, mean)
+    close(MeanFieldNormal.from_mean_scale(mean, diagonal.scale).variance, np.diag(covariance))
