@@ -1,7 +1,7 @@
 """What is learned about the hyperparameters ε: nothing, a point, or a distribution.
 
 Every strategy turns a few optimiser variables into values of ε and a penalty on the bound. The
-variables are offsets whitened under the cavity q_cav(ε), so that zero always means "no change".
+variables are offsets whitened under the cavity q_cav(ε), so that zero means "no change".
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.parameters import ParameterVector
 
 
+WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
+"""Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
+the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
+to it explains the data as noise."""
+
+
 class HyperparameterStrategy(Protocol):
     """How ε takes part in a local update."""
-
-    @property
-    def num_samples(self) -> int:
-        """S: values of ε at which the bound is averaged."""
-        ...
 
     def prior(self, epsilon: ParameterVector) -> expfam.ExponentialFamily | None:
         """p(ε), or None where ε is a point."""
@@ -37,8 +38,12 @@ class HyperparameterStrategy(Protocol):
         """Where the whitened variables are zero: [E], and their unit: lower factor [E, E]."""
         ...
 
-    def initial(self, size: int) -> np.ndarray:
-        """Optimiser variables at the cavity."""
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+        """Optimiser variables at the start: at the centre of the cavity or prior."""
+        ...
+
+    def noise(self, size: int, seed: int) -> np.ndarray:
+        """Common random numbers [S, E]: the bound is averaged over S values of ε."""
         ...
 
     def draw(
@@ -62,12 +67,11 @@ class HyperparameterStrategy(Protocol):
 class _Point:
     """A single value of ε."""
 
-    @property
-    def num_samples(self) -> int:
-        return 1
-
     def prior(self, epsilon: ParameterVector) -> None:
         return None
+
+    def noise(self, size: int, seed: int) -> np.ndarray:
+        return np.zeros((1, size))
 
     def location_scale(
         self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
@@ -84,7 +88,7 @@ class _Point:
 class FixedHyperparameters(_Point):
     """ε stays at the values that the GPflow parameters hold."""
 
-    def initial(self, size: int) -> np.ndarray:
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         return np.zeros(0)
 
     def draw(
@@ -104,7 +108,7 @@ class PointHyperparameters(_Point):
     maximum likelihood. Priors are densities in the space that the parameter's ``prior_on`` names.
     """
 
-    def initial(self, size: int) -> np.ndarray:
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         return np.zeros(size)
 
     def draw(
@@ -123,15 +127,15 @@ class VariationalHyperparameters:
     The variational family is ``q(f, ε) = q(ε) p̃(f | ε) t_b(b) / 𝒵_b(ε)`` (maths page, section 2).
 
     :param full_covariance: a full covariance matrix instead of independent Gaussians.
-    :param num_samples: S, values of ε at which the bound is averaged; even. None takes 8, or with
-        a full covariance as many as fix it: at least 4 E.
+    :param num_samples: S, values of ε at which the bound is averaged; even. A full covariance
+        takes at least 2 E, so that the samples' covariance can be made exact.
     :param prior_log_scale: width of the default prior, as a standard deviation of log ε_i (see
         :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
     """
 
     full_covariance: bool = False
     num_samples: int = 8
-    prior_log_scale: float = 1.0
+    prior_log_scale: float = 2.0
 
     def __post_init__(self) -> None:
         if self.num_samples < 2 or self.num_samples % 2:
@@ -153,11 +157,22 @@ class VariationalHyperparameters:
         assert isinstance(cavity, (expfam.MeanFieldNormal, expfam.Normal))
         return np.asarray(cavity.mean), np.asarray(cavity.scale)
 
-    def initial(self, size: int) -> np.ndarray:
-        return np.zeros(size + self._num_scale_variables(size))
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+        width = WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR
+        variables = np.zeros(size + self._num_scale_variables(size))
+        variables[size:] = self._flat_lower(np.log(width) * np.eye(size))
+        return variables
+
+    def _flat_lower(self, lower: np.ndarray) -> np.ndarray:
+        return tfp.math.fill_triangular_inverse(lower) if self.full_covariance else np.diag(lower)
 
     def _num_scale_variables(self, size: int) -> int:
         return size * (size + 1) // 2 if self.full_covariance else size
+
+    def noise(self, size: int, seed: int) -> np.ndarray:
+        if not self.full_covariance:
+            return standard_noise(self.num_samples, size, seed)
+        return standard_noise(max(self.num_samples, 2 * size), size, seed, whiten=True)
 
     def _whitened(self, variables: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [E] and lower factor [E, E] of q in whitened coordinates."""
@@ -192,8 +207,8 @@ def standard_noise(num_samples: int, size: int, seed: int, whiten: bool = False)
     Pairs ±ξ make odd moments exact; the scaling makes the variances exact and, with ``whiten``
     and S/2 ≥ E, the covariance as well, so that a bound quadratic in ε is integrated exactly.
     """
-    if size == 0 or num_samples == 1:
-        return np.zeros((num_samples, size))
+    if size == 0:
+        return np.zeros((num_samples, 0))
     half = num_samples // 2
     sobol = qmc.Sobol(size, seed=seed)
     uniform = sobol.random_base2(int(np.ceil(np.log2(half))) if half > 1 else 0)[:half]

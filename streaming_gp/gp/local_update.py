@@ -21,9 +21,9 @@ from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import FLOAT, compiled, mean_over_samples, spec
 from streaming_gp.gp.factor import PseudoObservations
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy, standard_noise
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.parameters import ParameterVector
-from streaming_gp.gp.process import GaussianProcess, Process, Stack, stack_rows
+from streaming_gp.gp.process import GaussianProcess, Process, Stack
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
 from streaming_gp.gp.sites import Sites
 from streaming_gp.linalg import compress_rows
@@ -146,7 +146,7 @@ class LocalUpdate:
             stack=stack,
             location=spec(E),
             scale=spec(E, E),
-            noise=spec(self.hyperparameters.num_samples, E),
+            noise=spec(*self.hyperparameters.noise(E, seed=0).shape),
             Z_start=spec(None, input_dim),
             Z_unit=spec(input_dim),
             nugget=spec(),
@@ -263,10 +263,6 @@ class LocalUpdate:
 
     # ---- the fit --------------------------------------------------------------------------------
 
-    def stack(self, process: Process) -> Stack:
-        """The process' rows, padded for the compiled functions."""
-        return stack_rows(process.rows, self.input_dim, self.gp.num_groups, self.num_columns)
-
     def fit(
         self,
         cavity: Process,
@@ -299,10 +295,10 @@ class LocalUpdate:
         self, cavity: Process, data: tuple[np.ndarray, np.ndarray], seed: int
     ) -> Problem:
         X, Y = (tf.constant(array, FLOAT) for array in data)
-        stack = self.stack(cavity)
+        stack = self.gp.stack(cavity.rows, self.input_dim)
         strategy = self.hyperparameters
         location, scale = strategy.location_scale(cavity.hyperparameters, self.epsilon)
-        noise = standard_noise(strategy.num_samples, self.epsilon.size, seed)
+        noise = strategy.noise(self.epsilon.size, seed)
         V, variance = self._features(location, stack, X)
         if not np.isfinite(variance).all():
             raise NumericalError("the cavity covariance at the batch is not finite")
@@ -334,7 +330,9 @@ class LocalUpdate:
 
     def _initial_variables(self, problem: Problem) -> np.ndarray:
         moved = int(tf.size(problem.Z_start)) if self.pseudo_points.moves else 0
-        return np.concatenate([np.zeros(moved), self.hyperparameters.initial(self.epsilon.size)])
+        has_seen_data = problem.stack.Z.shape[0] > 0
+        epsilon = self.hyperparameters.initial(self.epsilon.size, has_seen_data)
+        return np.concatenate([np.zeros(moved), epsilon])
 
     def _initial_sites(self, problem: Problem) -> Sites:
         if self.conjugate:
@@ -432,7 +430,7 @@ class LocalUpdate:
             sites = self._exact_sites(epsilon, problem.X, problem.Y)
         row = self._row(epsilon, variables, problem, sites)
         process = Process((*cavity.rows, row), q_epsilon, cavity.log_scale)
-        gained = self._log_normaliser(epsilon, self.stack(process)) - self._log_normaliser(
+        gained = self._log_normaliser(epsilon, self.gp.stack(process.rows, self.input_dim)) - self._log_normaliser(
             epsilon, problem.stack
         )
         if not np.isfinite(gained):

@@ -10,6 +10,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
 from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
@@ -23,7 +24,7 @@ from streaming_gp.gp.hyperparameters import (
 )
 from streaming_gp.gp.local_update import Callback, LocalOptimiser, LocalUpdate, Progress
 from streaming_gp.gp.parameters import ParameterVector
-from streaming_gp.gp.process import GaussianProcess, Process, stack_rows
+from streaming_gp.gp.process import GaussianProcess, Process
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
 from streaming_gp.gp.sites import is_conjugate
 from streaming_gp.gp.validation import as_data, as_matrix
@@ -64,7 +65,7 @@ class _Machinery:
     dims: tuple[int, int]
 
 
-class StreamingGP(gpflow.models.GPModel):
+class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     """A sparse Gaussian process that learns from a stream of batches.
 
     Each :meth:`update` is one client pass of Partitioned Variational Inference: the batch gets a
@@ -208,7 +209,7 @@ class StreamingGP(gpflow.models.GPModel):
         gp = GaussianProcess(
             self.kernel, self.mean_function, num_latent, 1 if shared else num_latent
         )
-        samples = self.num_prediction_samples if self.hyperparameters.num_samples > 1 else 1
+        samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
         predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, input_dim)
         dims = (input_dim, output_dim)
         update = LocalUpdate(
@@ -245,14 +246,16 @@ class StreamingGP(gpflow.models.GPModel):
         else:
             as_matrix("Xnew", X, self._known_dims()[0])
             inputs = tf.cast(tf.convert_to_tensor(X), tf.float64)
-        if self._machinery is None or self._machinery.dims[0] != inputs.shape[1]:
-            self._machinery = self._prepare(inputs.shape[1], self.num_latent_gps)
+        with tf.init_scope():  # conditioning happens now, even while a caller is being traced
+            return self._conditioned(inputs.shape[1]), inputs
+
+    def _conditioned(self, input_dim: int) -> pr.Predictor:
+        if self._machinery is None or self._machinery.dims[0] != input_dim:
+            self._machinery = self._prepare(input_dim, self.num_latent_gps)
         machinery = self._machinery
         draws = self._draws(machinery.epsilon)
-        process = self._ledger.posterior
-        key = (id(process), draws.tobytes(), self._untrained_bytes())
-        machinery.predictor.condition(key, machinery.update.stack(process), tf.constant(draws))
-        return machinery.predictor, inputs
+        machinery.predictor.condition(self._ledger.posterior, draws, self._untrained_bytes())
+        return machinery.predictor
 
     def _untrained_bytes(self) -> bytes:
         return b"".join(p.numpy().tobytes() for p in self.parameters if not p.trainable)
@@ -355,7 +358,7 @@ class StreamingGP(gpflow.models.GPModel):
         if self._machinery is None:
             return tf.zeros([], tf.float64)
         machinery = self._machinery
-        stack = machinery.update.stack(process)
+        stack = machinery.gp.stack(process.rows, machinery.dims[0])
         conditioned = machinery.gp.condition(stack)
         return machinery.gp.log_normaliser(conditioned) + process.log_scale
 

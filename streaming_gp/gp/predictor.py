@@ -6,18 +6,28 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.parameters import ParameterVector
-from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
+from streaming_gp.gp.process import Conditioned, GaussianProcess, Process, Stack
 
 _CHUNK_ELEMENTS = 2**24
+
+
+class _Held(NamedTuple):
+    """A factorised process, and what it was factorised for."""
+
+    process: Process
+    token: bytes
+    stack: Stack
+    draws: tf.Tensor
+    conditioned: Conditioned
 
 
 class Predictor:
@@ -41,7 +51,8 @@ class Predictor:
         self.gp = gp
         self.likelihood = likelihood
         self.epsilon = epsilon
-        self._conditioned: tuple[Any, Stack, tf.Tensor, Conditioned] | None = None
+        self.input_dim = input_dim
+        self._held: _Held | None = None
         S, G, L = num_samples, gp.num_groups, gp.num_latent
         C = L // G
 
@@ -107,22 +118,28 @@ class Predictor:
 
     # ---- for the model --------------------------------------------------------------------------
 
-    def condition(self, key: Any, stack: Stack, draws: tf.Tensor) -> None:
-        """Factorise once for ``key``; later predictions with the same key reuse it.
+    def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
+        """Factorise ``process`` at every ε in ``draws``, unless that is what is held already.
 
+        :param token: changes whenever anything else changes that the process depends on.
         :raises NumericalError: if the pseudo-observation covariance is not positive.
         """
-        if self._conditioned is not None and self._conditioned[0] == key:
+        token += draws.tobytes()
+        if self._held is not None and self._held.process is process and self._held.token == token:
             return
+        stack = self.gp.stack(process.rows, self.input_dim)
         conditioned = self._condition(draws, stack)
         if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
             raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
-        self._conditioned = (key, stack, draws, conditioned)
+        self._held = _Held(process, token, stack, tf.constant(draws), conditioned)
+
+    def _now(self) -> _Held:
+        assert self._held is not None, "condition() comes first"
+        return self._held
 
     def f(self, X: tf.Tensor, full_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] for each ε."""
-        assert self._conditioned is not None
-        _, stack, draws, conditioned = self._conditioned
+        _, _, stack, draws, conditioned = self._now()
         if full_cov:
             return self._joint(draws, stack, conditioned, X)
         chunk = max(256, _CHUNK_ELEMENTS // max(1, int(tf.size(conditioned.white))))
@@ -137,13 +154,11 @@ class Predictor:
 
     def y(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
-        assert self._conditioned is not None
-        return self._observe(self._conditioned[2], X, *self.f(X))
+        return self._observe(self._now().draws, X, *self.f(X))
 
     def log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """``log E_ε[p(y_n | ε)]`` [N]."""
-        assert self._conditioned is not None
-        return self._score(self._conditioned[2], X, *self.f(X), Y)
+        return self._score(self._now().draws, X, *self.f(X), Y)
 
 
 def mixture_moments(means: tf.Tensor, variances: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

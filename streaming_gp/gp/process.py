@@ -134,6 +134,10 @@ class GaussianProcess:
         self.num_latent = num_latent
         self.num_groups = num_groups
 
+    def stack(self, rows: tuple[PseudoObservations, ...], input_dim: int) -> Stack:
+        """``rows`` padded for the functions below."""
+        return stack_rows(rows, input_dim, self.num_groups, self.num_latent // self.num_groups)
+
     def prior_mean(self, X: tf.Tensor) -> tf.Tensor:
         """[N, L]."""
         return cov.prior_mean(self.mean_function, X, self.num_latent)
