@@ -174,10 +174,38 @@ def test_common_random_numbers_have_unit_second_moments(num_samples, size, white
         np.testing.assert_allclose(noise.T @ noise / num_samples, np.eye(size), atol=1e-9)
 
 
-@pytest.mark.parametrize("options", [{"num_samples": 3}, {"num_samples": 0}, {"prior_log_scale": 0.0}])
-def test_senseless_settings_are_refused(options):
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        (sgp.VariationalHyperparameters, {"num_samples": 3}),
+        (sgp.VariationalHyperparameters, {"num_samples": 0}),
+        (sgp.VariationalHyperparameters, {"prior_log_scale": 0.0}),
+        (sgp.PointHyperparameters, {"max_log_decrease": -1.0}),
+    ],
+)
+def test_senseless_settings_are_refused(strategy, options):
     with pytest.raises(InvalidDataError, match=next(iter(options))):
-        sgp.VariationalHyperparameters(**options)
+        strategy(**options)
+
+
+def test_one_point_batches_do_not_trap_maximum_likelihood(rng):
+    """One point's likelihood is largest without noise; later batches must find back from there."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(4), hyperparameters=sgp.PointHyperparameters(),
+    )  # fmt: skip
+    noise = []
+    for size in (50, 1, 50, 50):
+        X = rng.uniform(-3, 3, (size, 1))
+        model.update((X, np.sin(X) + 0.1 * rng.standard_normal(X.shape)))
+        noise.append(model.likelihood.variance.numpy())
+    assert noise[1] < 1e-3 < noise[-1] < 0.1
+
+
+def test_widths_stay_finite_at_the_lower_bound_of_a_parameter():
+    likelihood = gpflow.likelihoods.Gaussian(0.1)
+    likelihood.variance.unconstrained_variable.assign(-700.0)
+    np.testing.assert_array_equal(ParameterVector(likelihood).unit_log_widths(), [2.0])
 
 
 def test_any_kernel_reads_from_the_substituted_vector(rng):

@@ -25,6 +25,9 @@ the prior averages the bound over values of ε at which nothing can be fitted, a
 to it explains the data as noise."""
 
 
+Bounds = tuple[float | None, float | None]
+
+
 class HyperparameterStrategy(Protocol):
     """How ε takes part in a local update."""
 
@@ -40,6 +43,10 @@ class HyperparameterStrategy(Protocol):
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         """Optimiser variables at the start: at the centre of the cavity or prior."""
+        ...
+
+    def bounds(self, epsilon: ParameterVector) -> list[Bounds]:
+        """Bounds of the optimiser variables."""
         ...
 
     def noise(self, size: int, seed: int) -> np.ndarray:
@@ -91,6 +98,9 @@ class FixedHyperparameters(_Point):
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         return np.zeros(0)
 
+    def bounds(self, epsilon: ParameterVector) -> list[Bounds]:
+        return []
+
     def draw(
         self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
@@ -106,7 +116,23 @@ class PointHyperparameters(_Point):
 
     Parameters that carry a GPflow prior contribute its log density (MAP); without priors this is
     maximum likelihood. Priors are densities in the space that the parameter's ``prior_on`` names.
+
+    :param max_log_decrease: by at most so much does the logarithm of a constrained parameter fall
+        in one update, to first order. A batch of one point has its maximum likelihood at no noise
+        at all, and from there no gradient leads back.
     """
+
+    max_log_decrease: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.max_log_decrease > 0.0:
+            raise InvalidDataError(
+                f"max_log_decrease must be positive, got {self.max_log_decrease}"
+            )
+
+    def bounds(self, epsilon: ParameterVector) -> list[Bounds]:
+        lowest = {True: -self.max_log_decrease, False: None}
+        return [(lowest[bool(constrained)], None) for constrained in epsilon.is_constrained()]
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         return np.zeros(size)
@@ -162,6 +188,9 @@ class VariationalHyperparameters:
         variables = np.zeros(size + self._num_scale_variables(size))
         variables[size:] = self._flat_lower(np.log(width) * np.eye(size))
         return variables
+
+    def bounds(self, epsilon: ParameterVector) -> list[Bounds]:
+        return [(None, None)] * (epsilon.size + self._num_scale_variables(epsilon.size))
 
     def _flat_lower(self, lower: np.ndarray) -> np.ndarray:
         return tfp.math.fill_triangular_inverse(lower) if self.full_covariance else np.diag(lower)

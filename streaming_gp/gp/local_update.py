@@ -21,7 +21,7 @@ from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import FLOAT, compiled, mean_over_samples, spec
 from streaming_gp.gp.factor import PseudoObservations
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters import Bounds, HyperparameterStrategy
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, Process, Stack
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
@@ -38,7 +38,8 @@ class LocalOptimiser:
     """How the local free energy is maximised.
 
     :param max_iterations: of the SciPy optimiser in all, over locations and q(ε).
-    :param method: any gradient method of ``scipy.optimize.minimize``.
+    :param method: of ``scipy.optimize.minimize``: one that takes gradients and bounds, such as
+        L-BFGS-B, TNC or SLSQP.
     :param rounds: for non-Gaussian likelihoods: alternations of site steps and optimiser runs.
     :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
     :param site_damping: ρ of these steps, in (0, 1].
@@ -408,9 +409,14 @@ class LocalUpdate:
             jac=True,
             method=self.optimiser.method,
             callback=progress,
+            bounds=self._bounds(variables),
             options={"maxiter": max(1, self.optimiser.max_iterations // rounds)},
         )
         return result.x, progress.count
+
+    def _bounds(self, variables: np.ndarray) -> list[Bounds]:
+        of_epsilon = self.hyperparameters.bounds(self.epsilon)
+        return [(None, None)] * (variables.size - len(of_epsilon)) + of_epsilon
 
     def _posterior(
         self,

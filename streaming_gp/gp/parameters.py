@@ -95,6 +95,11 @@ class ParameterVector:
         scales = [np.ravel(scale) for _, scale in moments]
         return np.concatenate([*means, np.zeros(0)]), np.concatenate([*scales, np.zeros(0)])
 
+    def is_constrained(self) -> np.ndarray:
+        """Whether each entry of ε is mapped through a transform: [E]."""
+        flags = [np.full(p.shape, p.transform is not None).ravel() for p in self.parameters.values()]
+        return np.concatenate([*flags, np.zeros(0, bool)])
+
     def unit_log_widths(self) -> np.ndarray:
         """:func:`unit_log_width` of every parameter, as one vector [E]."""
         widths = [np.ravel(unit_log_width(p)) for p in self.parameters.values()]
@@ -121,7 +126,11 @@ def _prior_moments(parameter: gpflow.Parameter, log_scale: float) -> tuple[np.nd
 
 
 def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:
-    """Change of the unconstrained value that changes the constrained value e-fold, to first order."""
+    """Change of the unconstrained value that changes the constrained value e-fold, to first order.
+
+    Close to a lower bound of the constrained value no finite change does; the width is therefore
+    at most ``2 max(1, u)``, which the plain softplus never reaches.
+    """
     unconstrained = parameter.unconstrained_variable.numpy()
     if parameter.transform is None:
         return np.maximum(1.0, np.abs(unconstrained))
@@ -129,8 +138,10 @@ def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:
         point = tf.convert_to_tensor(unconstrained)
         tape.watch(point)
         constrained = parameter.transform.forward(point)
-    slope = tape.gradient(constrained, point).numpy()
-    return np.abs(constrained.numpy() / slope)
+    slope = np.abs(tape.gradient(constrained, point).numpy())
+    widest = 2.0 * np.maximum(1.0, unconstrained)
+    reached = np.abs(constrained.numpy()) < widest * slope
+    return np.where(reached, np.abs(constrained.numpy()) / np.where(reached, slope, 1.0), widest)
 
 
 def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, np.ndarray]:
