@@ -1,0 +1,58 @@
+"""What every example script shares: options, results.json, one clear line on bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from streaming_gp.errors import StreamingGPError
+
+mpl.use("Agg")
+
+Results = dict[str, Any]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that every example takes."""
+    options = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--quick", action="store_true", help="a reduced run, within minutes")
+    options.add_argument("--seed", type=int, default=0, help="seed of all random numbers")
+    options.add_argument("--out", type=Path, default=Path("out"), help="where figures and results go")
+    options.add_argument("--data", type=Path, default=None, help="folder to look for data in first")
+    return options
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Write ``results.json`` whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as part:
+        json.dump(results, part, indent=1)
+        part.write("\n")
+    os.replace(part.name, folder / "results.json")
+
+
+def save_figure(figure: Any, folder: Path, name: str) -> None:
+    """Write a PNG and say where it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / name, dpi=130)
+    print(f"wrote {folder / name}")
+
+
+def run(main: Callable[[argparse.Namespace], None], options: argparse.ArgumentParser) -> None:
+    """Run an example; expected errors end it with one line and a non-zero status."""
+    arguments = options.parse_args()
+    try:
+        main(arguments)
+    except (StreamingGPError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

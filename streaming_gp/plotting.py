@@ -1,0 +1,81 @@
+"""Figures as the papers draw them; needs the ``plot`` extra (matplotlib)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Probability = Callable[[np.ndarray], np.ndarray]
+
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+def decision_contours(
+    axes: Any,
+    probability: Probability,
+    limits: tuple[float, float, float, float],
+    resolution: int = 60,
+    color: str = "black",
+) -> None:
+    """Contours of a predicted probability over two inputs; ½ is drawn thick.
+
+    :param axes: matplotlib axes.
+    :param probability: maps inputs [N, 2] to probabilities [N] or [N, 1].
+    :param limits: left, right, bottom, top.
+    :param resolution: grid points along each side.
+    """
+    left, right, bottom, top = limits
+    grid = np.meshgrid(np.linspace(left, right, resolution), np.linspace(bottom, top, resolution))
+    inputs = np.stack([g.ravel() for g in grid], axis=1)
+    values = np.reshape(probability(inputs), grid[0].shape)
+    widths = [1.8 if level == 0.5 else 0.7 for level in LEVELS]
+    axes.contour(*grid, values, levels=LEVELS, colors=color, linewidths=widths)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+
+
+def labelled_points(axes: Any, X: np.ndarray, Y: np.ndarray, faded: bool = False) -> None:
+    """Two-dimensional inputs [N, 2], coloured by their labels [N, 1] of 0 and 1."""
+    for label, color in ((0, "tab:blue"), (1, "tab:orange")):
+        chosen = Y[:, 0] == label
+        alpha = 0.15 if faded else 0.7
+        axes.scatter(*X[chosen].T, s=8, color=color, alpha=alpha, linewidths=0)
+
+
+def pseudo_points(axes: Any, Z: np.ndarray, newest: bool = True) -> None:
+    """Pseudo-inputs [M, 2]; those of earlier batches are hollow."""
+    face = "black" if newest else "white"
+    axes.scatter(*Z.T, s=26, marker="o", facecolor=face, edgecolor="black", linewidths=0.9, zorder=3)
+
+
+def hyperparameter_density(axes: Any, draws: np.ndarray, label: str, color: Any) -> None:
+    """Smoothed density of positive draws [S], over the logarithm of their value."""
+    from scipy.stats import gaussian_kde
+
+    logs = np.log(draws)
+    span = np.linspace(logs.min(), logs.max(), 200)
+    axes.plot(np.exp(span), gaussian_kde(logs)(span), label=label, color=color)
+    axes.set_xscale("log")
+
+
+def hyperparameter_histogram(axes: Any, draws: np.ndarray, label: str) -> None:
+    """Histogram of positive draws [S], over the logarithm of their value."""
+    edges = np.linspace(np.log(draws).min(), np.log(draws).max(), 31)
+    weights = np.full(len(draws), 1.0 / (len(draws) * (edges[1] - edges[0])))
+    axes.hist(draws, bins=np.exp(edges), weights=weights, label=label, color="0.8")
+    axes.set_xscale("log")
+
+
+def shared_limits(X: np.ndarray, margin: float = 0.3) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of two-dimensional inputs [N, 2], with a margin."""
+    (left, bottom), (right, top) = X.min(axis=0) - margin, X.max(axis=0) + margin
+    return left, right, bottom, top
+
+
+def batch_colors(number: int) -> Sequence[Any]:
+    """One colour for each batch, from early (light) to late (dark)."""
+    import matplotlib as mpl
+
+    return [mpl.colormaps["viridis_r"](x) for x in np.linspace(0.15, 0.95, number)]

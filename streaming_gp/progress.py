@@ -1,0 +1,34 @@
+"""Progress of long updates: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from streaming_gp.gp.local_update import Callback, Progress
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callback]:
+    """A callback for ``StreamingGP.update``; shows iterations and the free energy.
+
+    On anything but a terminal one line is printed at the end instead.
+
+    :param label: shown in front.
+    """
+    last: Progress | None = None
+    with tqdm(desc=label, unit="it", disable=not sys.stderr.isatty()) as bar:
+
+        def callback(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            bar.total = progress.max_iterations
+            bar.set_postfix(free_energy=f"{progress.free_energy:.2f}", refresh=False)
+            bar.update(progress.iteration - bar.n)
+
+        yield callback
+    if bar.disable and last is not None:
+        print(f"{label}: {last.iteration} iterations, free energy {last.free_energy:.2f}")
