@@ -30,7 +30,7 @@ docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(READY)
-	$(BIN)/python examples/bench_update.py
+	$(BIN)/python examples/barrett_stream.py --out out/barrett
 
 clean:
 	rm -rf $(VENV) out docs/_build build *.egg-info

@@ -99,7 +99,7 @@ def stream(
             info = model.update(batch, callback=bar)
         scores = model.predict_y(data.X_test)[0], data.Y_test
         density = model.predict_log_density((data.X_test, data.Y_test))
-        record = {
+        record: Results = {
             "method": name,
             "batch": number,
             "points": len(rows),
@@ -120,7 +120,7 @@ def stream(
     return stages
 
 
-# ---- NUTS ---------------------------------------------------------------------------------------
+# ---- NUTS ----
 
 
 def nuts(data: Split, grid: np.ndarray, num_samples: int, seed: int) -> Results:
@@ -190,7 +190,9 @@ def _nuts_predictions(
         on_grid.append(predict(grid).numpy())
     probability = np.mean(test, axis=0)
     density = np.log(np.where(data.Y_test == 1, probability, 1.0 - probability))
-    ess = tfp.mcmc.effective_sample_size(np.stack([s.reshape(len(s), -1)[:, 0] for s in states[:2]], 1))
+    ess = tfp.mcmc.effective_sample_size(
+        np.stack([s.reshape(len(s), -1)[:, 0] for s in states[:2]], 1)
+    )
     return {
         "kernel.lengthscales": np.asarray(constrained[id(model.kernel.lengthscales)]),
         "kernel.variance": np.asarray(constrained[id(model.kernel.variance)]),
@@ -217,7 +219,7 @@ def reference(arguments: argparse.Namespace, data: Split, grid: np.ndarray) -> R
     return found
 
 
-# ---- figures --------------------------------------------------------------------------------------
+# ---- figures ----
 
 
 def panel(axes: Any, title: str, probability: Probability, limits: Any) -> None:
@@ -284,7 +286,7 @@ def draw_all_methods(final: dict[str, Stage | Probability], data: Split, limits:
     return figure
 
 
-# ---- the run ------------------------------------------------------------------------------------------
+# ---- the run ----
 
 RESOLUTION = 60
 

@@ -27,7 +27,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     options.add_argument("--quick", action="store_true", help="a reduced run, within minutes")
     options.add_argument("--seed", type=int, default=0, help="seed of all random numbers")
-    options.add_argument("--out", type=Path, default=Path("out"), help="where figures and results go")
+    options.add_argument(
+        "--out", type=Path, default=Path("out"), help="where figures and results go"
+    )
     options.add_argument("--data", type=Path, default=None, help="folder to look for data in first")
     return options
 

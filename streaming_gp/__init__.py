@@ -1,6 +1,12 @@
 """Streaming Gaussian processes and partitioned variational inference: prior × factors."""
 
-from streaming_gp import expfam, metrics, pvi
+from streaming_gp import datasets, expfam, metrics, pvi
+from streaming_gp.errors import (
+    ImproperError,
+    InvalidDataError,
+    NumericalError,
+    StreamingGPError,
+)
 from streaming_gp.gp import (
     FixedHyperparameters,
     LocalOptimiser,
@@ -16,13 +22,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FixedHyperparameters",
+    "ImproperError",
+    "InvalidDataError",
     "LocalOptimiser",
+    "NumericalError",
     "PointHyperparameters",
     "PrivatePseudoPoints",
     "Progress",
     "StreamingGP",
+    "StreamingGPError",
     "UpdateInfo",
     "VariationalHyperparameters",
+    "datasets",
     "expfam",
     "metrics",
     "pvi",

@@ -65,8 +65,7 @@ _BANANA = (
 _BARRETT = _File(
     "robot_arm/ias_real_barrett_data.mat",
     "b54be76cc0757fa7b4b943ef24fd3f080223037bf3f3527ee5a59f023686a346",
-    url="https://github.com/hanyas/mimo/raw/1e1a4e19%5E/datasets/Barrett/"
-    "ias_real_barrett_data.mat",
+    url="https://github.com/hanyas/mimo/raw/1e1a4e19%5E/datasets/Barrett/ias_real_barrett_data.mat",
 )
 
 

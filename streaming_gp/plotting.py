@@ -47,7 +47,9 @@ def labelled_points(axes: Any, X: np.ndarray, Y: np.ndarray, faded: bool = False
 def pseudo_points(axes: Any, Z: np.ndarray, newest: bool = True) -> None:
     """Pseudo-inputs [M, 2]; those of earlier batches are hollow."""
     face = "black" if newest else "white"
-    axes.scatter(*Z.T, s=26, marker="o", facecolor=face, edgecolor="black", linewidths=0.9, zorder=3)
+    axes.scatter(
+        *Z.T, s=26, marker="o", facecolor=face, edgecolor="black", linewidths=0.9, zorder=3
+    )
 
 
 def hyperparameter_density(axes: Any, draws: np.ndarray, label: str, color: Any) -> None:
@@ -57,7 +59,7 @@ def hyperparameter_density(axes: Any, draws: np.ndarray, label: str, color: Any)
     logs = np.log(draws)
     span = np.linspace(logs.min(), logs.max(), 200)
     axes.plot(np.exp(span), gaussian_kde(logs)(span), label=label, color=color)
-    axes.set_xscale("log")
+    _plain_log_scale(axes)
 
 
 def hyperparameter_histogram(axes: Any, draws: np.ndarray, label: str) -> None:
@@ -65,7 +67,17 @@ def hyperparameter_histogram(axes: Any, draws: np.ndarray, label: str) -> None:
     edges = np.linspace(np.log(draws).min(), np.log(draws).max(), 31)
     weights = np.full(len(draws), 1.0 / (len(draws) * (edges[1] - edges[0])))
     axes.hist(draws, bins=np.exp(edges), weights=weights, label=label, color="0.8")
+    _plain_log_scale(axes)
+
+
+def _plain_log_scale(axes: Any) -> None:
+    """A logarithmic axis labelled 0.5, 1, 2, ... and nowhere else."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def shared_limits(X: np.ndarray, margin: float = 0.3) -> tuple[float, float, float, float]:

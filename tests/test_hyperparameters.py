@@ -164,7 +164,9 @@ def test_predictions_integrate_over_epsilon(rng):
     np.testing.assert_allclose(model.predict_log_density((Xnew, Ynew)), mixture, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("num_samples", "size", "whiten"), [(8, 3, False), (16, 3, True), (2, 5, False)])
+@pytest.mark.parametrize(
+    ("num_samples", "size", "whiten"), [(8, 3, False), (16, 3, True), (2, 5, False)]
+)
 def test_common_random_numbers_have_unit_second_moments(num_samples, size, whiten):
     noise = standard_noise(num_samples, size, seed=1, whiten=whiten)
     assert noise.shape == (num_samples, size)

@@ -19,7 +19,9 @@ def linear_regression(rng, num_clients=4):
         likelihood = Factor(Normal, (X[rows].T @ y[rows] / 0.09, X[rows].T @ X[rows] / 0.09))
         return lambda cavity: (cavity.times([likelihood]), "exact")
 
-    fits = {f"c{i}": fit_for(rows) for i, rows in enumerate(np.array_split(np.arange(40), num_clients))}
+    fits = {
+        f"c{i}": fit_for(rows) for i, rows in enumerate(np.array_split(np.arange(40), num_clients))
+    }
     pooled = Normal(X.T @ y / 0.09, np.eye(3) + X.T @ X / 0.09)
     return prior, fits, pooled
 
@@ -118,7 +120,10 @@ def test_backtracking_shrinks_the_step_until_everything_is_proper():
             return too_far
 
     result = pvi.client_pass(
-        pvi.Ledger(prior), "a", lambda _: (Bold(*prior.natural), None), policy=pvi.BacktrackDamping()
+        pvi.Ledger(prior),
+        "a",
+        lambda _: (Bold(*prior.natural), None),
+        policy=pvi.BacktrackDamping(),
     )
     assert result.damping == 0.25
     np.testing.assert_allclose(result.ledger.posterior.precision, [0.25])

@@ -52,7 +52,7 @@ BAD = {
     "another output": (lambda X, Y: (X, np.c_[Y, Y]), r"Y must have shape \[N, 1\].*got \[60, 2\]"),
     "rows differ": (lambda X, Y: (X, Y[:10]), "as many rows, got 60 and 10"),
     "one-dimensional": (lambda X, Y: (X, Y[:, 0]), r"Y must have shape .*got \[60\]"),
-    "label 2": (lambda X, Y: (X, Y + 1), "Y holds 2, outside the support of Bernoulli: wanted 0 or 1"),
+    "label 2": (lambda X, Y: (X, Y + 1), "Y holds 2, outside .* of Bernoulli: wanted 0 or 1"),
     "label -1": (lambda X, Y: (X, 2 * Y - 1), "Y holds -1"),
     "object": (lambda X, Y: (X.astype(object), Y), "dtype object"),
     "strings": (lambda X, Y: (X.astype(str), Y), "real numbers"),
@@ -98,7 +98,10 @@ def test_a_fit_that_fails_half_way_changes_nothing(rng, trained, monkeypatch):
         raise NumericalError("the local posterior covariance gave non-finite sites")
 
     monkeypatch.setattr(LocalUpdate, "_posterior", fail)
-    with pytest.warns(UserWarning, match="nugget"), pytest.raises(NumericalError, match="covariance"):
+    with (
+        pytest.warns(UserWarning, match="nugget"),
+        pytest.raises(NumericalError, match="covariance"),
+    ):
         trained.update((X, Y))
     for a, b in zip(before, trained.predict_f(X), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -160,7 +163,9 @@ SOUND = {
 
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.parametrize(
-    "hyperparameters", [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()], ids=["VI", "ML"]
+    "hyperparameters",
+    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    ids=["VI", "ML"],
 )
 @pytest.mark.filterwarnings("ignore:.*nugget.*")
 def test_awkward_batches_give_sound_updates(rng, name, hyperparameters):

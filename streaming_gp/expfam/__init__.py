@@ -2,9 +2,9 @@
 
 from streaming_gp.expfam.base import ExponentialFamily
 from streaming_gp.expfam.factor import Factor
-from streaming_gp.expfam.normal import MeanFieldNormal, Normal
+from streaming_gp.expfam.normal import Gaussian, MeanFieldNormal, Normal
 
 FAMILIES: tuple[type[ExponentialFamily], ...] = (MeanFieldNormal, Normal)
 """The registry over which the laws are tested."""
 
-__all__ = ["FAMILIES", "ExponentialFamily", "Factor", "MeanFieldNormal", "Normal"]
+__all__ = ["FAMILIES", "ExponentialFamily", "Factor", "Gaussian", "MeanFieldNormal", "Normal"]

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import mul
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import ImproperError
 from streaming_gp.expfam.factor import Factor
 
 Family = TypeVar("Family", bound="ExponentialFamily")
@@ -33,7 +32,7 @@ def inner(a: Sequence[Array], b: Sequence[Array]) -> tf.Tensor:
 class ExponentialFamily(abc.ABC):
     """A normalised member of an exponential family."""
 
-    # ---- primitives: what a family must say ------------------------------------------------
+    # ---- primitives: what a family must say ----
 
     @abc.abstractmethod
     def log_partition(self) -> tf.Tensor:
@@ -66,7 +65,7 @@ class ExponentialFamily(abc.ABC):
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
         """``num_samples`` draws [S, ...], the same ones for the same integer ``seed``."""
 
-    # ---- laws: derived from the primitives ---------------------------------------------------
+    # ---- laws: derived from the primitives ----
 
     @property
     def natural(self) -> tuple[Array, ...]:
@@ -120,7 +119,7 @@ class ExponentialFamily(abc.ABC):
         return divergence - self.log_partition() + other.log_partition()
 
     def renyi_divergence(self: Family, other: Family, alpha: float) -> tf.Tensor:
-        """``D_α = (α−1)⁻¹ log ∫ p^α p'^(1−α)``, which tends to KL as α → 1 (Li & Turner 2016, eq. 3).
+        """``D_α = (α−1)⁻¹ log ∫ p^α p'^(1−α)``, tending to KL as α → 1 (Li & Turner 2016, eq. 3).
 
         :raises ImproperError: if ``p^α p'^(1−α)`` has no finite integral (possible for α > 1).
         """
@@ -136,18 +135,8 @@ class ExponentialFamily(abc.ABC):
 
         :raises ImproperError: if the product cannot be normalised.
         """
-        return reduce(mul, factors, self.as_factor()).normalised()
+        return cast(Family, reduce(mul, factors, self.as_factor()).normalised())
 
     def __truediv__(self: Family, other: Family) -> Factor:
         """The factor ``self / other``: a difference of natural parameters, proper or not."""
         return self.as_factor() / other.as_factor()
-
-
-def require_proper(distribution: Family, role: str) -> Family:
-    """``distribution`` itself, if it is proper.
-
-    :raises ImproperError: naming ``role`` (cavity, posterior, ...) otherwise.
-    """
-    if not distribution.is_proper:
-        raise ImproperError(f"the {role} is improper: {distribution!r}")
-    return distribution

@@ -5,8 +5,9 @@ With these natural parameters the sufficient statistics are ``T(x) = (x, −½ x
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ import tensorflow as tf
 from streaming_gp.expfam.base import ExponentialFamily
 from streaming_gp.linalg import logdet_from_cholesky
 
+G = TypeVar("G", bound="Gaussian")
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
@@ -21,11 +23,31 @@ def _standard_normal(shape: list[Any], seed: int, dtype: Any) -> tf.Tensor:
     return tf.random.stateless_normal(shape, seed=[seed, 0], dtype=dtype)
 
 
-class _Gaussian(ExponentialFamily):
-    """What both Gaussians share: the Lebesgue base measure, scaled by (2π)^(−D/2)."""
+class Gaussian(ExponentialFamily):
+    """What all Gaussians over vectors share; the base measure is Lebesgue's over (2π)^(D/2)."""
 
     precision_mean: Any
     precision: Any
+
+    @classmethod
+    @abc.abstractmethod
+    def from_mean_scale(cls: type[G], mean: Any, scale: Any) -> G:
+        """From ``mean`` [D] and a lower factor ``scale`` [D, D] of the covariance."""
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> Any:
+        """[D]."""
+
+    @property
+    @abc.abstractmethod
+    def variance(self) -> Any:
+        """Marginal variances [D]."""
+
+    @property
+    @abc.abstractmethod
+    def scale(self) -> tf.Tensor:
+        """Lower factor [D, D] of the covariance."""
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)
@@ -37,7 +59,7 @@ class _Gaussian(ExponentialFamily):
 
 
 @dataclass(frozen=True, eq=False)
-class MeanFieldNormal(_Gaussian):
+class MeanFieldNormal(Gaussian):
     """Independent Gaussians: ``precision_mean`` [D], ``precision`` [D]."""
 
     precision_mean: Any
@@ -50,22 +72,18 @@ class MeanFieldNormal(_Gaussian):
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> MeanFieldNormal:
-        """From ``mean`` [D] and the lower factor ``scale`` [D, D] of a diagonal covariance."""
         return cls.from_mean_variance(mean, tf.square(tf.linalg.diag_part(scale)))
 
     @property
     def mean(self) -> Any:
-        """[D]."""
         return self.precision_mean / self.precision
 
     @property
     def variance(self) -> Any:
-        """[D]."""
         return 1.0 / self.precision
 
     @property
     def scale(self) -> tf.Tensor:
-        """Lower factor [D, D] of the covariance."""
         return tf.linalg.diag(tf.sqrt(self.variance))
 
     def log_partition(self) -> tf.Tensor:
@@ -94,7 +112,7 @@ class MeanFieldNormal(_Gaussian):
 
 
 @dataclass(frozen=True, eq=False)
-class Normal(_Gaussian):
+class Normal(Gaussian):
     """A Gaussian with full covariance: ``precision_mean`` [D], ``precision`` [D, D]."""
 
     precision_mean: Any
@@ -102,7 +120,6 @@ class Normal(_Gaussian):
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> Normal:
-        """From ``mean`` [D] and the lower factor ``scale`` [D, D] of the covariance."""
         identity = tf.eye(tf.shape(scale)[0], dtype=scale.dtype)
         precision = tf.linalg.cholesky_solve(scale, identity)
         return cls(tf.linalg.matvec(precision, mean), precision)
@@ -114,7 +131,6 @@ class Normal(_Gaussian):
 
     @property
     def mean(self) -> tf.Tensor:
-        """[D]."""
         return tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0]
 
     @property
@@ -125,12 +141,10 @@ class Normal(_Gaussian):
 
     @property
     def variance(self) -> tf.Tensor:
-        """Marginal variances [D]."""
         return tf.linalg.diag_part(self.covariance)
 
     @property
     def scale(self) -> tf.Tensor:
-        """Lower factor [D, D] of the covariance."""
         return tf.linalg.cholesky(self.covariance)
 
     def _chol(self) -> tf.Tensor:

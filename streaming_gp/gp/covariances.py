@@ -40,7 +40,9 @@ def variance(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     return tf.stack([k(X, full_cov=False) for k in latent_kernels(kernel)])
 
 
-def prior_mean(mean_function: gpflow.functions.Function, X: tf.Tensor, num_latent: int) -> tf.Tensor:
+def prior_mean(
+    mean_function: gpflow.functions.Function, X: tf.Tensor, num_latent: int
+) -> tf.Tensor:
     """Prior mean [N, L] at inputs [N, D]."""
     return tf.broadcast_to(mean_function(X), [tf.shape(X)[0], num_latent])
 

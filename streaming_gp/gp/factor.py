@@ -31,9 +31,7 @@ class PseudoObservations:
 
     def __pow__(self, power: float) -> PseudoObservations:
         weight = np.sqrt(power)
-        return PseudoObservations(
-            self.Z, weight * self.root, weight * self.targets, self.nugget
-        )
+        return PseudoObservations(self.Z, weight * self.root, weight * self.targets, self.nugget)
 
     def same_points(self, other: PseudoObservations) -> bool:
         """Whether both observe the same u."""

@@ -18,7 +18,6 @@ from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.parameters import ParameterVector
 
-
 WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
 """Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
 the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
@@ -31,12 +30,12 @@ Bounds = tuple[float | None, float | None]
 class HyperparameterStrategy(Protocol):
     """How ε takes part in a local update."""
 
-    def prior(self, epsilon: ParameterVector) -> expfam.ExponentialFamily | None:
+    def prior(self, epsilon: ParameterVector) -> expfam.Gaussian | None:
         """p(ε), or None where ε is a point."""
         ...
 
     def location_scale(
-        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+        self, cavity: expfam.Gaussian | None, epsilon: ParameterVector
     ) -> tuple[np.ndarray, np.ndarray]:
         """Where the whitened variables are zero: [E], and their unit: lower factor [E, E]."""
         ...
@@ -65,7 +64,7 @@ class HyperparameterStrategy(Protocol):
 
     def posterior(
         self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
-    ) -> expfam.ExponentialFamily | None:
+    ) -> expfam.Gaussian | None:
         """q(ε), or None where ε is a point."""
         ...
 
@@ -81,13 +80,13 @@ class _Point:
         return np.zeros((1, size))
 
     def location_scale(
-        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+        self, cavity: expfam.Gaussian | None, epsilon: ParameterVector
     ) -> tuple[np.ndarray, np.ndarray]:
         return epsilon.value(), np.diag(epsilon.unit_log_widths())
 
     def posterior(
         self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
-    ) -> expfam.ExponentialFamily | None:
+    ) -> expfam.Gaussian | None:
         return None
 
 
@@ -170,17 +169,17 @@ class VariationalHyperparameters:
             raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
 
     @property
-    def _family(self) -> type[expfam.MeanFieldNormal] | type[expfam.Normal]:
+    def _family(self) -> type[expfam.Gaussian]:
         return expfam.Normal if self.full_covariance else expfam.MeanFieldNormal
 
-    def prior(self, epsilon: ParameterVector) -> expfam.ExponentialFamily:
+    def prior(self, epsilon: ParameterVector) -> expfam.Gaussian:
         mean, scale = epsilon.prior_moments(self.prior_log_scale)
         return self._family.from_mean_scale(mean, np.diag(scale)).as_arrays()
 
     def location_scale(
-        self, cavity: expfam.ExponentialFamily | None, epsilon: ParameterVector
+        self, cavity: expfam.Gaussian | None, epsilon: ParameterVector
     ) -> tuple[np.ndarray, np.ndarray]:
-        assert isinstance(cavity, (expfam.MeanFieldNormal, expfam.Normal))
+        assert cavity is not None
         return np.asarray(cavity.mean), np.asarray(cavity.scale)
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
@@ -224,7 +223,7 @@ class VariationalHyperparameters:
 
     def posterior(
         self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
-    ) -> expfam.ExponentialFamily:
+    ) -> expfam.Gaussian:
         mean, lower = self._whitened(tf.constant(variables), len(location))
         q_mean = location + scale @ mean.numpy()
         return self._family.from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()

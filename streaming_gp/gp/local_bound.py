@@ -66,7 +66,7 @@ def grouped_sites(sites: Sites, mean: tf.Tensor, num_groups: int) -> tuple[tf.Te
 
 
 def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> LocalPosterior:
-    """q at the data for pseudo-points whitened under the cavity.
+    """q(f) at the data for pseudo-points whitened under the cavity.
 
     c has prior N(0, I) and posterior precision ``P = I + A diag(w) Aᵀ``.
     """
@@ -93,9 +93,9 @@ def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> Loca
 def exact_posterior(
     gp: GaussianProcess, stack: Stack, conditioned: Conditioned, X: tf.Tensor, sites: Sites
 ) -> LocalPosterior:
-    """q at the data with a pseudo-point at every input: no K̃⁻¹, hence no nugget.
+    """q(f) at the data with a pseudo-point at every input: no K̃⁻¹, hence no nugget.
 
-    With ``B = I + W^½ K̃ W^½`` (Rasmussen & Williams 2006, eq. 3.26), ``a = W^½ B⁻¹ W^-½ (λ − w m̃)``.
+    ``B = I + W^½ K̃ W^½`` (Rasmussen & Williams 2006, eq. 3.26); ``a = W^½ B⁻¹ W^-½ (λ − w m̃)``.
     """
     V = gp.project(stack, conditioned, X)
     prior_mean = gp.mean(conditioned, V, X)

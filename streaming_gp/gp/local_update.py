@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class LocalOptimiser:
     :param rounds: for non-Gaussian likelihoods: alternations of site steps and optimiser runs.
     :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
     :param site_damping: ρ of these steps, in (0, 1].
-    :param tolerance: relative change at which optimiser and site steps stop.
+    :param site_tolerance: largest change of a site at which these steps end early.
     """
 
     max_iterations: int = 50
@@ -51,7 +52,7 @@ class LocalOptimiser:
     rounds: int = 8
     site_steps: int = 15
     site_damping: float = 0.5
-    tolerance: float = 1e-7
+    site_tolerance: float = 1e-7
 
     def __post_init__(self) -> None:
         if min(self.max_iterations, self.rounds, self.site_steps) < 1:
@@ -165,7 +166,7 @@ class LocalUpdate:
             self._column_at, spec(E), problem.X, spec(G, None, None), tf.TensorSpec([], tf.int32)
         )
 
-    # ---- one value of ε ----------------------------------------------------------------------
+    # ---- one value of ε ----
 
     def _locations(self, variables: tf.Tensor, problem: Problem) -> tuple[tf.Tensor, tf.Tensor]:
         """Pseudo-inputs [M, D], and the variables that are left for ε."""
@@ -204,7 +205,7 @@ class LocalUpdate:
                 self.likelihood, problem.X, q.mean, q.variance, problem.Y
             )
 
-    # ---- averages over q(ε) --------------------------------------------------------------------
+    # ---- averages over q(ε) ----
 
     def _free_energy(self, variables: tf.Tensor, problem: Problem, sites: Sites) -> tf.Tensor:
         Z, rest = self._locations(variables, problem)
@@ -227,7 +228,7 @@ class LocalUpdate:
         draws = self.hyperparameters.draw(rest, problem.location, problem.scale, problem.noise)
         return mean_over_samples(lambda e: self._sites_step_at(e, Z, problem, sites), draws)
 
-    # ---- at the final ε --------------------------------------------------------------------------
+    # ---- at the final ε ----
 
     def _whiten_at_location(
         self, epsilon: tf.Tensor, variables: tf.Tensor, problem: Problem
@@ -262,7 +263,7 @@ class LocalUpdate:
         with self.epsilon.substituted(epsilon):
             return self.gp.log_normaliser(self.gp.condition(stack))
 
-    # ---- the fit --------------------------------------------------------------------------------
+    # ---- the fit ----
 
     def fit(
         self,
@@ -292,9 +293,7 @@ class LocalUpdate:
                 )
         raise AssertionError("unreachable")
 
-    def _problem(
-        self, cavity: Process, data: tuple[np.ndarray, np.ndarray], seed: int
-    ) -> Problem:
+    def _problem(self, cavity: Process, data: tuple[np.ndarray, np.ndarray], seed: int) -> Problem:
         X, Y = (tf.constant(array, FLOAT) for array in data)
         stack = self.gp.stack(cavity.rows, self.input_dim)
         strategy = self.hyperparameters
@@ -349,9 +348,8 @@ class LocalUpdate:
         iterations, clipped = 0, 0
         for _ in range(rounds):
             sites, clipped = self._refresh(variables, problem, sites)
-            offset = iterations
             variables, steps = self._optimise(
-                variables, problem, sites, rounds, lambda i, f, o=offset: report(o + i, f)
+                variables, problem, sites, rounds, partial(_report_from, report, iterations)
             )
             iterations += steps
         sites, clipped = self._refresh(variables, problem, sites)
@@ -359,9 +357,7 @@ class LocalUpdate:
         q, epsilon = self._posterior(cavity, variables, problem, sites, free_energy)
         return q, FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
 
-    def _refresh(
-        self, variables: np.ndarray, problem: Problem, sites: Sites
-    ) -> tuple[Sites, int]:
+    def _refresh(self, variables: np.ndarray, problem: Problem, sites: Sites) -> tuple[Sites, int]:
         """Damped fixed-point steps on the sites, until they rest; also counts clipped ones."""
         if self.conjugate:
             return sites, 0
@@ -375,7 +371,7 @@ class LocalUpdate:
             new = Sites(*((1 - rho) * a + rho * b for a, b in zip(sites, target, strict=True)))
             change = max(float(np.max(np.abs(a - b))) for a, b in zip(sites, new, strict=True))
             sites = new
-            if change < self.optimiser.tolerance:
+            if change < self.optimiser.site_tolerance:
                 break
         return sites, clipped
 
@@ -436,11 +432,13 @@ class LocalUpdate:
             sites = self._exact_sites(epsilon, problem.X, problem.Y)
         row = self._row(epsilon, variables, problem, sites)
         process = Process((*cavity.rows, row), q_epsilon, cavity.log_scale)
-        gained = self._log_normaliser(epsilon, self.gp.stack(process.rows, self.input_dim)) - self._log_normaliser(
-            epsilon, problem.stack
-        )
+        gained = self._log_normaliser(
+            epsilon, self.gp.stack(process.rows, self.input_dim)
+        ) - self._log_normaliser(epsilon, problem.stack)
         if not np.isfinite(gained):
-            raise NumericalError("the new posterior's pseudo-observation covariance is not positive")
+            raise NumericalError(
+                "the new posterior's pseudo-observation covariance is not positive"
+            )
         log_scale = cavity.log_scale + free_energy - float(gained)
         return Process(process.rows, q_epsilon, log_scale), epsilon
 
@@ -473,6 +471,12 @@ class LocalUpdate:
         targets = targets + R_transposed @ mean_b
         R = np.swapaxes(R_transposed, -1, -2)
         return PseudoObservations(Z.numpy(), R, targets, float(problem.nugget))
+
+
+def _report_from(
+    report: Callable[[int, float], None], start: int, iteration: int, free_energy: float
+) -> None:
+    report(start + iteration, free_energy)
 
 
 class _IterationCounter:

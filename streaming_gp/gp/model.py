@@ -77,7 +77,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param mean_function: any GPflow mean function; zero by default.
     :param pseudo_points: how many points a batch gets and where.
     :param hyperparameters: what is learned about kernel, mean function and likelihood parameters.
-    :param num_latent_gps: latent functions; by default as the first batch, kernel and likelihood say.
+    :param num_latent_gps: latent functions; by default what kernel, likelihood and first batch say.
     :param optimiser: how the local free energy is maximised.
     :param num_prediction_samples: values of ε over which predictions are averaged; even.
     :param seed: of all random numbers.
@@ -110,7 +110,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         self._machinery: _Machinery | None = None
         self._ledger = pvi.Ledger(Process((), self.hyperparameters.prior(self._parameters())))
 
-    # ---- the ledger ---------------------------------------------------------------------------
+    # ---- the ledger ----
 
     @property
     def factors(self) -> Mapping[str, PseudoPointFactor]:
@@ -128,7 +128,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return self._ledger.posterior
 
     @property
-    def hyperparameter_posterior(self) -> expfam.ExponentialFamily | None:
+    def hyperparameter_posterior(self) -> expfam.Gaussian | None:
         """q(ε) on the unconstrained vector, or None where ε is a point."""
         return self._ledger.posterior.hyperparameters
 
@@ -179,7 +179,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def _next_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self._num_updates]).generate_state(1)[0])
 
-    # ---- compiled functions -------------------------------------------------------------------
+    # ---- compiled functions ----
 
     def _parameters(self) -> ParameterVector:
         return ParameterVector(_Modules(self.kernel, self.mean_function, self.likelihood))
@@ -192,9 +192,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def _prepare(self, input_dim: int, output_dim: int) -> _Machinery:
         """Compiled functions for these dimensions: the present ones if they fit."""
         epsilon, present = self._parameters(), self._machinery
-        if present is not None and present.dims == (input_dim, output_dim):
-            if list(present.epsilon.parameters) == list(epsilon.parameters):
-                return present
+        if (
+            present is not None
+            and present.dims == (input_dim, output_dim)
+            and list(present.epsilon.parameters) == list(epsilon.parameters)
+        ):
+            return present
         q = self._ledger.posterior.hyperparameters
         if q is not None and np.asarray(q.natural[0]).size != epsilon.size:
             raise InvalidDataError(
@@ -230,7 +233,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             return int(self.likelihood.latent_dim)
         return int(self.calc_num_latent_gps(self.kernel, self.likelihood, output_dim))
 
-    # ---- predictions ----------------------------------------------------------------------------
+    # ---- predictions ----
 
     def _draws(self, epsilon: ParameterVector) -> np.ndarray:
         """Values of ε [S, E] over which predictions are averaged."""
@@ -345,7 +348,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             draws = np.asarray(q.sample(num_samples, self.seed if seed is None else seed))
         return epsilon.constrained(draws)
 
-    # ---- GPflow's objective -----------------------------------------------------------------------
+    # ---- GPflow's objective ----
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
@@ -365,7 +368,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def print_summary(self) -> None:
         """Print GPflow's table of parameters, and a table of the ledger."""
         gpflow.utilities.print_summary(self)
-        print(f"prior × {len(self.factors)} factors, {self.posterior_process.num_pseudo_points} points")
+        points = self.posterior_process.num_pseudo_points
+        print(f"prior × {len(self.factors)} factors, {points} points")
         for batch_id, factor in self.factors.items():
             print(f"  {batch_id:<12} {len(factor.Z):>5} pseudo-points")
 

@@ -97,7 +97,9 @@ class ParameterVector:
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        flags = [np.full(p.shape, p.transform is not None).ravel() for p in self.parameters.values()]
+        flags = [
+            np.full(p.shape, p.transform is not None).ravel() for p in self.parameters.values()
+        ]
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self) -> np.ndarray:
@@ -152,7 +154,7 @@ def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, n
     mean, scale = np.mean(draws, axis=0), np.std(draws, axis=0)
     if not (np.isfinite(mean).all() and (scale > 0.0).all()):
         raise InvalidDataError(
-            f"the prior {parameter.prior.name} of parameter {parameter.name} has no finite mean and "
-            f"positive width in unconstrained space (mean {mean}, sd {scale})"
+            f"the prior {parameter.prior.name} of parameter {parameter.name} has no finite mean "
+            f"and positive width in unconstrained space (mean {mean}, sd {scale})"
         )
     return np.broadcast_to(mean, parameter.shape), np.broadcast_to(scale, parameter.shape)

@@ -57,7 +57,10 @@ class Predictor:
         C = L // G
 
         stack = Stack(
-            spec(None, None, input_dim), spec(G, None, None, None), spec(G, None, None, C), spec(None)
+            spec(None, None, input_dim),
+            spec(G, None, None, None),
+            spec(G, None, None, C),
+            spec(None),
         )
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
         draws, inputs = spec(S, epsilon.size), spec(None, input_dim)
@@ -77,7 +80,7 @@ class Predictor:
             self._score_samples, draws, inputs, moments, moments, spec(None, None)
         )
 
-    # ---- compiled -----------------------------------------------------------------------------
+    # ---- compiled ----
 
     def _condition_samples(self, draws: tf.Tensor, stack: Stack) -> Conditioned:
         def at(epsilon: tf.Tensor) -> Conditioned:
@@ -116,7 +119,7 @@ class Predictor:
             tf.cast(tf.shape(scores)[0], scores.dtype)
         )
 
-    # ---- for the model --------------------------------------------------------------------------
+    # ---- for the model ----
 
     def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
         """Factorise ``process`` at every ε in ``draws``, unless that is what is held already.
@@ -142,7 +145,7 @@ class Predictor:
         _, _, stack, draws, conditioned = self._now()
         if full_cov:
             return self._joint(draws, stack, conditioned, X)
-        chunk = max(256, _CHUNK_ELEMENTS // max(1, int(tf.size(conditioned.white))))
+        chunk = max(256, _CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
         if X.shape[0] is None or X.shape[0] <= chunk:
             return self._marginals(draws, stack, conditioned, X)
         pieces = [
@@ -185,7 +188,9 @@ def mixture_covariance(
     within = tf.reduce_mean(variances, axis=0)
     if full_cov and full_output_cov:
         between = weight * tf.einsum("snp,smq->npmq", shift, shift)
-        return mean, between + tf.transpose(tf.linalg.diag(tf.transpose(within, [1, 2, 0])), [0, 2, 1, 3])
+        return mean, between + tf.transpose(
+            tf.linalg.diag(tf.transpose(within, [1, 2, 0])), [0, 2, 1, 3]
+        )
     if full_cov:
         return mean, within + weight * tf.einsum("snp,smp->pnm", shift, shift)
     return mean, tf.linalg.diag(within) + weight * tf.einsum("snp,snq->npq", shift, shift)

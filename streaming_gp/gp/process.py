@@ -36,7 +36,7 @@ class Process:
     """
 
     rows: tuple[PseudoObservations, ...] = ()
-    hyperparameters: expfam.ExponentialFamily | None = None
+    hyperparameters: expfam.Gaussian | None = None
     log_scale: float = 0.0
 
     @property

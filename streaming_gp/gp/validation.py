@@ -99,17 +99,17 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
 
 
 def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str] | None:
-    whole = Y == np.round(Y)
+    whole = np.round(Y) == Y
     if isinstance(likelihood, gl.Bernoulli):
         return (Y == 0) | (Y == 1), "0 or 1"
     if isinstance(likelihood, gl.Poisson):
         return whole & (Y >= 0), "counts 0, 1, 2, ..."
     if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
         classes = int(likelihood.num_classes)
-        return whole & (Y >= 0) & (Y < classes), f"class labels 0 to {classes - 1}"
+        return whole & (Y >= 0) & (classes > Y), f"class labels 0 to {classes - 1}"
     if isinstance(likelihood, gl.Ordinal):
         levels = int(likelihood.num_bins)
-        return whole & (Y >= 0) & (Y < levels), f"levels 0 to {levels - 1}"
+        return whole & (Y >= 0) & (levels > Y), f"levels 0 to {levels - 1}"
     if isinstance(likelihood, (gl.Exponential, gl.Gamma)):
         return Y > 0, "positive numbers"
     if isinstance(likelihood, gl.Beta):

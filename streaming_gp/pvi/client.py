@@ -57,7 +57,7 @@ def client_pass(
     cavity = _cavity(ledger, client_id, removed)
     q, report = fit(cavity)
     new = q / cavity
-    if removed < 1.0:  # what stayed in the cavity belongs to the client as well
+    if old is not None and removed < 1.0:  # what stayed in the cavity belongs to the client as well
         new = new * old ** (1.0 - removed)
 
     def replace(rho: float) -> Ledger[P]:

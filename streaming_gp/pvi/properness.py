@@ -84,7 +84,9 @@ class LargestProperFraction:
         low, high = 0.0, 1.0
         while high - low > self.resolution:
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if self._is_proper(ledger, client_id, middle) else (low, middle)
+            low, high = (
+                (middle, high) if self._is_proper(ledger, client_id, middle) else (low, middle)
+            )
         if low == 0.0:
             raise ImproperError(f"no share of the factor of client {client_id!r} can be removed")
         return low
