@@ -16,7 +16,7 @@ def logdet_from_cholesky(chol: tf.Tensor) -> tf.Tensor:
     return 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(chol)), axis=-1)
 
 
-def solve_lower(chol: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
+def solve_lower(chol: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -> tf.Tensor:
     """``L⁻¹ rhs`` for a lower factor ``chol`` [..., N, N] and ``rhs`` [..., N, K].
 
     A factor without batch axes, or with axes of size one, is broadcast against ``rhs``.
@@ -24,7 +24,12 @@ def solve_lower(chol: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
     batch = tf.broadcast_dynamic_shape(tf.shape(chol)[:-2], tf.shape(rhs)[:-2])
     chol = tf.broadcast_to(chol, tf.concat([batch, tf.shape(chol)[-2:]], 0))
     rhs = tf.broadcast_to(rhs, tf.concat([batch, tf.shape(rhs)[-2:]], 0))
-    return tf.linalg.triangular_solve(chol, rhs)
+    return tf.linalg.triangular_solve(chol, rhs, adjoint=adjoint)
+
+
+def solve_lower_transposed(chol: tf.Tensor, rhs: tf.Tensor) -> tf.Tensor:
+    """``L⁻ᵀ rhs``, otherwise as :func:`solve_lower`."""
+    return solve_lower(chol, rhs, adjoint=True)
 
 
 def add_to_diagonal(matrix: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

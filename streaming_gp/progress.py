@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from streaming_gp.gp.local_update import Callback, Progress
+from streaming_gp.gp.optimiser import Callback, Progress
 
 
 @contextmanager

@@ -340,8 +340,8 @@ def test_updates_of_any_size_trace_each_function_once(rng):
         X, Y = smooth_data(rng, size)
         model.update((X, Y))
         model.predict_f(X)
-    update, predictor = model._machinery.update, model._machinery.predictor
-    members = [*vars(update).values(), *vars(predictor).values()]
+    functions, predictor = model._machinery.update.functions, model._machinery.predictor
+    members = [*vars(functions).values(), *vars(predictor).values()]
     compiled = [f for f in members if hasattr(f, "experimental_get_tracing_count")]
     assert len(compiled) >= 10
     assert max(f.experimental_get_tracing_count() for f in compiled) == 1

@@ -6,8 +6,8 @@ from streaming_gp.gp.hyperparameters import (
     PointHyperparameters,
     VariationalHyperparameters,
 )
-from streaming_gp.gp.local_update import LocalOptimiser, Progress
 from streaming_gp.gp.model import StreamingGP, UpdateInfo
+from streaming_gp.gp.optimiser import LocalOptimiser, Progress
 from streaming_gp.gp.process import Process
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
 

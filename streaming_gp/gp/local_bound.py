@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp import covariances as cov
+from streaming_gp.gp.factor import PseudoObservations
 from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
 from streaming_gp.gp.sites import Sites
-from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.linalg import (
+    add_to_diagonal,
+    compress_rows,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
 
 
 class LocalPosterior(NamedTuple):
@@ -119,3 +127,29 @@ def exact_posterior(
         cov.spread_over_latents(variance, gp.num_latent),
         kl + 0.5 * tf.reduce_sum(a * mean_shift),
     )
+
+
+def exact_row(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObservations:
+    """The sites themselves, as pseudo-observations of f at every input X [N, D]."""
+    mean, precision = (cov.to_groups(part, num_groups).numpy() for part in sites)
+    root = np.sqrt(precision[:, :, :1])
+    return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
+
+
+def sparse_row(
+    Z: np.ndarray, white: Whitened, sites: Sites, num_groups: int, nugget: float
+) -> PseudoObservations:
+    """The sites as pseudo-observations of b = f(Z), as far as f(X) depends on b.
+
+    About the cavity mean the sites are observations ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of c. A QR
+    factorisation makes M rows of them, and ``c = L⁻¹ (b − m̃(Z))`` carries these over to b.
+    """
+    mean, precision = (cov.to_groups(part, num_groups).numpy() for part in sites)
+    mean_b, mean_f = (
+        cov.to_groups(part, num_groups).numpy() for part in (white.mean_b, white.mean_f)
+    )
+    root = np.sqrt(precision[:, :, :1])
+    A_transposed = np.swapaxes(white.A.numpy(), -1, -2)
+    rows, targets = compress_rows(root * A_transposed, (mean - precision * mean_f) / root)
+    R = solve_lower_transposed(white.chol, tf.linalg.matrix_transpose(rows)).numpy()
+    return PseudoObservations(Z, R, targets + np.swapaxes(R, -1, -2) @ mean_b, nugget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,9 @@ from streaming_gp.gp.hyperparameters import (
     VariationalHyperparameters,
     standard_noise,
 )
-from streaming_gp.gp.local_update import Callback, LocalOptimiser, LocalUpdate, Progress
+from streaming_gp.gp.local_functions import LocalFunctions
+from streaming_gp.gp.local_update import LocalUpdate
+from streaming_gp.gp.optimiser import Callback, LocalOptimiser, Progress, Report
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, Process
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
@@ -215,15 +217,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
         predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, input_dim)
         dims = (input_dim, output_dim)
-        update = LocalUpdate(
-            gp,
-            self.likelihood,
-            epsilon,
-            self.pseudo_points,
-            self.hyperparameters,
-            self.optimiser,
-            dims,
+        functions = LocalFunctions(
+            gp, self.likelihood, epsilon, self.pseudo_points, self.hyperparameters, dims
         )
+        update = LocalUpdate(functions, self.optimiser)
         return _Machinery(gp, epsilon, predictor, update, dims)
 
     def _num_latent(self, output_dim: int) -> int:
@@ -393,9 +390,7 @@ def _scaled_noise(variances: tf.Tensor, noise: tf.Tensor, full_cov: bool) -> tf.
     return tf.einsum("spnm,smp->snp", chol, noise)
 
 
-def _reporter(
-    callback: Callback | None, batch_id: str, max_iterations: int
-) -> Callable[[int, float], None]:
+def _reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
     def report(iteration: int, free_energy: float) -> None:
         if callback is not None:
             callback(Progress(batch_id, iteration, max_iterations, free_energy))

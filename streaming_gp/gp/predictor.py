@@ -56,12 +56,7 @@ class Predictor:
         S, G, L = num_samples, gp.num_groups, gp.num_latent
         C = L // G
 
-        stack = Stack(
-            spec(None, None, input_dim),
-            spec(G, None, None, None),
-            spec(G, None, None, C),
-            spec(None),
-        )
+        stack = gp.stack_spec(input_dim)
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
         draws, inputs = spec(S, epsilon.size), spec(None, input_dim)
 

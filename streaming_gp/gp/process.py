@@ -22,6 +22,7 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import covariances as cov
+from streaming_gp.gp.compiled import spec
 from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 
@@ -137,6 +138,16 @@ class GaussianProcess:
     def stack(self, rows: tuple[PseudoObservations, ...], input_dim: int) -> Stack:
         """``rows`` padded for the functions below."""
         return stack_rows(rows, input_dim, self.num_groups, self.num_latent // self.num_groups)
+
+    def stack_spec(self, input_dim: int) -> Stack:
+        """Signature of a stack of any number of rows, for compiled functions."""
+        G, C = self.num_groups, self.num_latent // self.num_groups
+        return Stack(
+            spec(None, None, input_dim),
+            spec(G, None, None, None),
+            spec(G, None, None, C),
+            spec(None),
+        )
 
     def prior_mean(self, X: tf.Tensor) -> tf.Tensor:
         """[N, L]."""

@@ -1,0 +1,114 @@
+"""How a local free energy is maximised, and how its progress is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp.hyperparameters import Bounds
+
+Report = Callable[[int, float], None]
+"""Called with (iteration, free energy)."""
+
+
+@dataclass(frozen=True)
+class LocalOptimiser:
+    """How the local free energy is maximised.
+
+    :param max_iterations: of the SciPy optimiser in all, over locations and q(ε).
+    :param method: of ``scipy.optimize.minimize``: one that takes gradients and bounds, such as
+        L-BFGS-B, TNC or SLSQP.
+    :param rounds: for non-Gaussian likelihoods: alternations of site steps and optimiser runs.
+    :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
+    :param site_damping: ρ of these steps, in (0, 1].
+    :param site_tolerance: largest change of a site at which these steps end early.
+    """
+
+    max_iterations: int = 50
+    method: str = "L-BFGS-B"
+    rounds: int = 8
+    site_steps: int = 15
+    site_damping: float = 0.5
+    site_tolerance: float = 1e-7
+
+    def __post_init__(self) -> None:
+        if min(self.max_iterations, self.rounds, self.site_steps) < 1:
+            raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
+        if not 0.0 < self.site_damping <= 1.0:
+            raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Passed to the callback after every iteration of a local update.
+
+    :param batch_id: the batch that is being fitted.
+    :param iteration: optimiser iterations so far.
+    :param max_iterations: at most so many will be made.
+    :param free_energy: the local free energy now, in nats.
+    """
+
+    batch_id: str
+    iteration: int
+    max_iterations: int
+    free_energy: float
+
+
+Callback = Callable[[Progress], None]
+
+
+def minimise(
+    loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    bounds: list[Bounds],
+    method: str,
+    max_iterations: int,
+    report: Report,
+) -> tuple[np.ndarray, int]:
+    """Run SciPy's optimiser; returns the variables and the number of iterations.
+
+    Where the loss is not finite (a covariance lost its definiteness) a high plateau stands in for
+    it, so that the line search turns back.
+
+    :param loss_and_gradient: negative free energy and its gradient.
+    :raises NumericalError: if the loss is not finite at the start.
+    """
+    worst = -np.inf
+
+    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal worst
+        loss, gradient = loss_and_gradient(point)
+        if np.isfinite(loss) and np.isfinite(gradient).all():
+            worst = max(worst, loss)
+            return loss, gradient
+        if not np.isfinite(worst):
+            raise NumericalError("the cavity covariance at the pseudo-points is not positive")
+        return worst + 1e3 * (1.0 + abs(worst)), np.zeros_like(gradient)
+
+    progress = _IterationCounter(report)
+    result = scipy.optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method=method,
+        bounds=bounds,
+        callback=progress,
+        options={"maxiter": max_iterations},
+    )
+    return result.x, progress.count
+
+
+class _IterationCounter:
+    """SciPy's callback: counts iterations and passes them on."""
+
+    def __init__(self, report: Report) -> None:
+        self.count = 0
+        self._report = report
+
+    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        self.count += 1
+        self._report(self.count, -float(intermediate_result.fun))
