@@ -263,6 +263,22 @@ def test_it_is_a_gpflow_model(rng, capsys):
     assert np.isfinite(model.training_loss())
 
 
+def test_a_deep_copy_continues_on_its_own(rng):
+    model, second = regressor(), smooth_data(rng)
+    model.update(smooth_data(rng))
+    clone = gpflow.utilities.deepcopy(model)
+    model.update(second)
+    assert (len(model.factors), len(clone.factors)) == (2, 1)
+    clone.update(second)
+    for a, b in zip(model.predict_f(second[0]), clone.predict_f(second[0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_odd_number_of_prediction_samples_is_refused():
+    with pytest.raises(InvalidDataError, match="num_prediction_samples"):
+        regressor(num_prediction_samples=7)
+
+
 def test_gpflow_can_optimise_the_log_normaliser(rng):
     """A stream fitted at fixed ε is still a GPflow objective in ε."""
     model = regressor(hyperparameters=sgp.FixedHyperparameters())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gpflow
 import tensorflow as tf
+from check_shapes import check_shapes
 from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
 
 from streaming_gp.errors import InvalidDataError
@@ -30,16 +31,19 @@ def latent_kernels(kernel: Kernel) -> list[Kernel]:
     )
 
 
+@check_shapes("X: [N, D]", "X2: [N2, D]", "return: [K, N, N2] if X2 is not None")
 def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
     """Prior covariance [1 or L, N, N2] between inputs [N, D] and [N2, D]."""
     return tf.stack([k(X, X2) for k in latent_kernels(kernel)])
 
 
+@check_shapes("X: [N, D]", "return: [K, N]")
 def variance(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     """Prior variance [1 or L, N] at inputs [N, D]."""
     return tf.stack([k(X, full_cov=False) for k in latent_kernels(kernel)])
 
 
+@check_shapes("X: [N, D]", "return: [N, L]")
 def prior_mean(
     mean_function: gpflow.functions.Function, X: tf.Tensor, num_latent: int
 ) -> tf.Tensor:
@@ -47,17 +51,20 @@ def prior_mean(
     return tf.broadcast_to(mean_function(X), [tf.shape(X)[0], num_latent])
 
 
+@check_shapes("values: [N, L]", "return: [G, N, C]")
 def to_groups(values: tf.Tensor, num_groups: int) -> tf.Tensor:
     """[N, L] → [G, N, C]."""
     return values[None] if num_groups == 1 else tf.transpose(values)[:, :, None]
 
 
+@check_shapes("values: [G, N, C]", "return: [N, L]")
 def from_groups(values: tf.Tensor) -> tf.Tensor:
     """[G, N, C] → [N, L], with L = G C."""
     shape = tf.shape(values)
     return tf.reshape(tf.transpose(values, [1, 0, 2]), [shape[1], shape[0] * shape[2]])
 
 
+@check_shapes("values: [K, N]", "return: [N, L]")
 def spread_over_latents(values: tf.Tensor, num_latent: int) -> tf.Tensor:
     """[1 or L, N] shared by group → [N, L]."""
     return tf.broadcast_to(tf.transpose(values), [tf.shape(values)[1], num_latent])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from check_shapes import check_shapes
 
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp.factor import PseudoObservations
@@ -47,6 +48,16 @@ class Whitened(NamedTuple):
     variance_f: tf.Tensor
 
 
+@check_shapes(
+    "X: [N, D]",
+    "Z: [M, D]",
+    "nugget: []",
+    "return.chol: [K, M, M]",
+    "return.A: [K, M, N]",
+    "return.mean_b: [M, L]",
+    "return.mean_f: [N, L]",
+    "return.variance_f: [K, N]",
+)
 def whiten(
     gp: GaussianProcess,
     stack: Stack,
@@ -73,6 +84,15 @@ def grouped_sites(sites: Sites, mean: tf.Tensor, num_groups: int) -> tuple[tf.Te
     return tf.linalg.matrix_transpose(precision), centred
 
 
+@check_shapes(
+    "white.A: [K, M, N]",
+    "white.mean_f: [N, L]",
+    "sites.precision_mean: [N, L]",
+    "sites.precision: [N, L]",
+    "return.mean: [N, L]",
+    "return.variance: [N, L]",
+    "return.kl: []",
+)
 def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> LocalPosterior:
     """q(f) at the data for pseudo-points whitened under the cavity.
 
@@ -98,6 +118,14 @@ def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> Loca
     )
 
 
+@check_shapes(
+    "X: [N, D]",
+    "sites.precision_mean: [N, L]",
+    "sites.precision: [N, L]",
+    "return.mean: [N, L]",
+    "return.variance: [N, L]",
+    "return.kl: []",
+)
 def exact_posterior(
     gp: GaussianProcess, stack: Stack, conditioned: Conditioned, X: tf.Tensor, sites: Sites
 ) -> LocalPosterior:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         guess = num_latent_gps or gpflow.models.GPModel.calc_num_latent_gps(
             kernel, likelihood, likelihood.latent_dim or 1
         )
+        if num_prediction_samples < 2 or num_prediction_samples % 2:
+            raise InvalidDataError(
+                f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
+            )
         super().__init__(kernel, likelihood, mean_function, guess)
         self.pseudo_points = pseudo_points or PrivatePseudoPoints(10)
         self.hyperparameters = hyperparameters or VariationalHyperparameters()
@@ -109,6 +114,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         self.seed = seed
         self._wanted_latent_gps = num_latent_gps
         self._num_updates = 0
+        self._dims: tuple[int | None, int | None] = (None, None)
         self._machinery: _Machinery | None = None
         self._ledger = pvi.Ledger(Process((), self.hyperparameters.prior(self._parameters())))
 
@@ -149,8 +155,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :raises NumericalError: if a covariance stays indefinite.
         """
         start = time.perf_counter()
-        known = self._known_dims()
-        X, Y = as_data(data, self.likelihood, *known)
+        X, Y = as_data(data, self.likelihood, *self._dims)
         machinery = self._prepare(X.shape[1], Y.shape[1])
         batch_id = f"batch-{self._num_updates}"
 
@@ -173,7 +178,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
     def _commit(self, machinery: _Machinery, ledger: pvi.Ledger[Process], epsilon: Any) -> None:
         machinery.epsilon.assign(epsilon)
-        self._machinery = machinery
+        self._machinery, self._dims = machinery, machinery.dims
         self.num_latent_gps = machinery.gp.num_latent
         self._ledger = ledger
         self._num_updates += 1
@@ -181,15 +186,19 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def _next_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self._num_updates]).generate_state(1)[0])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StreamingGP:
+        """A model that continues the stream on its own; its functions are compiled anew."""
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
+        shared = {"_ledger": self._ledger, "_machinery": None}  # a ledger never changes
+        for name, value in vars(self).items():
+            clone.__dict__[name] = shared[name] if name in shared else copy.deepcopy(value, memo)
+        return clone
+
     # ---- compiled functions ----
 
     def _parameters(self) -> ParameterVector:
         return ParameterVector(_Modules(self.kernel, self.mean_function, self.likelihood))
-
-    def _known_dims(self) -> tuple[int | None, int | None]:
-        if not self.factors or self._machinery is None:
-            return None, None
-        return self._machinery.dims
 
     def _prepare(self, input_dim: int, output_dim: int) -> _Machinery:
         """Compiled functions for these dimensions: the present ones if they fit."""
@@ -244,7 +253,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         if tf.is_tensor(X) and not hasattr(X, "numpy"):  # symbolic, inside a tf.function
             inputs = tf.cast(X, tf.float64)
         else:
-            as_matrix("Xnew", X, self._known_dims()[0])
+            as_matrix("Xnew", X, self._dims[0])
             inputs = tf.cast(tf.convert_to_tensor(X), tf.float64)
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
             return self._conditioned(inputs.shape[1]), inputs
@@ -301,7 +310,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         gpflow.utilities.assert_params_false(
             self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
         )
-        X, Y = as_data(data, self.likelihood, *self._known_dims())
+        X, Y = as_data(data, self.likelihood, *self._dims)
         predictor, inputs = self._conditioned_predictor(X)
         return predictor.log_density(inputs, tf.constant(Y))
 

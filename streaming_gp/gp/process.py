@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from check_shapes import check_shapes
 
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
@@ -111,6 +112,7 @@ def stack_rows(
     return Stack(*(tf.constant(a, tf.float64) for a in (Z, root, targets, nugget)))
 
 
+@check_shapes("matrix: [K, Q, R]", "root: [G, n, M, M]", "return: [K_or_G, Q, R]")
 def times_root(matrix: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
     """``matrix @ R`` for block diagonal R: [G, Q, R] and [G, n, M, M] give [G, Q, R]."""
     shape, blocks = tf.shape(matrix), tf.shape(root)
@@ -153,6 +155,14 @@ class GaussianProcess:
         """[N, L]."""
         return cov.prior_mean(self.mean_function, X, self.num_latent)
 
+    @check_shapes(
+        "stack.Z: [n, M, D]",
+        "stack.root: [G, n, M, M]",
+        "stack.targets: [G, n, M, C]",
+        "stack.nugget: [n]",
+        "return.chol: [., R, R]",
+        "return.white: [G, R, C]",
+    )
     def condition(self, stack: Stack) -> Conditioned:
         """Factorise B and whiten the residuals."""
         Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
@@ -171,6 +181,7 @@ class GaussianProcess:
         targets = tf.reshape(stack.targets, tf.shape(mean))
         return targets - tf.linalg.matrix_transpose(mean_times_root)
 
+    @check_shapes("X: [N, D]", "return: [., R, N]")
     def project(self, stack: Stack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
         """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]: what the rows know about f(X)."""
         Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
@@ -192,6 +203,12 @@ class GaussianProcess:
         """Covariance [G, N, N] at X."""
         return cov.covariance(self.kernel, X) - tf.matmul(V, V, transpose_a=True)
 
+    @check_shapes(
+        "X: [N, D]",
+        "return[0]: [N, L]",
+        "return[1]: [N, L] if not full_cov",
+        "return[1]: [L, N, N] if full_cov",
+    )
     def predict(
         self, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -203,6 +220,7 @@ class GaussianProcess:
         N = tf.shape(X)[0]
         return mean, tf.broadcast_to(self.covariance(V, X), [self.num_latent, N, N])
 
+    @check_shapes("conditioned.chol: [., R, R]", "conditioned.white: [G, R, C]", "return: []")
     def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
         """``log 𝒵`` of the stack, without the factors' log constants: a scalar."""
         columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)

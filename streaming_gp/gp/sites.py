@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from check_shapes import check_shapes
 from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, Softmax
 from scipy.stats import norm, qmc
 
@@ -31,6 +32,12 @@ def is_conjugate(likelihood: Likelihood) -> bool:
     return type(likelihood) is Gaussian
 
 
+@check_shapes(
+    "X: [N, D]",
+    "Y: [N, P]",
+    "return.precision_mean: [N, P]",
+    "return.precision: [N, P]",
+)
 def conjugate_sites(likelihood: Gaussian, X: tf.Tensor, Y: tf.Tensor) -> Sites:
     """``w = 1/σ²(x)``, ``λ = y/σ²(x)``; the noise may depend on X [N, D]."""
     precision = tf.ones_like(Y) / likelihood.variance_at(X)
@@ -59,6 +66,13 @@ def observations(likelihood: Likelihood, Y: tf.Tensor) -> tf.Tensor:
     return tf.cast(Y, tf.int32) if isinstance(likelihood, Softmax) else Y
 
 
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: []",
+)
 def expected_log_density(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
@@ -68,6 +82,13 @@ def expected_log_density(
     return tf.reduce_sum(likelihood._variational_expectations(X, mean, variance, Y, **noise))
 
 
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "return[0]: [N, P]",
+    "return[1]: [N, P]",
+)
 def predictive_moments(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -76,6 +97,13 @@ def predictive_moments(
     return likelihood._predict_mean_and_var(X, mean, variance, **noise)
 
 
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: [N]",
+)
 def predictive_log_density(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
@@ -85,6 +113,14 @@ def predictive_log_density(
     return likelihood._predict_log_density(X, mean, variance, Y, **noise)
 
 
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return.precision_mean: [N, L]",
+    "return.precision: [N, L]",
+)
 def fixed_point_sites(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> Sites:

@@ -1,0 +1,129 @@
+"""The paper's experiments: their figures as bounds, and the scripts from end to end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.datasets import load_banana
+from streaming_gp.metrics import error_rate, mean_negative_log_density, smse
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(script, out, *options):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), "--out", str(out), *options],
+        capture_output=True,
+        text=True,
+    )
+
+
+def stream_banana(hyperparameters, sizes, seed=0):
+    """Test error and NLPD after every batch."""
+    data = load_banana()
+    order = np.argsort(data.X[:, 0], kind="stable")
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
+        gpflow.likelihoods.Bernoulli(),
+        pseudo_points=sgp.PrivatePseudoPoints(10),
+        hyperparameters=hyperparameters,
+        seed=seed,
+    )
+    scores = []
+    for rows in np.split(order, np.cumsum(sizes)[:-1]):
+        model.update((data.X[rows], data.Y[rows]))
+        probability = model.predict_y(data.X_test)[0]
+        density = model.predict_log_density((data.X_test, data.Y_test))
+        scores.append((error_rate(probability, data.Y_test), mean_negative_log_density(density)))
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_three_ordered_banana_batches_are_learned(seed):
+    error, nlpd = stream_banana(sgp.VariationalHyperparameters(), [134, 133, 133], seed)[-1]
+    assert error <= 0.102
+    assert nlpd <= 0.243
+
+
+def test_ten_points_mislead_maximum_likelihood_but_not_a_distribution():
+    sizes = [134, 10, 256]
+    vi = stream_banana(sgp.VariationalHyperparameters(), sizes)
+    ml = stream_banana(sgp.PointHyperparameters(), sizes)
+    assert vi[-1, 0] <= 0.13
+    assert vi[1, 1] < vi[0, 1] + 0.01  # ten points do no harm
+    assert ml[1, 1] > ml[0, 1] + 0.1  # they do to a point estimate
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_a_barrett_stream_reaches_the_paper(barrett):
+    X_mean, X_sd = barrett.X.mean(axis=0), barrett.X.std(axis=0)
+    y = barrett.Y[:, 2:3]
+    X, X_test = (barrett.X - X_mean) / X_sd, (barrett.X_test - X_mean) / X_sd
+    Y, Y_test = ((a - y.mean()) / y.std() for a in (y, barrett.Y_test[:, 2:3]))
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=np.full(21, 4.0)),
+        gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(10),
+    )
+    for rows in np.array_split(np.argsort(X[:, 0], kind="stable"), 24):
+        model.update((X[rows], Y[rows]))
+    assert model.posterior_process.num_pseudo_points == 240
+    assert smse(model.predict_f(X_test)[0], Y_test) <= 0.085
+
+
+@pytest.mark.example
+def test_the_banana_example_writes_figures_and_numbers(tmp_path):
+    finished = run("banana.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    for figure in ("banana_stream.png", "banana_failure.png", "banana_methods.png"):
+        assert (tmp_path / figure).stat().st_size > 20_000
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [r["batch"] for r in results["stream"] if r["method"] == "VI"] == [1, 2, 3]
+    last = f"VI after batch 3: test error {100 * results['stream'][2]['test_error']:.2f} %"
+    assert last in finished.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.example
+def test_the_banana_example_with_its_own_nuts_run(tmp_path):
+    finished = run("banana.py", tmp_path, "--nuts-samples", "50")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["nuts"]["samples"] == 50
+    assert {r["method"] for r in results["batch"]} == {"VI", "ML"}
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
+    finished = run("barrett_stream.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [r["batch"] for r in results["batches"]] == list(range(1, 7))
+    assert (tmp_path / "barrett_stream.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
+def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
+    finished = run("barrett_stream.py", tmp_path, "--quick", *options)
+    assert finished.returncode != 0
+    errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "Traceback" not in finished.stderr
+
+
+def test_bad_data_end_an_example_with_one_line(tmp_path):
+    (tmp_path / "banana").mkdir()
+    (tmp_path / "banana" / "banana.csv").write_text("not the data")
+    finished = run("banana.py", tmp_path, "--quick", "--data", str(tmp_path))
+    assert finished.returncode == 2
+    assert "error: " in finished.stderr
+    assert "sha256" in finished.stderr
+    assert "Traceback" not in finished.stderr
