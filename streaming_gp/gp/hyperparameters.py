@@ -242,7 +242,7 @@ def standard_noise(num_samples: int, size: int, seed: int, whiten: bool = False)
     uniform = sobol.random_base2(int(np.ceil(np.log2(half))) if half > 1 else 0)[:half]
     xi = norm.ppf(np.clip(uniform, 1e-9, 1.0 - 1e-9))
     if whiten and half >= size:
-        xi = xi @ np.linalg.inv(np.linalg.cholesky(xi.T @ xi / half)).T
+        xi = np.linalg.solve(np.linalg.cholesky(xi.T @ xi / half), xi.T).T
     else:
         xi = xi / np.sqrt(np.mean(xi**2, axis=0))
     return np.concatenate([xi, -xi])
