@@ -14,7 +14,8 @@ RESULTS = Path(__file__).parent / "results"
 
 def rows_of(name: str, section: str) -> list[dict[str, Any]]:
     """The records of one section of ``docs/results/NAME/results.json``."""
-    return json.loads((RESULTS / name / "results.json").read_text())[section]
+    section_of = json.loads((RESULTS / name / "results.json").read_text())[section]
+    return section_of if isinstance(section_of, list) else [section_of]
 
 
 def cell(record: dict[str, Any], column: str) -> str:

@@ -190,16 +190,12 @@ def _nuts_predictions(
         on_grid.append(predict(grid).numpy())
     probability = np.mean(test, axis=0)
     density = np.log(np.where(data.Y_test == 1, probability, 1.0 - probability))
-    ess = tfp.mcmc.effective_sample_size(
-        np.stack([s.reshape(len(s), -1)[:, 0] for s in states[:2]], 1)
-    )
     return {
         "kernel.lengthscales": np.asarray(constrained[id(model.kernel.lengthscales)]),
         "kernel.variance": np.asarray(constrained[id(model.kernel.variance)]),
         "grid": np.mean(on_grid, axis=0),
         "test_error": error_rate(probability, data.Y_test),
         "test_nlpd": mean_negative_log_density(density),
-        "effective_sample_size": np.asarray(ess),
     }
 
 
@@ -334,7 +330,10 @@ def main(arguments: argparse.Namespace) -> None:
             "test_error": float(nuts_run["test_error"]),
             "test_nlpd": float(nuts_run["test_nlpd"]),
             "samples": len(nuts_run["kernel.variance"]),
-            "effective_sample_size": np.asarray(nuts_run["effective_sample_size"]).tolist(),
+            "effective_sample_size": {
+                PATHS[path]: float(tfp.mcmc.effective_sample_size(values))
+                for path, values in flat_draws(nuts_run).items()
+            },
             "hyperparameters": summary(flat_draws(nuts_run)),
         }
         final = {"NUTS": lambda _: nuts_run["grid"], **final}
