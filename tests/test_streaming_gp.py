@@ -149,6 +149,54 @@ def test_observations_outside_the_support_are_refused(likelihood, value, support
         model.update((np.zeros((1, 1)), np.array([[value]])))
 
 
+def test_a_likelihood_without_a_density_for_the_data_is_named():
+    """GPflow's Ordinal gives NaN at its extreme levels with this TensorFlow."""
+
+    class Broken(gpflow.likelihoods.StudentT):
+        def _scalar_log_prob(self, X, F, Y):
+            return np.nan * F
+
+    with pytest.raises(InvalidDataError, match="Broken gives no finite density to Y at row 0"):
+        sgp.StreamingGP(gpflow.kernels.SquaredExponential(), Broken()).update(([[0.0]], [[1.0]]))
+
+
+GPFLOW_LIKELIHOODS = {
+    "Exponential": (gpflow.likelihoods.Exponential(), lambda f, rng: rng.exponential(np.exp(f))),
+    "Gamma": (gpflow.likelihoods.Gamma(), lambda f, rng: rng.gamma(2.0, np.exp(f))),
+    "Beta": (gpflow.likelihoods.Beta(), lambda f, rng: 1.0 / (1.0 + np.exp(-f))),
+    "GaussianMC": (gpflow.likelihoods.GaussianMC(0.1), lambda f, rng: f),
+    "Heteroskedastic": (gpflow.likelihoods.HeteroskedasticTFPConditional(), lambda f, rng: f),
+    "Switched": (
+        gpflow.likelihoods.SwitchedLikelihood(
+            [gpflow.likelihoods.Gaussian(0.1), gpflow.likelihoods.StudentT()]
+        ),
+        lambda f, rng: np.c_[f, rng.integers(0, 2, len(f))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GPFLOW_LIKELIHOODS)
+def test_other_likelihoods_of_gpflow_stream(rng, name):
+    likelihood, observe = GPFLOW_LIKELIHOODS[name]
+    X, F = smooth_data(rng, 40)
+    Y = observe(F, rng)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), likelihood, optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints(6), hyperparameters=sgp.PointHyperparameters(),
+    )  # fmt: skip
+    untrained = float(np.mean(model.predict_log_density((X, Y))))
+    for rows in (slice(0, 20), slice(20, 40)):
+        model.update((X[rows], Y[rows]))
+    assert float(np.mean(model.predict_log_density((X, Y)))) > untrained
+
+
+def test_another_float_type_is_refused():
+    k = gpflow.kernels.SquaredExponential()
+    k.variance = gpflow.Parameter(1.0, dtype=np.float32)
+    with pytest.raises(InvalidDataError, match=r"kernel.variance is float32.*float64"):
+        sgp.StreamingGP(k, gpflow.likelihoods.Gaussian())
+
+
 SOUND = {
     "duplicated rows": lambda X, Y: (np.repeat(X[:3], 20, axis=0), np.repeat(Y[:3], 20, axis=0)),
     "all rows alike": lambda X, Y: (np.repeat(X[:1], 60, axis=0), Y),
@@ -289,6 +337,20 @@ def test_gpflow_can_optimise_the_log_normaliser(rng):
         model.training_loss, model.kernel.trainable_variables, options={"maxiter": 20}
     )
     assert float(model.training_loss()) < before - 1.0
+
+
+def test_a_new_kernel_is_seen(rng):
+    """Compiled functions belong to the parameters they were traced with."""
+    model = regressor(hyperparameters=sgp.FixedHyperparameters())
+    X, Y = smooth_data(rng)
+    model.update((X, Y))
+    model.kernel = gpflow.kernels.SquaredExponential(variance=5.0, lengthscales=[0.2, 0.2])
+    model.update((X, Y))
+    oracle = regressor(hyperparameters=sgp.FixedHyperparameters())
+    oracle.kernel = model.kernel
+    oracle._ledger = model.ledger
+    for a, b in zip(model.predict_f(X), oracle.predict_f(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
 def test_what_is_trainable_cannot_change_under_a_distribution(rng):

@@ -58,10 +58,9 @@ def to_groups(values: tf.Tensor, num_groups: int) -> tf.Tensor:
 
 
 @check_shapes("values: [G, N, C]", "return: [N, L]")
-def from_groups(values: tf.Tensor) -> tf.Tensor:
+def from_groups(values: tf.Tensor, num_latent: int) -> tf.Tensor:
     """[G, N, C] → [N, L], with L = G C."""
-    shape = tf.shape(values)
-    return tf.reshape(tf.transpose(values, [1, 0, 2]), [shape[1], shape[0] * shape[2]])
+    return tf.reshape(tf.transpose(values, [1, 0, 2]), [tf.shape(values)[1], num_latent])
 
 
 @check_shapes("values: [K, N]", "return: [N, L]")

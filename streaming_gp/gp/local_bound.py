@@ -112,7 +112,7 @@ def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> Loca
     columns = tf.cast(gp.num_latent // gp.num_groups, A.dtype)
     kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
     return LocalPosterior(
-        white.mean_f + cov.from_groups(tf.matmul(A, c, transpose_a=True)),
+        white.mean_f + cov.from_groups(tf.matmul(A, c, transpose_a=True), gp.num_latent),
         cov.spread_over_latents(variance, gp.num_latent),
         kl + 0.5 * tf.reduce_sum(tf.square(c)),
     )
@@ -151,7 +151,7 @@ def exact_posterior(
     columns = tf.cast(gp.num_latent // gp.num_groups, K.dtype)
     kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
     return LocalPosterior(
-        prior_mean + cov.from_groups(mean_shift),
+        prior_mean + cov.from_groups(mean_shift, gp.num_latent),
         cov.spread_over_latents(variance, gp.num_latent),
         kl + 0.5 * tf.reduce_sum(a * mean_shift),
     )

@@ -99,14 +99,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         seed: int = 0,
     ) -> None:
         latent_kernels(kernel)
-        guess = num_latent_gps or gpflow.models.GPModel.calc_num_latent_gps(
-            kernel, likelihood, likelihood.latent_dim or 1
-        )
+        known = num_latent_gps or getattr(kernel, "num_latent_gps", None) or likelihood.latent_dim
         if num_prediction_samples < 2 or num_prediction_samples % 2:
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
             )
-        super().__init__(kernel, likelihood, mean_function, guess)
+        super().__init__(kernel, likelihood, mean_function, known or 1)
         self.pseudo_points = pseudo_points or PrivatePseudoPoints(10)
         self.hyperparameters = hyperparameters or VariationalHyperparameters()
         self.optimiser = optimiser or LocalOptimiser()
@@ -206,7 +204,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         if (
             present is not None
             and present.dims == (input_dim, output_dim)
-            and list(present.epsilon.parameters) == list(epsilon.parameters)
+            and present.epsilon.views_the_same_as(epsilon)
         ):
             return present
         q = self._ledger.posterior.hyperparameters
@@ -223,9 +221,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         gp = GaussianProcess(
             self.kernel, self.mean_function, num_latent, 1 if shared else num_latent
         )
-        samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
-        predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, input_dim)
         dims = (input_dim, output_dim)
+        samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
+        predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, dims)
         functions = LocalFunctions(
             gp, self.likelihood, epsilon, self.pseudo_points, self.hyperparameters, dims
         )
@@ -249,19 +247,25 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         noise = standard_noise(self.num_prediction_samples, epsilon.size, self.seed, whiten=True)
         return np.asarray(q.mean + noise @ np.transpose(q.scale))
 
-    def _conditioned_predictor(self, X: Any) -> tuple[pr.Predictor, tf.Tensor]:
+    def _conditioned_predictor(
+        self, X: Any, output_dim: int | None = None
+    ) -> tuple[pr.Predictor, tf.Tensor]:
+        """A predictor for the posterior, and X as a tensor; P is guessed before any data."""
         if tf.is_tensor(X) and not hasattr(X, "numpy"):  # symbolic, inside a tf.function
             inputs = tf.cast(X, tf.float64)
         else:
             as_matrix("Xnew", X, self._dims[0])
             inputs = tf.cast(tf.convert_to_tensor(X), tf.float64)
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
-            return self._conditioned(inputs.shape[1]), inputs
+            outputs = self._dims[1] or output_dim or self._guessed_output_dim()
+            return self._conditioned(inputs.shape[1], outputs), inputs
 
-    def _conditioned(self, input_dim: int) -> pr.Predictor:
-        if self._machinery is None or self._machinery.dims[0] != input_dim:
-            self._machinery = self._prepare(input_dim, self.num_latent_gps)
-        machinery = self._machinery
+    def _guessed_output_dim(self) -> int:
+        switched = isinstance(self.likelihood, gpflow.likelihoods.SwitchedLikelihood)
+        return self.num_latent_gps + int(switched)  # its last column says which likelihood
+
+    def _conditioned(self, input_dim: int, output_dim: int) -> pr.Predictor:
+        self._machinery = machinery = self._prepare(input_dim, output_dim)
         draws = self._draws(machinery.epsilon)
         machinery.predictor.condition(self._ledger.posterior, draws, self._untrained_bytes())
         return machinery.predictor
@@ -311,7 +315,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
         )
         X, Y = as_data(data, self.likelihood, *self._dims)
-        predictor, inputs = self._conditioned_predictor(X)
+        predictor, inputs = self._conditioned_predictor(X, Y.shape[1])
         return predictor.log_density(inputs, tf.constant(Y))
 
     def predict_f_samples(

@@ -24,6 +24,12 @@ class ParameterVector:
 
     def __init__(self, module: tf.Module) -> None:
         named = gpflow.utilities.parameter_dict(module)
+        for path, parameter in named.items():
+            if parameter.dtype not in (tf.float64, tf.int32, tf.int64):
+                raise InvalidDataError(
+                    f"{path} is {parameter.dtype.name}, but GPs are computed in float64; see "
+                    "gpflow.config.set_default_float"
+                )
         trainable = {path: p for path, p in sorted(named.items()) if p.trainable}
         for path, parameter in trainable.items():
             if not isinstance(parameter, gpflow.Parameter):
@@ -35,6 +41,11 @@ class ParameterVector:
             path.lstrip("."): trainable[path] for path in sorted(unique.values())
         }
         self._sizes = [int(np.prod(p.shape)) for p in self.parameters.values()]
+
+    def views_the_same_as(self, other: ParameterVector) -> bool:
+        """Whether both view the same parameter objects in the same order."""
+        mine, others = self.parameters.values(), other.parameters.values()
+        return [id(p) for p in mine] == [id(p) for p in others]
 
     @property
     def size(self) -> int:

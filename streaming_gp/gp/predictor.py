@@ -37,7 +37,7 @@ class Predictor:
     :param likelihood: any GPflow likelihood.
     :param epsilon: the vector of trainable parameters.
     :param num_samples: S.
-    :param input_dim: D.
+    :param dims: D and P, columns of X and Y.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Predictor:
         likelihood: Any,
         epsilon: ParameterVector,
         num_samples: int,
-        input_dim: int,
+        dims: tuple[int, int],
     ) -> None:
         self.gp = gp
         self.likelihood = likelihood
         self.epsilon = epsilon
-        self.input_dim = input_dim
+        self.input_dim, output_dim = dims
         self._held: _Held | None = None
         S, G, L = num_samples, gp.num_groups, gp.num_latent
         C = L // G
 
-        stack = gp.stack_spec(input_dim)
+        stack = gp.stack_spec(self.input_dim)
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
-        draws, inputs = spec(S, epsilon.size), spec(None, input_dim)
+        draws, inputs = spec(S, epsilon.size), spec(None, self.input_dim)
 
         self._condition = compiled(self._condition_samples, draws, stack)
         self._marginals = compiled(
@@ -72,7 +72,7 @@ class Predictor:
         moments = spec(S, None, L)
         self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
         self._score = compiled(
-            self._score_samples, draws, inputs, moments, moments, spec(None, None)
+            self._score_samples, draws, inputs, moments, moments, spec(None, output_dim)
         )
 
     # ---- compiled ----

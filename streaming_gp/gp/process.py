@@ -191,7 +191,7 @@ class GaussianProcess:
     def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
         """Mean [N, L] at X, from its projection V."""
         return self.prior_mean(X) + cov.from_groups(
-            tf.matmul(V, conditioned.white, transpose_a=True)
+            tf.matmul(V, conditioned.white, transpose_a=True), self.num_latent
         )
 
     def variance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:

@@ -87,14 +87,13 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
             f"{type(likelihood).__name__} wants one column of class labels, got {Y.shape[1]}"
         )
     described = _support(likelihood, Y)
-    if described is not None:
+    if described is not None and not described[0].all():
         inside, support = described
-        if not inside.all():
-            raise InvalidDataError(
-                f"Y holds {Y[~inside][0]:g}, outside the support of {type(likelihood).__name__}: "
-                f"wanted {support}"
-            )
-    elif not isinstance(likelihood, gl.SwitchedLikelihood):
+        raise InvalidDataError(
+            f"Y holds {Y[~inside][0]:g}, outside the support of {type(likelihood).__name__}: "
+            f"wanted {support}"
+        )
+    if not isinstance(likelihood, gl.SwitchedLikelihood):
         _check_density(likelihood, X, Y)
 
 
@@ -114,13 +113,11 @@ def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str]
         return Y > 0, "positive numbers"
     if isinstance(likelihood, gl.Beta):
         return (Y > 0) & (Y < 1), "numbers strictly between 0 and 1"
-    if isinstance(likelihood, (gl.Gaussian, gl.StudentT)):
-        return np.ones_like(Y, bool), "any number"
     return None
 
 
 def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
-    """For likelihoods this module does not know: the density at f = 0 must be finite."""
+    """The density at f = 0 must be finite, whatever the likelihood."""
     latent = likelihood.latent_dim or Y.shape[1]
     F = tf.zeros([len(Y), latent], tf.float64)
     log_density = np.asarray(likelihood.log_prob(X, F, observations(likelihood, tf.constant(Y))))
