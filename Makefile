@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-all lint docs bench clean
+.PHONY: demo test test-slow test-all lint docs bench clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
-test-all: $(READY)
-	$(BIN)/python -m pytest -m ""
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m "slow or example"
+
+test-all: test test-slow
 
 lint: $(READY)
 	$(BIN)/ruff check .
