@@ -215,6 +215,16 @@ def reference(arguments: argparse.Namespace, data: Split, grid: np.ndarray) -> R
     return found
 
 
+def effective_sample_size(draws: np.ndarray) -> float:
+    """Independent draws that would be worth as much as these of one chain [S]."""
+    logger, level = tf.get_logger(), tf.get_logger().level
+    logger.setLevel("ERROR")  # TFP casts an FFT's zero imaginary part away, and TensorFlow warns
+    try:
+        return float(tfp.mcmc.effective_sample_size(draws))
+    finally:
+        logger.setLevel(level)
+
+
 # ---- figures ----
 
 
@@ -331,7 +341,7 @@ def main(arguments: argparse.Namespace) -> None:
             "test_nlpd": float(nuts_run["test_nlpd"]),
             "samples": len(nuts_run["kernel.variance"]),
             "effective_sample_size": {
-                PATHS[path]: float(tfp.mcmc.effective_sample_size(values))
+                PATHS[path]: effective_sample_size(values)
                 for path, values in flat_draws(nuts_run).items()
             },
             "hyperparameters": summary(flat_draws(nuts_run)),

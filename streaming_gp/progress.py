@@ -20,7 +20,8 @@ def progress_bar(label: str) -> Iterator[Callback]:
     :param label: shown in front.
     """
     last: Progress | None = None
-    with tqdm(desc=label, unit="it", disable=not sys.stderr.isatty()) as bar:
+    on_terminal = sys.stderr.isatty()
+    with tqdm(desc=label, unit="it", disable=not on_terminal) as bar:
 
         def callback(progress: Progress) -> None:
             nonlocal last
@@ -30,5 +31,5 @@ def progress_bar(label: str) -> Iterator[Callback]:
             bar.update(progress.iteration - bar.n)
 
         yield callback
-    if bar.disable and last is not None:
+    if last is not None and not on_terminal:
         print(f"{label}: {last.iteration} iterations, free energy {last.free_energy:.2f}")

@@ -11,6 +11,7 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.local_update import LocalUpdate
+from streaming_gp.progress import progress_bar
 from tests.reference import smooth_data
 
 QUICK = sgp.LocalOptimiser(max_iterations=10, rounds=2)
@@ -451,3 +452,12 @@ def test_two_hundred_updates_do_not_leak():
     run = subprocess.run([sys.executable, "-c", LONG_STREAM], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert float(run.stdout) < 30.0
+
+
+def test_progress_off_a_terminal_is_one_line(rng, capsys):
+    model = regressor()
+    with progress_bar("batch 1") as callback:
+        info = model.update(smooth_data(rng), callback=callback)
+    printed = capsys.readouterr().out
+    expected = f"batch 1: {info.iterations} iterations, free energy {info.free_energy:.2f}\n"
+    assert printed == expected
