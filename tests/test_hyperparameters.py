@@ -210,6 +210,70 @@ def test_widths_stay_finite_at_the_lower_bound_of_a_parameter():
     np.testing.assert_array_equal(ParameterVector(likelihood).unit_log_widths(), [2.0])
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    ids=["VI", "ML"],
+)
+def test_mean_functions_are_learned(rng, strategy):
+    """Their parameters have no transform, and start at zero."""
+    X = rng.uniform(-2, 2, (60, 2))
+    Y = 2.0 * X[:, :1] + 3.0 + 0.1 * rng.standard_normal((60, 1))
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=0.1), gpflow.likelihoods.Gaussian(0.1),
+        gpflow.functions.Linear(np.zeros((2, 1)), np.zeros(1)), hyperparameters=strategy,
+    )  # fmt: skip
+    for rows in (slice(0, 30), slice(30, 60)):
+        model.update((X[rows], Y[rows]))
+    far = model.predict_f(np.array([[20.0, 0.0]]))[0]
+    np.testing.assert_allclose(far, [[43.0]], atol=3.0)
+
+
+def coregionalised():
+    return gpflow.kernels.Matern32(active_dims=[0]) * gpflow.kernels.Coregion(2, 1, active_dims=[1])
+
+
+def changing():
+    pieces = [gpflow.kernels.Matern12(), gpflow.kernels.RationalQuadratic()]
+    return gpflow.kernels.ChangePoints(pieces, [0.0])
+
+
+def mixed():
+    product = gpflow.kernels.Linear() * gpflow.kernels.White()
+    return gpflow.kernels.Periodic(gpflow.kernels.RBF()) + product + gpflow.kernels.ArcCosine()
+
+
+@pytest.mark.parametrize("make", [coregionalised, changing, mixed])
+def test_unusual_kernels_learn_a_distribution(rng, make):
+    X = rng.uniform(-2, 2, (40, 1))
+    if make is coregionalised:
+        X = np.c_[X, rng.integers(0, 2, 40)]
+    Y = np.sin(2.0 * X[:, :1]) * (1.0 - 2.0 * X[:, 1:].sum(axis=1, keepdims=True))
+    points = sgp.PrivatePseudoPoints(8, optimise_locations=False)
+    model = sgp.StreamingGP(
+        make(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=points,
+        optimiser=sgp.LocalOptimiser(max_iterations=20),
+    )  # fmt: skip
+    for rows in (slice(0, 20), slice(20, 40)):
+        model.update((X[rows], Y[rows]))
+    assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.7 * np.var(Y)
+
+
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_nothing_to_learn_is_allowed(rng, full_covariance):
+    k, likelihood = kernel(), gpflow.likelihoods.Gaussian(0.1)
+    gpflow.set_trainable(k, False)
+    gpflow.set_trainable(likelihood, False)
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    data = smooth_data(rng, 30)
+    means = []
+    for hyperparameters in (strategy, sgp.FixedHyperparameters()):
+        model = sgp.StreamingGP(k, likelihood, pseudo_points=EXACT, hyperparameters=hyperparameters)
+        model.update(data)
+        means.append(model.predict_f(data[0])[0])
+    np.testing.assert_allclose(*means, rtol=1e-8)
+
+
 def test_any_kernel_reads_from_the_substituted_vector(rng):
     shared = gpflow.kernels.SquaredExponential()
     k = gpflow.kernels.Periodic(shared, period=2.0) * gpflow.kernels.Linear() + shared

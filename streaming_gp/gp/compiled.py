@@ -30,8 +30,8 @@ def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:
 
     Vectorised, unless S = 1: then the function is simply called.
     """
-    if tf.nest.flatten(samples)[0].shape[0] == 1:
-        value = function(*tf.nest.map_structure(lambda sample: sample[0], samples))
+    if samples[0].shape[0] == 1:
+        value = function(*(sample[0] for sample in samples))
         return tf.nest.map_structure(lambda part: part[None], value)
     return tf.vectorized_map(lambda sample: function(*sample), samples)
 

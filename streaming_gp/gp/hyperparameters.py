@@ -192,7 +192,8 @@ class VariationalHyperparameters:
         return [(None, None)] * (epsilon.size + self._num_scale_variables(epsilon.size))
 
     def _flat_lower(self, lower: np.ndarray) -> np.ndarray:
-        return tfp.math.fill_triangular_inverse(lower) if self.full_covariance else np.diag(lower)
+        full = self.full_covariance and len(lower) > 0
+        return tfp.math.fill_triangular_inverse(lower) if full else np.diag(lower)
 
     def _num_scale_variables(self, size: int) -> int:
         return size * (size + 1) // 2 if self.full_covariance else size
@@ -205,7 +206,8 @@ class VariationalHyperparameters:
     def _whitened(self, variables: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [E] and lower factor [E, E] of q in whitened coordinates."""
         mean, raw = variables[:size], variables[size:]
-        lower = tfp.math.fill_triangular(raw) if self.full_covariance else tf.linalg.diag(raw)
+        full = self.full_covariance and size > 0
+        lower = tfp.math.fill_triangular(raw) if full else tf.linalg.diag(raw)
         return mean, tf.linalg.set_diag(lower, tf.exp(tf.linalg.diag_part(lower)))
 
     def draw(

@@ -109,7 +109,7 @@ class LocalUpdate:
 
     def _initial_variables(self, problem: Problem) -> np.ndarray:
         moved = int(tf.size(problem.Z_start)) if self.pseudo_points.moves else 0
-        has_seen_data = problem.stack.Z.shape[0] > 0
+        has_seen_data = bool(np.any(problem.stack.root))
         epsilon = self.hyperparameters.initial(self.epsilon.size, has_seen_data)
         return np.concatenate([np.zeros(moved), epsilon])
 

@@ -9,6 +9,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.base import PriorOn
 
 from streaming_gp.errors import InvalidDataError
@@ -108,9 +109,7 @@ class ParameterVector:
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        flags = [
-            np.full(p.shape, p.transform is not None).ravel() for p in self.parameters.values()
-        ]
+        flags = [np.full(p.shape, _has_transform(p)).ravel() for p in self.parameters.values()]
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self) -> np.ndarray:
@@ -123,6 +122,11 @@ class ParameterVector:
         for parameter, size in zip(self.parameters.values(), self._sizes, strict=True):
             yield parameter, tf.reshape(epsilon[start : start + size], parameter.shape)
             start += size
+
+
+def _has_transform(parameter: gpflow.Parameter) -> bool:
+    identity = tfp.bijectors.Identity
+    return parameter.transform is not None and not isinstance(parameter.transform, identity)
 
 
 def _forward(parameter: gpflow.Parameter, unconstrained: np.ndarray) -> Any:
@@ -145,7 +149,7 @@ def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:
     at most ``2 max(1, u)``, which the plain softplus never reaches.
     """
     unconstrained = parameter.unconstrained_variable.numpy()
-    if parameter.transform is None:
+    if not _has_transform(parameter):
         return np.maximum(1.0, np.abs(unconstrained))
     with tf.GradientTape() as tape:
         point = tf.convert_to_tensor(unconstrained)

@@ -98,8 +98,11 @@ class Conditioned(NamedTuple):
 def stack_rows(
     rows: tuple[PseudoObservations, ...], input_dim: int, num_groups: int, num_columns: int
 ) -> Stack:
-    """Pad and stack ``rows``; an empty ledger gives arrays with n = 0."""
-    n, size = len(rows), max((len(row.Z) for row in rows), default=1)
+    """Pad and stack ``rows``; without any, one padded point stands in: it says nothing.
+
+    Arrays of no size at all would be exact too, but not every kernel has a gradient for them.
+    """
+    n, size = max(1, len(rows)), max((len(row.Z) for row in rows), default=1)
     Z = np.zeros((n, size, input_dim))
     root = np.zeros((num_groups, n, size, size))
     targets = np.zeros((num_groups, n, size, num_columns))
@@ -108,7 +111,8 @@ def stack_rows(
         Z[i, :m], Z[i, m:] = row.Z, row.Z[0]
         root[:, i, :m, :m] = row.root
         targets[:, i, :m] = row.targets
-    nugget = np.array([row.nugget for row in rows], float).reshape(n)
+    nugget = np.zeros(n)
+    nugget[: len(rows)] = [row.nugget for row in rows]
     return Stack(*(tf.constant(a, tf.float64) for a in (Z, root, targets, nugget)))
 
 
