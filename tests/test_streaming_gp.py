@@ -443,7 +443,8 @@ for batch in range(210):
     if batch == 9:
         start = resident()
 functions = vars(model._machinery.update.functions).values()
-counts = [f.experimental_get_tracing_count() for f in functions if hasattr(f, "get_concrete_function")]
+compiled = [f for f in functions if hasattr(f, "get_concrete_function")]
+counts = [f.experimental_get_tracing_count() for f in compiled]
 print(resident() - start, max(counts))
 """
 
