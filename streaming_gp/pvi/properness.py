@@ -39,7 +39,9 @@ class PropernessPolicy(Protocol):
 
 @dataclass(frozen=True)
 class RaiseImproper:
-    """Refuse: an improper cavity or posterior raises ``ImproperError``. The default."""
+    """Refuse: an improper posterior, or an improper cavity when its owner's turn comes, raises
+    ``ImproperError``. The default, at no cost in the number of clients.
+    """
 
     def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
         ledger.cavity(client_id)
