@@ -158,23 +158,28 @@ def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
 
 
 @pytest.mark.parametrize(
-    "likelihood", [gpflow.likelihoods.Softmax(3), gpflow.likelihoods.MultiClass(3)], ids=type
+    ("make", "tolerance"),
+    [
+        (gpflow.likelihoods.Softmax, 0.03),  # Monte Carlo on both sides
+        (gpflow.likelihoods.MultiClass, 0.08),  # not log-concave: clipped sites miss the optimum
+    ],
 )
-def test_several_classes_agree_with_svgp(rng, likelihood):
+def test_several_classes_agree_with_svgp(rng, make, tolerance):
     X, F = smooth_data(rng, 90, 3)
     Y = np.argmax(F, axis=1)[:, None]
     se = lambda: gpflow.kernels.SquaredExponential(variance=2.0)  # noqa: E731
     model = sgp.StreamingGP(
-        se(), likelihood, pseudo_points=sgp.PrivatePseudoPoints(10), hyperparameters=FIXED
+        se(), make(3), pseudo_points=sgp.PrivatePseudoPoints(10), hyperparameters=FIXED
     )
     info = model.update((X, Y))
     assert model.num_latent_gps == 3
-    oracle, _ = svgp_at_optimum((X, Y), se(), likelihood, model.factors[info.batch_id].Z)
-    elbos = [float(oracle.elbo((X, Y))) for _ in range(30)]  # Softmax draws anew at each call
-    np.testing.assert_allclose(info.free_energy, np.mean(elbos), rtol=0.02)
+    many_draws = make(3)  # GPflow's Softmax draws anew at each call
+    many_draws.num_monte_carlo_points = 2000
+    oracle, elbo = svgp_at_optimum((X, Y), se(), many_draws, model.factors[info.batch_id].Z)
+    np.testing.assert_allclose(info.free_energy, elbo, rtol=0.01)
     probability = np.asarray(model.predict_y(X)[0])
     np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=2e-3)
-    np.testing.assert_allclose(probability, oracle.predict_y(X)[0], atol=0.08)
+    np.testing.assert_allclose(probability, oracle.predict_y(X)[0], atol=tolerance)
 
 
 def test_several_binary_outputs_are_several_models(rng):

@@ -8,7 +8,7 @@ import tensorflow_probability as tfp
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.hyperparameters import standard_noise
+from streaming_gp.gp.noise import standard_noise
 from streaming_gp.gp.parameters import ParameterVector
 from tests.reference import smooth_data
 
@@ -165,7 +165,7 @@ def test_predictions_integrate_over_epsilon(rng):
 
 
 @pytest.mark.parametrize(
-    ("num_samples", "size", "whiten"), [(8, 3, False), (16, 3, True), (2, 5, False)]
+    ("num_samples", "size", "whiten"), [(8, 3, False), (16, 3, True), (2, 5, False), (9, 2, False)]
 )
 def test_common_random_numbers_have_unit_second_moments(num_samples, size, whiten):
     noise = standard_noise(num_samples, size, seed=1, whiten=whiten)

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
-from scipy.stats import norm, qmc
 
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.noise import standard_noise
 from streaming_gp.gp.parameters import ParameterVector
 
 WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
@@ -229,22 +229,3 @@ class VariationalHyperparameters:
         mean, lower = self._whitened(tf.constant(variables), len(location))
         q_mean = location + scale @ mean.numpy()
         return self._family.from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
-
-
-def standard_noise(num_samples: int, size: int, seed: int, whiten: bool = False) -> np.ndarray:
-    """Antithetic quasi-random standard normals [S, E] with unit second moments.
-
-    Pairs ±ξ make odd moments exact; the scaling makes the variances exact and, with ``whiten``
-    and S/2 ≥ E, the covariance as well, so that a bound quadratic in ε is integrated exactly.
-    """
-    if size == 0:
-        return np.zeros((num_samples, 0))
-    half = num_samples // 2
-    sobol = qmc.Sobol(size, seed=seed)
-    uniform = sobol.random_base2(int(np.ceil(np.log2(half))) if half > 1 else 0)[:half]
-    xi = norm.ppf(np.clip(uniform, 1e-9, 1.0 - 1e-9))
-    if whiten and half >= size:
-        xi = np.linalg.solve(np.linalg.cholesky(xi.T @ xi / half), xi.T).T
-    else:
-        xi = xi / np.sqrt(np.mean(xi**2, axis=0))
-    return np.concatenate([xi, -xi])

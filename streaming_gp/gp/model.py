@@ -21,10 +21,10 @@ from streaming_gp.gp.factor import PseudoPointFactor
 from streaming_gp.gp.hyperparameters import (
     HyperparameterStrategy,
     VariationalHyperparameters,
-    standard_noise,
 )
 from streaming_gp.gp.local_functions import LocalFunctions
 from streaming_gp.gp.local_update import LocalUpdate
+from streaming_gp.gp.noise import standard_noise
 from streaming_gp.gp.optimiser import Callback, LocalOptimiser, Progress, Report
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, Process

@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, Softmax
-from scipy.stats import norm, qmc
+
+from streaming_gp.gp.noise import standard_noise
 
 MIN_SITE_PRECISION = 1e-6
 """Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
@@ -45,20 +46,18 @@ def conjugate_sites(likelihood: Gaussian, X: tf.Tensor, Y: tf.Tensor) -> Sites:
 
 
 @lru_cache(maxsize=16)
-def _normal_points(dimension: int, log2_points: int = 8) -> np.ndarray:
-    """The same quasi-random standard normal points [S, 1, L] at every call."""
-    uniform = qmc.Sobol(dimension, seed=0).random_base2(log2_points)
-    return norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9))[:, None, :]
+def _normal_points(num_samples: int, dimension: int) -> np.ndarray:
+    """Standard normal points [S, 1, L]; kept, as they are wanted at every evaluation."""
+    return standard_noise(num_samples, dimension, seed=0)[:, None, :]
 
 
 def _monte_carlo_noise(likelihood: Likelihood, mean: tf.Tensor) -> dict[str, Any]:
     """Fixed noise for GPflow's Monte Carlo likelihoods, which would draw their own each time."""
     if not isinstance(likelihood, MonteCarloLikelihood):
         return {}
-    points = tf.constant(_normal_points(int(mean.shape[-1])), mean.dtype)
-    likelihood.num_monte_carlo_points = points.shape[0]
-    shape = tf.concat([tf.shape(points)[:1], tf.shape(mean)], 0)
-    return {"epsilon": tf.broadcast_to(points, shape)}
+    points = _normal_points(likelihood.num_monte_carlo_points, int(mean.shape[-1]))
+    shape = tf.concat([points.shape[:1], tf.shape(mean)], 0)
+    return {"epsilon": tf.broadcast_to(tf.constant(points, mean.dtype), shape)}
 
 
 def observations(likelihood: Likelihood, Y: tf.Tensor) -> tf.Tensor:
