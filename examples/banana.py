@@ -21,11 +21,9 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
-import tensorflow as tf
-import tensorflow_probability as tfp
-from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from banana_nuts import effective_sample_size, reference
 from common import Results, parser, run, save_figure, write_results
 
 import streaming_gp as sgp
@@ -40,7 +38,6 @@ PATHS = {
     "kernel.lengthscales/1": "lengthscale 2",
     "kernel.variance": "kernel variance",
 }
-RECORDED_NUTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "banana_nuts.npz"
 Probability = Callable[[np.ndarray], np.ndarray]
 
 
@@ -118,111 +115,6 @@ def stream(
         Z = [factor.Z for factor in model.factors.values()]
         stages.append(Stage(frozen_probability(model, grid), draws, Z, record, batch))
     return stages
-
-
-# ---- NUTS ----
-
-
-def nuts(data: Split, grid: np.ndarray, num_samples: int, seed: int) -> Results:
-    """NUTS over the function at all inputs and ε, on GPflow's GPMC; the prior of ε is VI's."""
-    prior = make_model(STRATEGIES["VI"], 10, seed).hyperparameter_posterior
-    assert prior is not None
-    model = gpflow.models.GPMC(
-        (data.X, data.Y),
-        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
-        gpflow.likelihoods.Bernoulli(),
-    )
-    mean, sd = np.asarray(prior.mean), np.sqrt(np.asarray(prior.variance))
-    # paths in alphabetical order: lengthscales, variance
-    for parameter, rows in ((model.kernel.lengthscales, slice(0, 2)), (model.kernel.variance, 2)):
-        parameter.prior = tfp.distributions.Normal(mean[rows], sd[rows])
-        parameter.prior_on = "unconstrained"
-    helper = gpflow.optimizers.SamplingHelper(
-        model.log_posterior_density, model.trainable_parameters
-    )
-    states = _sample_nuts(helper, num_samples, seed)
-    return _nuts_predictions(model, helper, states, data, grid)
-
-
-def _sample_nuts(helper: Any, num_samples: int, seed: int, block: int = 25) -> list[np.ndarray]:
-    """Draws in blocks, so that there is progress to show."""
-    kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
-        tfp.mcmc.NoUTurnSampler(helper.target_log_prob_fn, step_size=0.1, max_tree_depth=7),
-        num_adaptation_steps=num_samples // 2,
-        target_accept_prob=0.8,
-    )
-
-    @tf.function(autograph=False)
-    def advance(state: Any, results: Any, block_seed: tf.Tensor) -> Any:
-        return tfp.mcmc.sample_chain(
-            block, state, results, kernel, trace_fn=None, return_final_kernel_results=True,
-            seed=block_seed,
-        )  # fmt: skip
-
-    state = [tf.convert_to_tensor(variable) for variable in helper.current_state]
-    results, kept = kernel.bootstrap_results(state), []
-    burn_in = num_samples // 2 // block
-    for number in tqdm(range(burn_in + num_samples // block), desc=f"NUTS, blocks of {block}"):
-        output = advance(state, results, tf.constant([seed, number], tf.int32))
-        state, results = [part[-1] for part in output.all_states], output.final_kernel_results
-        if number >= burn_in:
-            kept.append([part.numpy() for part in output.all_states])
-    return [np.concatenate(parts) for parts in zip(*kept, strict=True)]
-
-
-def _nuts_predictions(
-    model: Any, helper: Any, states: list[np.ndarray], data: Split, grid: np.ndarray
-) -> Results:
-    """Averages over every tenth draw, and the draws of ε in constrained space."""
-    constrained = dict(
-        zip(
-            (id(p) for p in model.trainable_parameters),
-            helper.convert_to_constrained_values(states),
-            strict=True,
-        )
-    )
-    predict = tf.function(lambda X: model.predict_y(X)[0])
-    test, on_grid = [], []
-    for index in tqdm(range(0, len(states[0]), 10), desc="NUTS predictions"):
-        for variable, values in zip(helper.current_state, states, strict=True):
-            variable.assign(values[index])
-        test.append(predict(data.X_test).numpy())
-        on_grid.append(predict(grid).numpy())
-    probability = np.mean(test, axis=0)
-    density = np.log(np.where(data.Y_test == 1, probability, 1.0 - probability))
-    return {
-        "kernel.lengthscales": np.asarray(constrained[id(model.kernel.lengthscales)]),
-        "kernel.variance": np.asarray(constrained[id(model.kernel.variance)]),
-        "grid": np.mean(on_grid, axis=0),
-        "test_error": error_rate(probability, data.Y_test),
-        "test_nlpd": mean_negative_log_density(density),
-    }
-
-
-def reference(arguments: argparse.Namespace, data: Split, grid: np.ndarray) -> Results | None:
-    """A NUTS run, or with --quick the recorded one, or None."""
-    path = arguments.out / "nuts.npz"
-    if arguments.quick or path.exists():
-        path = path if path.exists() else RECORDED_NUTS
-        if not path.exists():
-            return None
-        print(f"NUTS: recorded run from {path}")
-        with np.load(path) as recorded:
-            return {name: recorded[name] for name in recorded}
-    found = nuts(data, grid, arguments.nuts_samples, arguments.seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **found)
-    return found
-
-
-def effective_sample_size(draws: np.ndarray) -> float:
-    """Independent draws that would be worth as much as these of one chain [S]."""
-    logger, level = tf.get_logger(), tf.get_logger().level
-    logger.setLevel("ERROR")  # TFP casts an FFT's zero imaginary part away, and TensorFlow warns
-    try:
-        return float(tfp.mcmc.effective_sample_size(draws))
-    finally:
-        logger.setLevel(level)
 
 
 # ---- figures ----
@@ -308,49 +200,61 @@ def ordered(data: Split) -> Split:
     return Split(data.X[order], data.Y[order], data.X_test, data.Y_test)
 
 
+def all_streams(
+    batches: list[np.ndarray], data: Split, points: int, seed: int, grid: np.ndarray
+) -> dict[str, list[Stage]]:
+    """The same batches under every strategy."""
+    return {name: stream(name, batches, data, points, seed, grid) for name in STRATEGIES}
+
+
+def nuts_record(run: Results) -> Results:
+    draws = flat_draws(run)
+    return {
+        "test_error": float(run["test_error"]),
+        "test_nlpd": float(run["test_nlpd"]),
+        "samples": len(run["kernel.variance"]),
+        "effective_sample_size": {
+            PATHS[path]: effective_sample_size(values) for path, values in draws.items()
+        },
+        "hyperparameters": summary(draws),
+    }
+
+
+def records(streams: dict[str, list[Stage]]) -> list[Results]:
+    return [stage.record for stages in streams.values() for stage in stages]
+
+
 def main(arguments: argparse.Namespace) -> None:
-    start = time.perf_counter()
+    start, seed = time.perf_counter(), arguments.seed
     data = ordered(load_banana(arguments.data))
     limits = plotting.shared_limits(data.X)
     grid, everything = grid_inputs(limits), np.arange(len(data.X))
     thirds = np.array_split(everything, 3)
     scarce = np.split(everything, [len(thirds[0]), len(thirds[0]) + 10])
 
-    def all_streams(batches: list[np.ndarray], points: int) -> dict[str, list[Stage]]:
-        return {
-            name: stream(name, batches, data, points, arguments.seed, grid) for name in STRATEGIES
-        }
-
-    streams = all_streams(thirds, 10)
+    streams = all_streams(thirds, data, 10, seed, grid)
     print("failure case: ten points in the second batch")
-    failure = all_streams(scarce, 10)
-    nuts_run = reference(arguments, data, grid)
+    failure = all_streams(scarce, data, 10, seed, grid)
+    prior = make_model(STRATEGIES["VI"], 10, seed).hyperparameter_posterior
+    assert prior is not None
+    nuts_run = reference(data, prior, grid, arguments)
     save_figure(draw_stream(streams, nuts_run, limits), arguments.out, "banana_stream.png")
     save_figure(draw_stream(failure, nuts_run, limits), arguments.out, "banana_failure.png")
 
     results: Results = {
         "command": f"python examples/banana.py{' --quick' if arguments.quick else ''}",
-        "seed": arguments.seed,
-        "stream": [stage.record for stages in streams.values() for stage in stages],
-        "failure_case": [stage.record for stages in failure.values() for stage in stages],
+        "seed": seed,
+        "stream": records(streams),
+        "failure_case": records(failure),
     }
     final: dict[str, Any] = {f"{name}, streamed": stages[-1] for name, stages in streams.items()}
     if nuts_run is not None:
-        results["nuts"] = {
-            "test_error": float(nuts_run["test_error"]),
-            "test_nlpd": float(nuts_run["test_nlpd"]),
-            "samples": len(nuts_run["kernel.variance"]),
-            "effective_sample_size": {
-                PATHS[path]: effective_sample_size(values)
-                for path, values in flat_draws(nuts_run).items()
-            },
-            "hyperparameters": summary(flat_draws(nuts_run)),
-        }
+        results["nuts"] = nuts_record(nuts_run)
         final = {"NUTS": lambda _: nuts_run["grid"], **final}
     if not arguments.quick:
         print("all points in one batch, 30 pseudo-points")
-        batch = all_streams([everything], 30)
-        results["batch"] = [stages[0].record for stages in batch.values()]
+        batch = all_streams([everything], data, 30, seed, grid)
+        results["batch"] = records(batch)
         final.update({f"{name}, one batch": stages[0] for name, stages in batch.items()})
     save_figure(draw_all_methods(final, data, limits), arguments.out, "banana_methods.png")
     results["seconds"] = time.perf_counter() - start

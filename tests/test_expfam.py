@@ -39,7 +39,7 @@ def tfp_twin(q):
     return tfp.distributions.MultivariateNormalTriL(q.mean, q.scale)
 
 
-def close(a, b, tolerance=THROUGH_CHOLESKY):
+def assert_close(a, b, tolerance=THROUGH_CHOLESKY):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
 
 
@@ -48,16 +48,16 @@ def close(a, b, tolerance=THROUGH_CHOLESKY):
 def test_log_density_and_entropy_agree_with_scipy(family, seed):
     q = member(family, seed)
     x = np.random.default_rng(seed + 1).standard_normal((5, DIMENSION))
-    close(q.log_prob(x), scipy_twin(q).logpdf(x))
-    close(q.entropy(), scipy_twin(q).entropy())
+    assert_close(q.log_prob(x), scipy_twin(q).logpdf(x))
+    assert_close(q.entropy(), scipy_twin(q).entropy())
 
 
 @LAWS
 @given(families, seeds)
 def test_kl_agrees_with_tfp(family, seed):
     q, p = member(family, seed), member(family, seed + 1)
-    close(q.kl_divergence(p), tfp.distributions.kl_divergence(tfp_twin(q), tfp_twin(p)))
-    close(q.kl_divergence(q), 0.0)
+    assert_close(q.kl_divergence(p), tfp.distributions.kl_divergence(tfp_twin(q), tfp_twin(p)))
+    assert_close(q.kl_divergence(q), 0.0)
     assert q.kl_divergence(p) > 0.0
 
 
@@ -65,9 +65,9 @@ def test_kl_agrees_with_tfp(family, seed):
 @given(families, seeds)
 def test_renyi_tends_to_kl_and_is_skew_symmetric(family, seed):
     q, p = member(family, seed), member(family, seed + 1)
-    close(q.renyi_divergence(p, 1.0 - 1e-6), q.kl_divergence(p), 1e-4)
+    assert_close(q.renyi_divergence(p, 1.0 - 1e-6), q.kl_divergence(p), 1e-4)
     skew = (1.0 - 0.3) / 0.3 * q.renyi_divergence(p, 0.3)
-    close(skew, p.renyi_divergence(q, 0.7))
+    assert_close(skew, p.renyi_divergence(q, 0.7))
 
 
 def test_renyi_agrees_with_quadrature():
@@ -76,7 +76,7 @@ def test_renyi_agrees_with_quadrature():
     x = np.linspace(-12, 12, 20_001)[:, None]
     mixed = np.exp(0.4 * q.log_prob(x).numpy() + 0.6 * p.log_prob(x).numpy())
     expected = np.log(scipy.integrate.trapezoid(mixed, x[:, 0])) / -0.6
-    close(q.renyi_divergence(p, 0.4), expected)
+    assert_close(q.renyi_divergence(p, 0.4), expected)
 
 
 @LAWS
@@ -89,7 +89,7 @@ def test_mean_parameters_are_expected_statistics_and_invert(family, seed):
         error = np.std(statistic, axis=0) / np.sqrt(len(draws))
         assert (np.abs(moment - np.mean(statistic, axis=0)) < 1.5 * STANDARD_ERRORS * error).all()
     for eta, back in zip(q.natural, family.from_mean_parameters(*moments).natural, strict=True):
-        close(eta, back)
+        assert_close(eta, back)
 
 
 @LAWS
@@ -100,7 +100,7 @@ def test_fisher_information_is_the_covariance_of_statistics(family, seed):
     draws = q.sample(60_000, seed=3)
     flat = [np.reshape(t, (len(draws), -1)) for t in family.sufficient_statistics(draws)]
     statistics = np.concatenate(flat, axis=1)
-    close(fisher, fisher.T)
+    assert_close(fisher, fisher.T)
     scale = np.sqrt(np.diag(fisher))
     correlation_error = (np.cov(statistics.T) - fisher) / np.outer(scale, scale)
     assert np.abs(correlation_error).max() < 0.1
@@ -111,26 +111,26 @@ def test_fisher_information_is_the_covariance_of_statistics(family, seed):
 def test_factor_algebra(family, seed, power):
     prior, q, r = (member(family, seed + i) for i in range(3))
     factor = q / prior
-    close_naturals(prior.times([factor]), q, ALGEBRA)
-    close_naturals(prior.times([factor, (r / q) ** power, (r / q) ** -power]), q)
+    assert_close_naturals(prior.times([factor]), q, ALGEBRA)
+    assert_close_naturals(prior.times([factor, (r / q) ** power, (r / q) ** -power]), q)
     product = (q / prior) * (r / q)
     for a, b in zip(product.natural, (r / prior).natural, strict=True):
-        close(a, b, ALGEBRA)
+        assert_close(a, b, ALGEBRA)
 
 
-def close_naturals(a, b, tolerance=THROUGH_CHOLESKY):
+def assert_close_naturals(a, b, tolerance=THROUGH_CHOLESKY):
     for x, y in zip(a.natural, b.natural, strict=True):
-        close(x, y, tolerance)
+        assert_close(x, y, tolerance)
 
 
 @LAWS
 @given(families, seeds)
 def test_the_normaliser_is_kept(family, seed):
     prior, q = member(family, seed), member(family, seed + 1)
-    close((prior.as_factor() * (q / prior)).log_integral(), 0.0)
+    assert_close((prior.as_factor() * (q / prior)).log_integral(), 0.0)
     evidence = 1.7
     scaled = expfam.Factor(family, (q / prior).natural, (q / prior).log_scale + evidence)
-    close((prior.as_factor() * scaled).log_integral(), evidence)
+    assert_close((prior.as_factor() * scaled).log_integral(), evidence)
 
 
 @LAWS
@@ -138,9 +138,9 @@ def test_the_normaliser_is_kept(family, seed):
 def test_damping_interpolates_natural_parameters(family, seed, rho):
     old, new = member(family, seed).as_factor(), member(family, seed + 1).as_factor()
     for a, b, c in zip(old.natural, new.natural, damped(old, new, rho).natural, strict=True):
-        close((1 - rho) * a + rho * b, c, ALGEBRA)
+        assert_close((1 - rho) * a + rho * b, c, ALGEBRA)
     for b, c in zip(new.natural, damped(None, new, rho).natural, strict=True):
-        close(rho * b, c, ALGEBRA)
+        assert_close(rho * b, c, ALGEBRA)
 
 
 @LAWS
@@ -157,9 +157,11 @@ def test_standard_parameters_round_trip(rng):
     mean, root = rng.standard_normal(DIMENSION), rng.standard_normal((DIMENSION, DIMENSION))
     covariance = root @ root.T + np.eye(DIMENSION)
     full = Normal.from_mean_covariance(mean, covariance)
-    close(full.mean, mean)
-    close(full.covariance, covariance)
-    close(full.scale @ np.transpose(full.scale), covariance)
+    assert_close(full.mean, mean)
+    assert_close(full.covariance, covariance)
+    assert_close(full.scale @ np.transpose(full.scale), covariance)
     diagonal = MeanFieldNormal.from_mean_variance(mean, np.diag(covariance))
-    close(diagonal.mean, mean)
-    close(MeanFieldNormal.from_mean_scale(mean, diagonal.scale).variance, np.diag(covariance))
+    assert_close(diagonal.mean, mean)
+    assert_close(
+        MeanFieldNormal.from_mean_scale(mean, diagonal.scale).variance, np.diag(covariance)
+    )
