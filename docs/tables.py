@@ -33,11 +33,13 @@ class Measured(Directive):
         name, section = self.arguments
         columns = [pair.strip().split("=") for pair in self.options["columns"].split(",")]
         records = rows_of(name, section)
+        titles = [title for _, title in columns]
+        body = [[cell(record, key) for key, _ in columns] for record in records]
+        widths = [max(map(len, column)) for column in zip(titles, *body, strict=True)]
         table, group = nodes.table(), nodes.tgroup(cols=len(columns))
-        group += [nodes.colspec(colwidth=1) for _ in columns]
-        group += nodes.thead("", self._row([title for _, title in columns]))
-        body = [self._row([cell(record, key) for key, _ in columns]) for record in records]
-        group += nodes.tbody("", *body)
+        group += [nodes.colspec(colwidth=width) for width in widths]
+        group += nodes.thead("", self._row(titles))
+        group += nodes.tbody("", *(self._row(texts) for texts in body))
         table += group
         return [table]
 
