@@ -96,7 +96,7 @@ class LocalUpdate:
         chosen = self.pseudo_points.choose(
             variance.numpy(),
             lambda index: self.functions.column(location, X, V, index).numpy(),
-            self._site_weights(problem),
+            lambda: self._site_weights(problem),
         )
         return problem._replace(Z_start=tf.gather(X, chosen))
 

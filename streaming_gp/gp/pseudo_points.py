@@ -54,17 +54,22 @@ class PrivatePseudoPoints:
         """Whether locations are optimised."""
         return self.optimise_locations and not self.exact
 
-    def choose(self, variance: np.ndarray, column: Column, weight: np.ndarray) -> np.ndarray:
+    def choose(
+        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+    ) -> np.ndarray:
         """Indices [M] of the inputs at which the points start.
 
         :param variance: cavity variances of f at the inputs [N].
         :param column: cavity covariances with one input.
-        :param weight: site precisions of the data [N], in inverse squared units of f.
+        :param site_weights: gives the site precisions of the data [N], in inverse squared units
+            of f; asked for ``"auto"`` only, as they cost an evaluation.
         """
         if self.exact:
             return np.arange(len(variance))
         if self.number != "auto":
             return greedy_variance(variance, column, int(self.number), lambda _: False)
+
+        weight = site_weights()
 
         def gained_enough(residual: np.ndarray) -> bool:
             return remaining_gain(residual, weight) <= self.tolerance * len(residual)
