@@ -9,7 +9,7 @@ from streaming_gp.gp.hyperparameters import (
 from streaming_gp.gp.model import StreamingGP, UpdateInfo
 from streaming_gp.gp.optimiser import LocalOptimiser, Progress
 from streaming_gp.gp.process import Process
-from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
+from streaming_gp.gp.pseudo_points import PrivatePseudoPoints, SharedPseudoPoints
 
 __all__ = [
     "FixedHyperparameters",
@@ -20,6 +20,7 @@ __all__ = [
     "Progress",
     "PseudoObservations",
     "PseudoPointFactor",
+    "SharedPseudoPoints",
     "StreamingGP",
     "UpdateInfo",
     "VariationalHyperparameters",

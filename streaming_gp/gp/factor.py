@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -33,19 +34,29 @@ class PseudoObservations:
         weight = np.sqrt(power)
         return PseudoObservations(self.Z, weight * self.root, weight * self.targets, self.nugget)
 
-    def same_points(self, other: PseudoObservations) -> bool:
-        """Whether both observe the same u."""
-        return self.nugget == other.nugget and np.array_equal(self.Z, other.Z)
 
-
-def merged(a: PseudoObservations, b: PseudoObservations) -> tuple[PseudoObservations, float]:
-    """The product of two rows on the same u as one row, and the log of the constant left over."""
-    rows = np.concatenate([np.swapaxes(a.root, -1, -2), np.swapaxes(b.root, -1, -2)], axis=-2)
-    targets = np.concatenate([a.targets, b.targets], axis=-2)
+def merged(twins: Sequence[PseudoObservations]) -> tuple[PseudoObservations, float]:
+    """The product of rows on the same u as one row, and the log of the constant left over."""
+    first = twins[0]
+    if len(twins) == 1:
+        return first, 0.0
+    rows = np.concatenate([np.swapaxes(twin.root, -1, -2) for twin in twins], axis=-2)
+    targets = np.concatenate([twin.targets for twin in twins], axis=-2)
     fewer_rows, fewer_targets = compress_rows(rows, targets)
     constant = -0.5 * (np.sum(targets**2) - np.sum(fewer_targets**2))
-    merged_row = PseudoObservations(a.Z, np.swapaxes(fewer_rows, -1, -2), fewer_targets, a.nugget)
-    return merged_row, float(constant)
+    root = np.swapaxes(fewer_rows, -1, -2)
+    return PseudoObservations(first.Z, root, fewer_targets, first.nugget), float(constant)
+
+
+def without_twins(
+    rows: Iterable[PseudoObservations],
+) -> tuple[tuple[PseudoObservations, ...], float]:
+    """The same product with one row for each set of points, and the log constant left over."""
+    groups: dict[tuple[float, bytes], list[PseudoObservations]] = {}
+    for row in rows:
+        groups.setdefault((row.nugget, row.Z.tobytes()), []).append(row)
+    found = [merged(group) for group in groups.values()]
+    return tuple(row for row, _ in found), sum(constant for _, constant in found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +89,10 @@ class PseudoPointFactor:
         return np.concatenate([row.root @ row.targets for row in self.rows], axis=1)
 
     def __mul__(self, other: PseudoPointFactor) -> PseudoPointFactor:
-        log_scale = self.log_scale + other.log_scale
-        rows = list(self.rows)
-        for row in other.rows:
-            twin = next((i for i, mine in enumerate(rows) if mine.same_points(row)), None)
-            if twin is None:
-                rows.append(row)
-            else:
-                rows[twin], constant = merged(rows[twin], row)
-                log_scale += constant
+        rows, constant = without_twins((*self.rows, *other.rows))
         hyperparameters = _product(self.hyperparameters, other.hyperparameters)
-        return PseudoPointFactor(tuple(rows), hyperparameters, log_scale)
+        log_scale = self.log_scale + other.log_scale + constant
+        return PseudoPointFactor(rows, hyperparameters, log_scale)
 
     def __pow__(self, power: float) -> PseudoPointFactor:
         hyperparameters = None if self.hyperparameters is None else self.hyperparameters**power

@@ -30,6 +30,11 @@ Bounds = tuple[float | None, float | None]
 class HyperparameterStrategy(Protocol):
     """How ε takes part in a local update."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the evidence of earlier pseudo-observations is part of the objective."""
+        ...
+
     def prior(self, epsilon: ParameterVector) -> expfam.Gaussian | None:
         """p(ε), or None where ε is a point."""
         ...
@@ -72,6 +77,10 @@ class HyperparameterStrategy(Protocol):
 @dataclass(frozen=True)
 class _Point:
     """A single value of ε."""
+
+    @property
+    def remembers(self) -> bool:
+        return False
 
     def prior(self, epsilon: ParameterVector) -> None:
         return None
@@ -119,15 +128,22 @@ class PointHyperparameters(_Point):
     :param max_log_decrease: by at most so much does the logarithm of a constrained parameter fall
         in one update, to first order. A batch of one point has its maximum likelihood at no noise
         at all, and from there no gradient leads back.
+    :param remember: add the log evidence that ε gives to all earlier pseudo-observations, as the
+        bounds of appendices C.1 and C.2 (eq. 93) do; without it the newest batch alone decides.
     """
 
     max_log_decrease: float = 5.0
+    remember: bool = False
 
     def __post_init__(self) -> None:
         if not self.max_log_decrease > 0.0:
             raise InvalidDataError(
                 f"max_log_decrease must be positive, got {self.max_log_decrease}"
             )
+
+    @property
+    def remembers(self) -> bool:
+        return self.remember
 
     def bounds(self, epsilon: ParameterVector) -> list[Bounds]:
         lowest = {True: -self.max_log_decrease, False: None}
@@ -167,6 +183,10 @@ class VariationalHyperparameters:
             raise InvalidDataError(f"num_samples must be even and positive, got {self.num_samples}")
         if not self.prior_log_scale > 0.0:
             raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
+
+    @property
+    def remembers(self) -> bool:
+        return False  # q(ε) does
 
     @property
     def _family(self) -> type[expfam.Gaussian]:

@@ -16,7 +16,7 @@ from check_shapes import check_shapes
 
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp.factor import PseudoObservations
-from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
+from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack, times_root
 from streaming_gp.gp.sites import Sites
 from streaming_gp.linalg import (
     add_to_diagonal,
@@ -35,46 +35,110 @@ class LocalPosterior(NamedTuple):
     kl: tf.Tensor
 
 
-class Whitened(NamedTuple):
-    """New points under the cavity: b = m̃(Z) + L c with c ~ N(0, I), and f = m̃(X) + Aᵀc + noise.
+class Points(NamedTuple):
+    """New points whitened under the cavity: b = m̃(Z) + L c with c ~ N(0, I).
 
-    chol L [G, M, M], A [G, M, N], mean_b [M, L], mean_f [N, L], variance_f [G, N].
+    Z [M, D], chol L [G, M, M], V [G, R, M] what the cavity's rows know about them, mean [M, L].
     """
 
+    Z: tf.Tensor
     chol: tf.Tensor
+    V: tf.Tensor
+    mean: tf.Tensor
+
+
+class Whitened(NamedTuple):
+    """The data seen from whitened points: f = m̃(X) + Aᵀc + noise.
+
+    A [G, M, N], mean m̃(X) [N, L], variance k̃(X, X) [G, N].
+    """
+
     A: tf.Tensor
-    mean_b: tf.Tensor
-    mean_f: tf.Tensor
-    variance_f: tf.Tensor
+    mean: tf.Tensor
+    variance: tf.Tensor
+
+
+class Absorbed(NamedTuple):
+    """Earlier pseudo-observations seen from whitened points: s ≈ Rᵀm̃(Z_a) + Dᵀc + noise.
+
+    :param design: D [G, M, R].
+    :param residual: ``s − Rᵀ m̃(Z_a)`` [G, R, C].
+    :param log_evidence: their log normaliser under the cavity, which the bound replaces: [].
+    :param prior_trace: ``tr Rᵀ k̃(Z_a, Z_a) R`` [G].
+    """
+
+    design: tf.Tensor
+    residual: tf.Tensor
+    log_evidence: tf.Tensor
+    prior_trace: tf.Tensor
+
+
+@check_shapes(
+    "Z: [M, D]",
+    "nugget: []",
+    "return.chol: [K, M, M]",
+    "return.mean: [M, L]",
+)
+def whiten(
+    gp: GaussianProcess, stack: Stack, conditioned: Conditioned, Z: tf.Tensor, nugget: tf.Tensor
+) -> Points:
+    """Whiten pseudo-inputs Z [M, D] under the cavity."""
+    V = gp.project(stack, conditioned, Z)
+    K = add_to_diagonal(gp.covariance(V, Z), nugget * tf.ones_like(Z[:, 0]))
+    return Points(Z, tf.linalg.cholesky(K), V, gp.mean(conditioned, V, Z))
 
 
 @check_shapes(
     "X: [N, D]",
-    "Z: [M, D]",
-    "nugget: []",
-    "return.chol: [K, M, M]",
     "return.A: [K, M, N]",
-    "return.mean_b: [M, L]",
-    "return.mean_f: [N, L]",
-    "return.variance_f: [K, N]",
+    "return.mean: [N, L]",
+    "return.variance: [K, N]",
 )
-def whiten(
+def see_data(
+    gp: GaussianProcess, stack: Stack, conditioned: Conditioned, points: Points, X: tf.Tensor
+) -> Whitened:
+    """The data at inputs X [N, D] as linear functions of the whitened points."""
+    V = gp.project(stack, conditioned, X)
+    K = cov.covariance(gp.kernel, points.Z, X) - tf.matmul(points.V, V, transpose_a=True)
+    A = solve_lower(points.chol, K)
+    return Whitened(A, gp.mean(conditioned, V, X), gp.variance(V, X))
+
+
+@check_shapes(
+    "tie: []",
+    "return.design: [G, M, R]",
+    "return.residual: [G, R, C]",
+    "return.log_evidence: []",
+    "return.prior_trace: [G]",
+)
+def see_rows(
     gp: GaussianProcess,
     stack: Stack,
     conditioned: Conditioned,
-    X: tf.Tensor,
-    Z: tf.Tensor,
-    nugget: tf.Tensor,
-) -> Whitened:
-    """Whiten pseudo-inputs Z [M, D] under the cavity and project the data X [N, D] on them."""
-    V_f = gp.project(stack, conditioned, X)
-    V_b = gp.project(stack, conditioned, Z)
-    K_bb = gp.covariance(V_b, Z)
-    K_bb = add_to_diagonal(K_bb, nugget * tf.ones_like(Z[:, 0]))
-    K_bf = cov.covariance(gp.kernel, Z, X) - tf.matmul(V_b, V_f, transpose_a=True)
-    chol = tf.linalg.cholesky(K_bb)
-    mean_b, mean_f = gp.mean(conditioned, V_b, Z), gp.mean(conditioned, V_f, X)
-    return Whitened(chol, solve_lower(chol, K_bf), mean_b, mean_f, gp.variance(V_f, X))
+    points: Points,
+    absorbed: Stack,
+    tie: tf.Tensor,
+) -> Absorbed:
+    """Earlier rows as linear functions of the whitened points.
+
+    :param tie: white noise that the rows' u and the points' b have in common; zero unless they are
+        the same variables.
+    """
+    Z = tf.reshape(absorbed.Z, [-1, tf.shape(absorbed.Z)[2]])
+    nugget = tf.repeat(absorbed.nugget, tf.shape(absorbed.Z)[1])
+    V = gp.project(stack, conditioned, Z)
+    K_bu = cov.covariance(gp.kernel, points.Z, Z) - tf.matmul(points.V, V, transpose_a=True)
+    K_bu += tie * tf.eye(tf.shape(points.Z)[0], tf.shape(Z)[0], dtype=tie.dtype)
+    design = times_root(solve_lower(points.chol, K_bu), absorbed.root)
+    K = add_to_diagonal(gp.covariance(V, Z), nugget)
+    KR = tf.linalg.matrix_transpose(times_root(K, absorbed.root))
+    RtKR = times_root(KR, absorbed.root)
+    mean = tf.linalg.matrix_transpose(cov.to_groups(gp.mean(conditioned, V, Z), gp.num_groups))
+    shift = tf.linalg.matrix_transpose(times_root(mean, absorbed.root))
+    residual = tf.reshape(absorbed.targets, tf.shape(shift)) - shift
+    chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(nugget)))
+    evidence = gp.log_normaliser(Conditioned(chol, solve_lower(chol, residual)))
+    return Absorbed(design, residual, evidence, tf.linalg.trace(RtKR))
 
 
 def grouped_sites(sites: Sites, mean: tf.Tensor, num_groups: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,38 +148,72 @@ def grouped_sites(sites: Sites, mean: tf.Tensor, num_groups: int) -> tuple[tf.Te
     return tf.linalg.matrix_transpose(precision), centred
 
 
+class PointPosterior(NamedTuple):
+    """q(c): lower factor of its precision P [G, M, M], mean [G, M, C], KL(q(c) ‖ N(0, I)) []."""
+
+    chol: tf.Tensor
+    mean: tf.Tensor
+    kl: tf.Tensor
+
+
+def point_posterior(
+    gp: GaussianProcess, precision: tf.Tensor, precision_mean: tf.Tensor
+) -> PointPosterior:
+    """q(c) from what the observations add: ``P = I + precision`` [G, M, M] and P·mean [G, M, C]."""
+    ones = tf.ones_like(precision[0, :, 0])
+    chol = tf.linalg.cholesky(add_to_diagonal(precision, ones))
+    c = tf.linalg.cholesky_solve(chol, precision_mean)
+    inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])
+    trace = tf.reduce_sum(tf.square(inverse_chol), axis=[-2, -1]) - tf.reduce_sum(ones)
+    columns = tf.cast(gp.num_latent // gp.num_groups, chol.dtype)
+    kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
+    return PointPosterior(chol, c, kl + 0.5 * tf.reduce_sum(tf.square(c)))
+
+
+def information(
+    gp: GaussianProcess, white: Whitened | None, sites: Sites | None, absorbed: Absorbed | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What data and absorbed rows add to precision [G, M, M] and precision-mean [G, M, C] of c."""
+    parts = []
+    if white is not None and sites is not None:
+        w, centred = grouped_sites(sites, white.mean, gp.num_groups)
+        parts.append((tf.matmul(white.A * w, white.A, transpose_b=True), white.A @ centred))
+    if absorbed is not None:
+        D = absorbed.design
+        parts.append((tf.matmul(D, D, transpose_b=True), D @ absorbed.residual))
+    precisions, precision_means = zip(*parts, strict=True)
+    return tf.add_n(precisions), tf.add_n(precision_means)
+
+
 @check_shapes(
     "white.A: [K, M, N]",
-    "white.mean_f: [N, L]",
-    "sites.precision_mean: [N, L]",
-    "sites.precision: [N, L]",
+    "white.mean: [N, L]",
     "return.mean: [N, L]",
     "return.variance: [N, L]",
     "return.kl: []",
 )
-def sparse_posterior(gp: GaussianProcess, white: Whitened, sites: Sites) -> LocalPosterior:
-    """q(f) at the data for pseudo-points whitened under the cavity.
-
-    c has prior N(0, I) and posterior precision ``P = I + A diag(w) Aᵀ``.
-    """
-    w, centred = grouped_sites(sites, white.mean_f, gp.num_groups)
+def posterior_at_data(gp: GaussianProcess, white: Whitened, c: PointPosterior) -> LocalPosterior:
+    """q(f) at the data."""
     A = white.A
-    P = tf.matmul(A * w, A, transpose_b=True)
-    ones = tf.ones_like(P[0, :, 0])
-    chol = tf.linalg.cholesky(add_to_diagonal(P, ones))
-    c = tf.linalg.cholesky_solve(chol, tf.matmul(A, centred))
-    scaled = solve_lower(chol, A)
-    variance = white.variance_f + tf.reduce_sum(tf.square(scaled) - tf.square(A), axis=-2)
-    variance = tf.maximum(variance, 1e-12 * white.variance_f)
-    inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])
-    trace = tf.reduce_sum(tf.square(inverse_chol), axis=[-2, -1]) - tf.reduce_sum(ones)
-    columns = tf.cast(gp.num_latent // gp.num_groups, A.dtype)
-    kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
+    scaled = solve_lower(c.chol, A)
+    variance = white.variance + tf.reduce_sum(tf.square(scaled) - tf.square(A), axis=-2)
+    variance = tf.maximum(variance, 1e-12 * white.variance)
     return LocalPosterior(
-        white.mean_f + cov.from_groups(tf.matmul(A, c, transpose_a=True), gp.num_latent),
+        white.mean + cov.from_groups(tf.matmul(A, c.mean, transpose_a=True), gp.num_latent),
         cov.spread_over_latents(variance, gp.num_latent),
-        kl + 0.5 * tf.reduce_sum(tf.square(c)),
+        c.kl,
     )
+
+
+def expected_log_rows(gp: GaussianProcess, absorbed: Absorbed, c: PointPosterior) -> tf.Tensor:
+    """``E_q[log t_a]`` of the absorbed rows, less their log normaliser under the cavity: []."""
+    D = absorbed.design
+    error = absorbed.residual - tf.matmul(D, c.mean, transpose_a=True)
+    explained = tf.square(D) - tf.square(solve_lower(c.chol, D))
+    trace = tf.reduce_sum(absorbed.prior_trace) - tf.reduce_sum(explained)
+    columns = tf.cast(gp.num_latent // gp.num_groups, D.dtype)
+    expected = -0.5 * tf.reduce_sum(tf.square(error)) - 0.5 * columns * trace
+    return expected - absorbed.log_evidence
 
 
 @check_shapes(
@@ -165,19 +263,28 @@ def exact_row(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObservation
 
 
 def sparse_row(
-    Z: np.ndarray, white: Whitened, sites: Sites, num_groups: int, nugget: float
+    points: Points, white: Whitened, sites: Sites, num_groups: int, nugget: float
 ) -> PseudoObservations:
     """The sites as pseudo-observations of b = f(Z), as far as f(X) depends on b.
 
-    About the cavity mean the sites are observations ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of c. A QR
-    factorisation makes M rows of them, and ``c = L⁻¹ (b − m̃(Z))`` carries these over to b.
+    About the cavity mean the sites are observations ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of c.
     """
     mean, precision = (cov.to_groups(part, num_groups).numpy() for part in sites)
-    mean_b, mean_f = (
-        cov.to_groups(part, num_groups).numpy() for part in (white.mean_b, white.mean_f)
-    )
+    mean_f = cov.to_groups(white.mean, num_groups).numpy()
     root = np.sqrt(precision[:, :, :1])
-    A_transposed = np.swapaxes(white.A.numpy(), -1, -2)
-    rows, targets = compress_rows(root * A_transposed, (mean - precision * mean_f) / root)
-    R = solve_lower_transposed(white.chol, tf.linalg.matrix_transpose(rows)).numpy()
-    return PseudoObservations(Z, R, targets + np.swapaxes(R, -1, -2) @ mean_b, nugget)
+    design = root * np.swapaxes(white.A.numpy(), -1, -2)
+    return row_on_points(points, design, (mean - precision * mean_f) / root, num_groups, nugget)
+
+
+def row_on_points(
+    points: Points, design: np.ndarray, targets: np.ndarray, num_groups: int, nugget: float
+) -> PseudoObservations:
+    """Observations ``targets ≈ design @ c`` as a row: [G, N, M] and [G, N, C] become M of them.
+
+    ``c = L⁻¹ (b − m̃(Z))`` carries them over to b.
+    """
+    rows, fewer = compress_rows(design, targets)
+    R = solve_lower_transposed(points.chol, tf.linalg.matrix_transpose(rows)).numpy()
+    mean_b = cov.to_groups(points.mean, num_groups).numpy()
+    targets_b = fewer + np.swapaxes(R, -1, -2) @ mean_b
+    return PseudoObservations(points.Z.numpy(), R, targets_b, nugget)

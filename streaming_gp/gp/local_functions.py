@@ -16,8 +16,8 @@ from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import compiled, mean_over_samples, spec
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.parameters import ParameterVector
-from streaming_gp.gp.process import GaussianProcess, Stack
-from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
+from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
+from streaming_gp.gp.pseudo_points import PseudoPointStrategy
 from streaming_gp.gp.sites import Sites
 
 
@@ -33,6 +33,8 @@ class Problem(NamedTuple):
     :param Z_start: where the pseudo-points start [M, D].
     :param Z_unit: the unit of their offsets [D].
     :param nugget: variance of their white noise [].
+    :param absorbed: earlier rows that the new points take over; empty unless points are shared.
+    :param tie: noise that absorbed rows and new points have in common [].
     """
 
     X: tf.Tensor
@@ -44,6 +46,8 @@ class Problem(NamedTuple):
     Z_start: tf.Tensor
     Z_unit: tf.Tensor
     nugget: tf.Tensor
+    absorbed: Stack
+    tie: tf.Tensor
 
 
 class LocalFunctions:
@@ -55,6 +59,7 @@ class LocalFunctions:
     :param gp: the process' kernel and mean function.
     :param likelihood: any GPflow likelihood.
     :param epsilon: the vector of trainable parameters.
+    :param alpha: of power EP; 0 is the variational bound.
     :param dims: D and P, columns of X and Y.
     """
 
@@ -63,8 +68,9 @@ class LocalFunctions:
         gp: GaussianProcess,
         likelihood: Any,
         epsilon: ParameterVector,
-        pseudo_points: PrivatePseudoPoints,
+        pseudo_points: PseudoPointStrategy,
         hyperparameters: HyperparameterStrategy,
+        alpha: float,
         dims: tuple[int, int],
     ) -> None:
         self.gp = gp
@@ -72,6 +78,8 @@ class LocalFunctions:
         self.epsilon = epsilon
         self.pseudo_points = pseudo_points
         self.hyperparameters = hyperparameters
+        self.alpha = alpha
+        self.input_dim, self.output_dim = dims
         self.conjugate = site_rules.is_conjugate(likelihood)
 
         G, E = gp.num_groups, epsilon.size
@@ -80,8 +88,10 @@ class LocalFunctions:
         variables, index = spec(None), tf.TensorSpec([], tf.int32)
         self.objective = compiled(self._objective_and_gradient, variables, problem, sites)
         self.new_sites = compiled(self._average_sites, variables, problem, sites)
-        self.whitened = compiled(self._whiten_at, spec(E), variables, problem)
-        self.exact_sites = compiled(self._sites_at, spec(E), problem.X, problem.Y)
+        self.view = compiled(self._view_at, spec(E), variables, problem)
+        self.exact_sites = compiled(self._sites_at, spec(E), variables, problem)
+        self.fold_objective = compiled(self._fold_and_gradient, spec(E), variables, problem)
+        self.projected_row = compiled(self._projected_row_at, spec(E), variables, problem)
         self.features = compiled(self._features_at, spec(E), problem.stack, problem.X)
         self.column = compiled(self._column_at, spec(E), problem.X, spec(G, None, None), index)
         self.log_normaliser = compiled(self._log_normaliser_at, spec(E), problem.stack)
@@ -98,6 +108,8 @@ class LocalFunctions:
             Z_start=spec(None, input_dim),
             Z_unit=spec(input_dim),
             nugget=spec(),
+            absorbed=self.gp.stack_spec(input_dim),
+            tie=spec(),
         )
 
     # ---- one value of ε ----
@@ -107,37 +119,106 @@ class LocalFunctions:
         if not self.pseudo_points.moves:
             return problem.Z_start, variables
         size = tf.size(problem.Z_start)
-        offset = tf.reshape(variables[:size], tf.shape(problem.Z_start))
-        return problem.Z_start + problem.Z_unit * offset, variables[size:]
+        return self._moved(variables[:size], problem), variables[size:]
 
-    def _local_posterior(self, Z: tf.Tensor, problem: Problem, sites: Sites) -> lb.LocalPosterior:
-        """q(f) at the data at the ε that the parameters now read."""
-        conditioned = self.gp.condition(problem.stack)
-        if self.pseudo_points.exact:
-            return lb.exact_posterior(self.gp, problem.stack, conditioned, problem.X, sites)
-        white = lb.whiten(self.gp, problem.stack, conditioned, problem.X, Z, problem.nugget)
-        return lb.sparse_posterior(self.gp, white, sites)
+    def _moved(self, offsets: tf.Tensor, problem: Problem) -> tf.Tensor:
+        return problem.Z_start + problem.Z_unit * tf.reshape(offsets, tf.shape(problem.Z_start))
 
     def _bound_at(
         self, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
     ) -> tf.Tensor:
         with self.epsilon.substituted(epsilon):
-            if self.conjugate:
-                sites = site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y)
-            q = self._local_posterior(Z, problem, sites)
-            expected = site_rules.expected_log_density(
-                self.likelihood, problem.X, q.mean, q.variance, problem.Y
-            )
-        return expected - q.kl
+            conditioned = self.gp.condition(problem.stack)
+            if self.pseudo_points.exact:
+                return self._exact_bound(conditioned, problem, sites)
+            _, white, absorbed = self._see(conditioned, Z, problem)
+            sites = self._own_sites(white, problem) if self.conjugate else sites
+            c = lb.point_posterior(self.gp, *lb.information(self.gp, white, sites, absorbed))
+            bound = self._expected_log_likelihood(white, sites, c, problem) - c.kl
+            if absorbed is not None:
+                bound += lb.expected_log_rows(self.gp, absorbed, c)
+            return bound + self._memory(conditioned, absorbed)
+
+    def _exact_bound(self, conditioned: Conditioned, problem: Problem, sites: Sites) -> tf.Tensor:
+        if self.conjugate:
+            sites = site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y)
+        q = lb.exact_posterior(self.gp, problem.stack, conditioned, problem.X, sites)
+        return self._expected_at(q, problem) - q.kl + self._memory(conditioned, None)
+
+    def _memory(self, conditioned: Conditioned, absorbed: lb.Absorbed | None) -> tf.Tensor:
+        """Log evidence of the earlier rows, where a point ε is to answer to them as well."""
+        if not self.hyperparameters.remembers:
+            return tf.zeros([], tf.float64)
+        evidence = self.gp.log_normaliser(conditioned)
+        return evidence if absorbed is None else evidence + absorbed.log_evidence
+
+    def _see(
+        self, conditioned: Conditioned, Z: tf.Tensor, problem: Problem
+    ) -> tuple[lb.Points, lb.Whitened, lb.Absorbed | None]:
+        """New points under the cavity, and data and absorbed rows seen from them."""
+        stack = problem.stack
+        points = lb.whiten(self.gp, stack, conditioned, Z, problem.nugget)
+        white = lb.see_data(self.gp, stack, conditioned, points, problem.X)
+        if not self.pseudo_points.absorbs:
+            return points, white, None
+        return points, white, self._see_rows(conditioned, points, problem)
+
+    def _see_rows(
+        self, conditioned: Conditioned, points: lb.Points, problem: Problem
+    ) -> lb.Absorbed:
+        return lb.see_rows(
+            self.gp, problem.stack, conditioned, points, problem.absorbed, problem.tie
+        )
+
+    def _own_sites(self, white: lb.Whitened, problem: Problem) -> Sites:
+        """Exact sites of Gaussian noise; under power EP the noise widens by α times what the
+        points leave unexplained (Bui, Yan & Turner 2017).
+        """
+        sites = site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y)
+        if self.alpha == 0.0:
+            return sites
+        widened = 1.0 / sites.precision + self.alpha * self._unexplained(white)
+        return Sites(problem.Y / widened, 1.0 / widened)
+
+    def _unexplained(self, white: lb.Whitened) -> tf.Tensor:
+        """Variance of f at the data given the points [N, L]."""
+        variance = white.variance - tf.reduce_sum(tf.square(white.A), axis=-2)
+        return cov.spread_over_latents(tf.maximum(variance, 0.0), self.gp.num_latent)
+
+    def _expected_log_likelihood(
+        self, white: lb.Whitened, sites: Sites, c: lb.PointPosterior, problem: Problem
+    ) -> tf.Tensor:
+        if self.alpha == 0.0:
+            return self._expected_at(lb.posterior_at_data(self.gp, white, c), problem)
+        unexplained = self._unexplained(white)
+        explained = white._replace(variance=tf.reduce_sum(tf.square(white.A), axis=-2))
+        q = lb.posterior_at_data(self.gp, explained, c)
+        noise = site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y).precision
+        return site_rules.power_ep_energy(
+            self.alpha, problem.Y, q.mean, q.variance, sites.precision, noise * unexplained
+        )
+
+    def _expected_at(self, q: lb.LocalPosterior, problem: Problem) -> tf.Tensor:
+        return site_rules.expected_log_density(
+            self.likelihood, problem.X, q.mean, q.variance, problem.Y
+        )
 
     def _sites_step_at(
         self, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
     ) -> Sites:
         with self.epsilon.substituted(epsilon):
-            q = self._local_posterior(Z, problem, sites)
+            q = self._posterior_at_data(Z, problem, sites)
             return site_rules.fixed_point_sites(
                 self.likelihood, problem.X, q.mean, q.variance, problem.Y
             )
+
+    def _posterior_at_data(self, Z: tf.Tensor, problem: Problem, sites: Sites) -> lb.LocalPosterior:
+        conditioned = self.gp.condition(problem.stack)
+        if self.pseudo_points.exact:
+            return lb.exact_posterior(self.gp, problem.stack, conditioned, problem.X, sites)
+        _, white, absorbed = self._see(conditioned, Z, problem)
+        c = lb.point_posterior(self.gp, *lb.information(self.gp, white, sites, absorbed))
+        return lb.posterior_at_data(self.gp, white, c)
 
     # ---- averages over q(ε) ----
 
@@ -164,17 +245,44 @@ class LocalFunctions:
 
     # ---- at a given ε ----
 
-    def _whiten_at(
+    def _view_at(
         self, epsilon: tf.Tensor, variables: tf.Tensor, problem: Problem
-    ) -> tuple[tf.Tensor, lb.Whitened]:
+    ) -> tuple[lb.Points, lb.Whitened]:
         Z, _ = self.locations(variables, problem)
         with self.epsilon.substituted(epsilon):
-            conditioned = self.gp.condition(problem.stack)
-            return Z, lb.whiten(self.gp, problem.stack, conditioned, problem.X, Z, problem.nugget)
+            points, white, _ = self._see(self.gp.condition(problem.stack), Z, problem)
+            return points, white
 
-    def _sites_at(self, epsilon: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> Sites:
+    def _sites_at(self, epsilon: tf.Tensor, variables: tf.Tensor, problem: Problem) -> Sites:
+        """Sites that are known without a fixed point: those of Gaussian noise."""
         with self.epsilon.substituted(epsilon):
-            return site_rules.conjugate_sites(self.likelihood, X, Y)
+            if self.alpha == 0.0 or self.pseudo_points.exact:
+                return site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y)
+            Z, _ = self.locations(variables, problem)
+            _, white, _ = self._see(self.gp.condition(problem.stack), Z, problem)
+            return self._own_sites(white, problem)
+
+    # ---- earlier rows on new points, without data ----
+
+    def _projected_row_at(
+        self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem
+    ) -> tuple[lb.Points, lb.Absorbed]:
+        with self.epsilon.substituted(epsilon):
+            conditioned = self.gp.condition(problem.stack)
+            Z = self._moved(offsets, problem)
+            points = lb.whiten(self.gp, problem.stack, conditioned, Z, problem.nugget)
+            return points, self._see_rows(conditioned, points, problem)
+
+    def _fold_and_gradient(
+        self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What is lost, in nats, when the absorbed rows are carried by the new points."""
+        with tf.GradientTape() as tape:
+            tape.watch(offsets)
+            _, absorbed = self._projected_row_at(epsilon, offsets, problem)
+            c = lb.point_posterior(self.gp, *lb.information(self.gp, None, None, absorbed))
+            loss = c.kl - lb.expected_log_rows(self.gp, absorbed, c)
+        return loss, tape.gradient(loss, offsets)
 
     def _features_at(
         self, epsilon: tf.Tensor, stack: Stack, X: tf.Tensor

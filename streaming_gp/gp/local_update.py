@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp import expfam
+from streaming_gp import expfam, pvi
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import FLOAT
-from streaming_gp.gp.factor import PseudoObservations
+from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.hyperparameters import Bounds
 from streaming_gp.gp.local_functions import LocalFunctions, Problem
 from streaming_gp.gp.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.process import Process
+from streaming_gp.gp.pseudo_points import greedy_variance
 from streaming_gp.gp.sites import Sites
 
 NUGGET = 1e-6
 """Variance of the pseudo-points' white noise, relative to their mean cavity variance."""
 NUGGET_ATTEMPTS = 4
+
+Data = tuple[np.ndarray, np.ndarray]
+R = TypeVar("R")
 
 
 class FitReport(NamedTuple):
@@ -33,6 +40,17 @@ class FitReport(NamedTuple):
     iterations: int
     nugget: float
     clipped_sites: int
+
+
+class _Solution(NamedTuple):
+    """An optimum of the local free energy; ε is its point estimate [E]."""
+
+    problem: Problem
+    variables: np.ndarray
+    sites: Sites
+    hyperparameters: expfam.Gaussian | None
+    epsilon: np.ndarray
+    report: FitReport
 
 
 class LocalUpdate:
@@ -51,90 +69,259 @@ class LocalUpdate:
         self.hyperparameters = functions.hyperparameters
 
     def fit(
-        self, cavity: Process, data: tuple[np.ndarray, np.ndarray], seed: int, report: Report
+        self,
+        cavity: Process,
+        data: Data,
+        seed: int,
+        report: Report,
+        at: PseudoObservations | None = None,
+        hold: bool = False,
     ) -> tuple[Process, FitReport]:
-        """Maximise the local free energy of ``data`` under ``cavity``.
+        """Maximise the local free energy of ``data`` under ``cavity``, on points of their own.
 
         :param data: X [N, D] and Y [N, P], validated.
         :param seed: of the common random numbers over ε.
         :param report: called with (iteration, free energy) as the fit goes on.
+        :param at: where the points start, if the batch has had some before.
+        :param hold: whether they stay there.
         :returns: the new posterior and what was done.
         :raises NumericalError: if the bound stays non-finite however large the nugget.
         """
-        problem = self._problem(cavity, data, seed)
-        for _ in range(NUGGET_ATTEMPTS - 1):
-            try:
-                return self._fit(cavity, problem, report)
-            except NumericalError as error:
-                problem = problem._replace(nugget=10.0 * problem.nugget)
-                warnings.warn(
-                    f"{error}; trying again with nugget {float(problem.nugget):.1e}", stacklevel=2
-                )
-        return self._fit(cavity, problem, report)
+        problem = self._problem(cavity, data, seed, at)
+
+        def attempt(problem: Problem) -> tuple[Process, FitReport]:
+            solution = self._solve(problem, cavity, report, hold)
+            return self._posterior(cavity, cavity, solution), solution.report
+
+        return _persistently(attempt, problem)
+
+    def fit_shared(
+        self,
+        ledger: pvi.Ledger[Process],
+        batch_id: str,
+        data: Data,
+        seed: int,
+        report: Report,
+        at: PseudoObservations | None = None,
+    ) -> tuple[pvi.Ledger[Process], Process, FitReport]:
+        """Fit ``data`` and all other rows on one set of points (PVI 2018, appendix C.3).
+
+        The other rows enter the bound as observations ``s ≈ Rᵀf(Z_a)``, and what they were worth
+        under the prior is taken off again, so that the free energy is that of this batch.
+
+        :param batch_id: whose data these are.
+        :param at: the points to stay on, if they are not to move.
+        :returns: the ledger carried over to the new points, the new posterior, and what was done.
+        """
+        old = ledger.cavity(batch_id)
+        problem = self._problem(Process((), old.hyperparameters), data, seed, at, old.compact.rows)
+
+        def attempt(problem: Problem) -> tuple[pvi.Ledger[Process], Process, FitReport]:
+            solution = self._solve(problem, old, report, hold=False)
+            offsets = self._offsets(solution.variables, problem)
+            moved = self.carried_over(ledger, solution.epsilon, offsets, problem)
+            q = self._posterior(moved.cavity(batch_id), old, solution)
+            return moved, q, solution.report
+
+        return _persistently(attempt, problem)
+
+    # ---- earlier rows on fewer points ----
+
+    def fold(
+        self, kept: Process, factor: PseudoPointFactor, number: int, epsilon: np.ndarray
+    ) -> tuple[PseudoPointFactor, float]:
+        """Carry ``factor`` over to at most ``number`` points, as the bound at ε loses least.
+
+        :param kept: process conditioned on all other rows.
+        :returns: the new factor, and the nats lost.
+        """
+        absorbed = Process(factor.rows).compact.rows
+        Z = np.concatenate([row.Z for row in absorbed])
+        problem = self._empty_problem(Z.shape[1])._replace(
+            stack=self.gp.stack(kept.compact.rows, Z.shape[1]),
+            absorbed=self.gp.stack(absorbed, Z.shape[1]),
+        )
+        problem = self._with_points(problem, epsilon, Z, number)
+        ledger = pvi.Ledger(Process(), {"": PseudoPointFactor(absorbed, None, factor.log_scale)})
+
+        def attempt(problem: Problem) -> tuple[PseudoPointFactor, float]:
+            offsets, loss = self._best_offsets(epsilon, problem)
+            carried = self.carried_over(ledger, epsilon, offsets, problem).factors[""]
+            compact = Process(carried.rows, None, carried.log_scale).compact
+            return replace(factor, rows=compact.rows, log_scale=compact.log_scale), loss
+
+        return _persistently(attempt, problem)
+
+    def _best_offsets(self, epsilon: np.ndarray, problem: Problem) -> tuple[np.ndarray, float]:
+        """Where few points lose least, from the start that :meth:`choose` gave."""
+
+        def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, gradient = self.functions.fold_objective(epsilon, point, problem)
+            return float(loss), gradient.numpy()
+
+        start = np.zeros(int(tf.size(problem.Z_start)))
+        steps = self.optimiser.fold_iterations if self.pseudo_points.moves else 0
+        if steps == 0:
+            return start, loss_and_gradient(start)[0]
+        bounds: list[Bounds] = [(None, None)] * start.size
+        method = self.optimiser.method
+        offsets, _ = minimise(loss_and_gradient, start, bounds, method, steps, lambda *_: None)
+        return offsets, loss_and_gradient(offsets)[0]
+
+    def carried_over(
+        self,
+        ledger: pvi.Ledger[Process],
+        epsilon: np.ndarray,
+        offsets: np.ndarray,
+        problem: Problem,
+    ) -> pvi.Ledger[Process]:
+        """Every factor as its projection on the problem's points: ``exp E[log t(a) | b]``."""
+        moved = {
+            name: self._projected(factor, epsilon, offsets, problem)
+            for name, factor in ledger.factors.items()
+        }
+        return pvi.Ledger(ledger.prior, moved)
+
+    def _projected(
+        self, factor: PseudoPointFactor, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem
+    ) -> PseudoPointFactor:
+        if float(problem.tie) == float(problem.nugget) > 0.0:
+            return factor  # the points are the same variables
+        G, C = self.gp.num_groups, self.gp.num_latent // self.gp.num_groups
+        mine = problem._replace(absorbed=self.gp.stack(factor.rows, problem.Z_start.shape[1]))
+        points, seen = self.functions.projected_row(epsilon, offsets, mine)
+        design = np.swapaxes(seen.design.numpy(), -1, -2)
+        nugget = float(problem.nugget)
+        row = lb.row_on_points(points, design, seen.residual.numpy(), G, nugget)
+        if not np.isfinite(row.root).all():
+            raise NumericalError("the covariance of the pseudo-points is not positive")
+        left = C * (np.sum(seen.prior_trace) - np.sum(design**2))
+        return replace(factor, rows=(row,), log_scale=factor.log_scale - 0.5 * float(left))
 
     # ---- what is given ----
 
-    def _problem(self, cavity: Process, data: tuple[np.ndarray, np.ndarray], seed: int) -> Problem:
+    def _empty_problem(self, input_dim: int) -> Problem:
+        """No data, no earlier rows: a place to start from."""
+        E, empty = self.epsilon.size, self.gp.stack((), input_dim)
+        point = tf.zeros([1, input_dim], FLOAT)
+        return Problem(
+            X=point,
+            Y=tf.zeros([1, self.functions.output_dim], FLOAT),
+            stack=empty,
+            location=tf.zeros([E], FLOAT),
+            scale=tf.zeros([E, E], FLOAT),
+            noise=tf.constant(self.hyperparameters.noise(E, 0), FLOAT),
+            Z_start=point,
+            Z_unit=tf.ones([input_dim], FLOAT),
+            nugget=tf.zeros([], FLOAT),
+            absorbed=empty,
+            tie=tf.zeros([], FLOAT),
+        )
+
+    def _problem(
+        self,
+        cavity: Process,
+        data: Data,
+        seed: int,
+        at: PseudoObservations | None,
+        absorbed: tuple[PseudoObservations, ...] = (),
+    ) -> Problem:
         X, Y = (tf.constant(array, FLOAT) for array in data)
-        stack = self.gp.stack(cavity.rows, X.shape[1])
+        input_dim = X.shape[1]
         location, scale = self.hyperparameters.location_scale(cavity.hyperparameters, self.epsilon)
-        V, variance = self.functions.features(location, stack, X)
-        if not np.isfinite(variance).all():
-            raise NumericalError("the cavity covariance at the batch is not finite")
-        spread = np.std(data[0], axis=0)
-        problem = Problem(
+        problem = self._empty_problem(input_dim)._replace(
             X=X,
             Y=Y,
-            stack=stack,
+            stack=self.gp.stack(cavity.compact.rows, input_dim),
+            absorbed=self.gp.stack(absorbed, input_dim),
             location=tf.constant(location, FLOAT),
             scale=tf.constant(scale, FLOAT),
             noise=tf.constant(self.hyperparameters.noise(self.epsilon.size, seed), FLOAT),
-            Z_start=X[:1],
-            Z_unit=tf.constant(np.where(spread > 0.0, spread, 1.0), FLOAT),
+        )
+        if at is not None and at.nugget > 0.0:
+            nugget = tf.constant(at.nugget, FLOAT)
+            unit = tf.constant(_spread(data[0]), FLOAT)
+            tie = nugget if absorbed else tf.zeros_like(nugget)
+            Z = tf.constant(at.Z, FLOAT)
+            return problem._replace(Z_start=Z, Z_unit=unit, nugget=nugget, tie=tie)
+        candidates = np.concatenate([*(row.Z for row in absorbed), data[0]])
+        return self._with_points(problem, location, candidates, None)
+
+    def _with_points(
+        self, problem: Problem, epsilon: np.ndarray, candidates: np.ndarray, number: int | None
+    ) -> Problem:
+        """The problem with points that start at some of the candidates [N, D].
+
+        :param number: how many; by default as the strategy says.
+        """
+        inputs = tf.constant(candidates, FLOAT)
+        V, variance = self.functions.features(epsilon, problem.stack, inputs)
+        if not np.isfinite(variance).all():
+            raise NumericalError("the cavity covariance at the batch is not finite")
+        problem = problem._replace(
+            Z_unit=tf.constant(_spread(candidates), FLOAT),
             nugget=tf.constant(NUGGET * np.mean(variance), FLOAT),
         )
-        chosen = self.pseudo_points.choose(
-            variance.numpy(),
-            lambda index: self.functions.column(location, X, V, index).numpy(),
-            lambda: self._site_weights(problem),
-        )
-        return problem._replace(Z_start=tf.gather(X, chosen))
+
+        def column(index: int) -> np.ndarray:
+            return self.functions.column(epsilon, inputs, V, index).numpy()
+
+        if number is None:
+            chosen = self.pseudo_points.choose(
+                variance.numpy(), column, lambda: self._site_weights(problem)
+            )
+        else:
+            chosen = greedy_variance(variance.numpy(), column, number, lambda _: False)
+        return problem._replace(Z_start=tf.gather(inputs, chosen))
 
     def _site_weights(self, problem: Problem) -> np.ndarray:
         """Site precisions [N] at the cavity, summed over latent functions."""
-        sites = self._initial_sites(problem)
+        problem = problem._replace(Z_start=problem.X[:1])
+        variables = self._initial_variables(problem)
+        sites = self._initial_sites(variables, problem)
         if not self.functions.conjugate:
-            sites = self.functions.new_sites(self._initial_variables(problem), problem, sites)
+            sites = self.functions.new_sites(variables, problem, sites)
         return np.maximum(sites.precision.numpy(), 0.0).sum(axis=1)
 
     def _initial_variables(self, problem: Problem) -> np.ndarray:
         moved = int(tf.size(problem.Z_start)) if self.pseudo_points.moves else 0
-        has_seen_data = bool(np.any(problem.stack.root))
+        has_seen_data = bool(np.any(problem.stack.root) or np.any(problem.absorbed.root))
         epsilon = self.hyperparameters.initial(self.epsilon.size, has_seen_data)
         return np.concatenate([np.zeros(moved), epsilon])
 
-    def _initial_sites(self, problem: Problem) -> Sites:
+    def _initial_sites(self, variables: np.ndarray, problem: Problem) -> Sites:
         if self.functions.conjugate:
-            return self.functions.exact_sites(problem.location, problem.X, problem.Y)
+            return self.functions.exact_sites(problem.location, variables, problem)
         zeros = tf.zeros([problem.X.shape[0], self.gp.num_latent], FLOAT)
         return site_rules.clipped(Sites(zeros, zeros))
 
     # ---- the fit ----
 
-    def _fit(self, cavity: Process, problem: Problem, report: Report) -> tuple[Process, FitReport]:
-        """Site steps and optimiser runs in turn; exact sites need one run only."""
-        variables, sites = self._initial_variables(problem), self._initial_sites(problem)
+    def _solve(self, problem: Problem, old: Process, report: Report, hold: bool) -> _Solution:
+        """Site steps and optimiser runs in turn; exact sites need one run only.
+
+        :param old: prior times all other factors.
+        :param hold: whether the points stay where they are.
+        """
+        variables = self._initial_variables(problem)
+        sites = self._initial_sites(variables, problem)
         rounds = 1 if self.functions.conjugate else self.optimiser.rounds
         iterations = 0
         for _ in range(rounds):
             sites, _ = self._refreshed(variables, problem, sites)
             onward = partial(_report_from, report, iterations)
-            variables, steps = self._optimised(variables, problem, sites, rounds, onward)
+            variables, steps = self._optimised(variables, problem, sites, rounds, onward, hold)
             iterations += steps
         sites, clipped = self._refreshed(variables, problem, sites)
         free_energy = -float(self.functions.objective(variables, problem, sites)[0])
-        q, epsilon = self._posterior(cavity, variables, problem, sites, free_energy)
-        return q, FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
+        q, epsilon = self._hyperparameters(variables, problem)
+        if self.hyperparameters.remembers:
+            free_energy -= self._log_normaliser(epsilon, Process(old.rows))
+        if self.functions.conjugate:
+            sites = self.functions.exact_sites(epsilon, variables, problem)
+        nugget = float(problem.nugget)
+        found = FitReport(epsilon, free_energy, iterations, nugget, clipped)
+        return _Solution(problem, variables, sites, q, epsilon, found)
 
     def _refreshed(
         self, variables: np.ndarray, problem: Problem, sites: Sites
@@ -157,22 +344,29 @@ class LocalUpdate:
         return sites, clipped
 
     def _optimised(
-        self, variables: np.ndarray, problem: Problem, sites: Sites, rounds: int, report: Report
+        self,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        rounds: int,
+        report: Report,
+        hold: bool,
     ) -> tuple[np.ndarray, int]:
         """One of ``rounds`` optimiser runs, with the sites held: variables and iterations."""
-        if variables.size == 0:
+        of_epsilon = self.hyperparameters.bounds(self.epsilon)
+        num_offsets = variables.size - len(of_epsilon)
+        if len(of_epsilon) == 0 and (hold or num_offsets == 0):
             return variables, 0
 
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
             loss, gradient = self.functions.objective(point, problem, sites)
             return float(loss), gradient.numpy()
 
-        of_epsilon = self.hyperparameters.bounds(self.epsilon)
-        free = variables.size - len(of_epsilon)
+        of_offsets: list[Bounds] = [(0.0, 0.0) if hold else (None, None)] * num_offsets
         return minimise(
             loss_and_gradient,
             variables,
-            [(None, None)] * free + of_epsilon,
+            of_offsets + of_epsilon,
             self.optimiser.method,
             max(1, self.optimiser.max_iterations // rounds),
             report,
@@ -180,27 +374,29 @@ class LocalUpdate:
 
     # ---- what comes out ----
 
-    def _posterior(
-        self,
-        cavity: Process,
-        variables: np.ndarray,
-        problem: Problem,
-        sites: Sites,
-        free_energy: float,
-    ) -> tuple[Process, np.ndarray]:
-        """Cavity times the new factor, whose constant makes log normalisers add up to F."""
-        q_epsilon, epsilon = self._hyperparameters(variables, problem)
-        if self.functions.conjugate:
-            sites = self.functions.exact_sites(epsilon, problem.X, problem.Y)
-        rows = (*cavity.rows, self._row(epsilon, variables, problem, sites))
-        before, after = (
-            float(self.functions.log_normaliser(epsilon, stack))
-            for stack in (problem.stack, self.gp.stack(rows, problem.X.shape[1]))
-        )
+    def _offsets(self, variables: np.ndarray, problem: Problem) -> np.ndarray:
+        """Offsets of the points from their start, zeros where they do not move."""
+        size = int(tf.size(problem.Z_start))
+        return variables[:size] if self.pseudo_points.moves else np.zeros(size)
+
+    def _posterior(self, cavity: Process, old: Process, solution: _Solution) -> Process:
+        """Cavity times the new factor, whose constant makes log normalisers add up to F.
+
+        :param old: the cavity before its rows were carried over to the new points, if they were.
+        """
+        rows = (*cavity.rows, self._row(solution))
+        after = self._log_normaliser(solution.epsilon, Process(rows))
         if not np.isfinite(after):
             raise NumericalError("the covariance of the pseudo-observations is not positive")
-        log_scale = cavity.log_scale + free_energy - (after - before)
-        return Process(rows, q_epsilon, log_scale), epsilon
+        before = old.log_scale + self._log_normaliser(solution.epsilon, Process(old.rows))
+        log_scale = before + solution.report.free_energy - after
+        return Process(rows, solution.hyperparameters, log_scale)
+
+    def _log_normaliser(self, epsilon: np.ndarray, process: Process) -> float:
+        """Of the rows of ``process`` and its own scale, at ε."""
+        compact = process.compact
+        stack = self.gp.stack(compact.rows, self.functions.input_dim)
+        return compact.log_scale + float(self.functions.log_normaliser(epsilon, stack))
 
     def _hyperparameters(
         self, variables: np.ndarray, problem: Problem
@@ -215,16 +411,33 @@ class LocalUpdate:
         draws = self.hyperparameters.draw(rest, problem.location, problem.scale, problem.noise)
         return None, draws[0].numpy()
 
-    def _row(
-        self, epsilon: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
-    ) -> PseudoObservations:
+    def _row(self, solution: _Solution) -> PseudoObservations:
+        problem, sites = solution.problem, solution.sites
         if self.pseudo_points.exact:
             return lb.exact_row(problem.X.numpy(), sites, self.gp.num_groups)
-        Z, white = self.functions.whitened(epsilon, variables, problem)
-        if not (np.isfinite(white.A).all() and np.isfinite(white.mean_b).all()):
+        points, white = self.functions.view(solution.epsilon, solution.variables, problem)
+        if not (np.isfinite(white.A).all() and np.isfinite(points.mean).all()):
             raise NumericalError("the cavity covariance at the pseudo-points is not positive")
-        nugget = float(problem.nugget)
-        return lb.sparse_row(Z.numpy(), white, sites, self.gp.num_groups, nugget)
+        return lb.sparse_row(points, white, sites, self.gp.num_groups, float(problem.nugget))
+
+
+def _persistently(attempt: Callable[[Problem], R], problem: Problem) -> R:
+    """Try again with a larger nugget, a few times, where a covariance is not positive."""
+    for _ in range(NUGGET_ATTEMPTS - 1):
+        try:
+            return attempt(problem)
+        except NumericalError as error:
+            problem = problem._replace(nugget=10.0 * problem.nugget)
+            warnings.warn(
+                f"{error}; trying again with nugget {float(problem.nugget):.1e}", stacklevel=3
+            )
+    return attempt(problem)
+
+
+def _spread(X: np.ndarray) -> np.ndarray:
+    """Standard deviation of each input [D]; 1 where it is constant."""
+    spread = np.std(X, axis=0)
+    return np.where(spread > 0.0, spread, 1.0)
 
 
 def _report_from(report: Report, start: int, iteration: int, free_energy: float) -> None:

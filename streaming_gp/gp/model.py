@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,28 @@ from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
 from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import passes
 from streaming_gp.gp import predictor as pr
 from streaming_gp.gp.covariances import latent_kernels
 from streaming_gp.gp.factor import PseudoPointFactor
 from streaming_gp.gp.hyperparameters import (
     HyperparameterStrategy,
+    PointHyperparameters,
     VariationalHyperparameters,
 )
 from streaming_gp.gp.local_functions import LocalFunctions
-from streaming_gp.gp.local_update import LocalUpdate
+from streaming_gp.gp.local_update import FitReport, LocalUpdate
 from streaming_gp.gp.noise import standard_noise
 from streaming_gp.gp.optimiser import Callback, LocalOptimiser, Progress, Report
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, Process
-from streaming_gp.gp.pseudo_points import PrivatePseudoPoints
+from streaming_gp.gp.pseudo_points import (
+    PrivatePseudoPoints,
+    PseudoPointStrategy,
+    is_positive_integer,
+)
 from streaming_gp.gp.sites import is_conjugate
-from streaming_gp.gp.validation import as_data, as_matrix
+from streaming_gp.gp.validation import as_data, as_matrix, check_alpha
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,14 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param kernel: any GPflow kernel with independent latent functions.
     :param likelihood: any GPflow likelihood.
     :param mean_function: any GPflow mean function; zero by default.
-    :param pseudo_points: how many points a batch gets and where.
+    :param pseudo_points: how many points a batch gets and where, and what becomes of earlier ones.
     :param hyperparameters: what is learned about kernel, mean function and likelihood parameters.
     :param num_latent_gps: latent functions; by default what kernel, likelihood and first batch say.
     :param optimiser: how the local free energy is maximised.
     :param num_prediction_samples: values of ε over which predictions are averaged; even.
     :param seed: of all random numbers.
+    :param alpha: of power EP, in [0, 1], for Gaussian noise; 0, the default, is the variational
+        bound (Bui, Yan & Turner 2017).
     """
 
     def __init__(
@@ -91,14 +99,16 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         kernel: gpflow.kernels.Kernel,
         likelihood: gpflow.likelihoods.Likelihood,
         mean_function: gpflow.functions.Function | None = None,
-        pseudo_points: PrivatePseudoPoints | None = None,
+        pseudo_points: PseudoPointStrategy | None = None,
         hyperparameters: HyperparameterStrategy | None = None,
         num_latent_gps: int | None = None,
         optimiser: LocalOptimiser | None = None,
         num_prediction_samples: int = 16,
         seed: int = 0,
+        alpha: float = 0.0,
     ) -> None:
         latent_kernels(kernel)
+        check_alpha(alpha, likelihood)
         known = num_latent_gps or getattr(kernel, "num_latent_gps", None) or likelihood.latent_dim
         if num_prediction_samples < 2 or num_prediction_samples % 2:
             raise InvalidDataError(
@@ -110,6 +120,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         self.optimiser = optimiser or LocalOptimiser()
         self.num_prediction_samples = num_prediction_samples
         self.seed = seed
+        self.alpha = alpha
         self._wanted_latent_gps = num_latent_gps
         self._num_updates = 0
         self._dims: tuple[int | None, int | None] = (None, None)
@@ -139,47 +150,158 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return self._ledger.posterior.hyperparameters
 
     def update(
-        self,
-        data: tuple[Any, Any],
-        callback: Callback | None = None,
+        self, data: tuple[Any, Any], callback: Callback | None = None, batch_id: str | None = None
     ) -> UpdateInfo:
         """Learn from one batch. If anything raises, the model is exactly as it was.
 
         :param data: X [N, D] and Y [N, P], NumPy arrays or tensors of any real dtype.
         :param callback: called with a :class:`Progress` after every optimiser iteration.
+        :param batch_id: name of the batch's factor; by default ``"batch-0"`` and so on.
         :returns: what was done.
         :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
-            outside the likelihood's support.
+            outside the likelihood's support, or its name is taken.
         :raises NumericalError: if a covariance stays indefinite.
         """
+        batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
+        if batch_id in self.factors or batch_id == passes.FOLDED:
+            raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
+        return self._visit(batch_id, data, callback, 1.0)
+
+    def revisit(
+        self,
+        batch_id: str,
+        data: tuple[Any, Any],
+        callback: Callback | None = None,
+        damping: float = 1.0,
+    ) -> UpdateInfo:
+        """A further pass over a kept batch: its factor is fitted anew under its present cavity.
+
+        Its pseudo-points start where they are; with ``damping`` below 1 they stay there.
+
+        :param batch_id: key of its factor.
+        :param data: the same data again, X [N, D] and Y [N, P].
+        :param damping: ρ in (0, 1]: the new factor is ``t_old^(1−ρ) t_new^ρ``.
+        :returns: what was done.
+        :raises InvalidDataError: as :meth:`update`, or if there is no such factor.
+        :raises ImproperError: if q(ε) without this batch is no distribution.
+        """
+        self._require_factors([batch_id])
+        return self._visit(batch_id, data, callback, damping)
+
+    def synchronous_round(
+        self, shards: Mapping[str, tuple[Any, Any]], damping: float | None = None
+    ) -> dict[str, UpdateInfo]:
+        """Every shard refines its factor under the present ledger; then all are replaced at once.
+
+        Shards that are new to the ledger get a factor. Private pseudo-points stay where the first
+        round put them, and hyperparameters must not be a point, as clients would differ in it.
+
+        :param shards: ``{batch_id: (X, Y)}``.
+        :param damping: ρ in (0, 1], by default one over the number of shards.
+        :raises InvalidDataError: as :meth:`update`.
+        """
+        if self.pseudo_points.absorbs or isinstance(self.hyperparameters, PointHyperparameters):
+            raise InvalidDataError(
+                "synchronous rounds need private pseudo-points and fixed or variational "
+                f"hyperparameters, got {self.pseudo_points} and {self.hyperparameters}"
+            )
+        rho = 1.0 / len(shards) if damping is None else damping
+        checked = {
+            name: as_data(data, self.likelihood, *self._dims) for name, data in shards.items()
+        }
+        _, (X, Y) = next(iter(checked.items()))
+        machinery = self._prepare(X.shape[1], Y.shape[1])
+        visits = {
+            name: passes.Visit(name, data, self._next_seed(), lambda *_: None, rho)
+            for name, data in checked.items()
+        }
+        ledger, reports = passes.synchronous_round(machinery.update, self._ledger, visits)
+        epsilon = self._point_estimate(ledger, machinery.epsilon)
+        self._commit(machinery, ledger, epsilon, new_batches=len(set(shards) - set(self.factors)))
+        return {name: _info(name, reports[name], ledger, 0.0) for name in shards}
+
+    def remove(self, batch_id: str) -> None:
+        """Forget a batch: divide its factor out.
+
+        At fixed hyperparameters, and where no later batch was fitted under this factor, the model
+        is exactly the one that never saw the batch. Later factors keep what they learned under it;
+        :meth:`revisit` them to be rid of that too.
+
+        :raises InvalidDataError: if there is no such factor.
+        :raises ImproperError: if q(ε) without it is no distribution.
+        """
+        self._require_factors([batch_id])
+        machinery = self._prepared()
+        ledger = self._ledger.without(batch_id)
+        self._commit(machinery, ledger, self._point_estimate(ledger, machinery.epsilon))
+
+    def compress(self, number: int) -> float:
+        """Carry all factors over to one on at most ``number`` points; q(ε) stays as it is.
+
+        :param number: M, at least 1.
+        :returns: the nats by which the log evidence estimate falls.
+        :raises InvalidDataError: if ``number`` is not a positive integer.
+        """
+        if not is_positive_integer(number):
+            raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
+        if self.posterior_process.num_pseudo_points <= number:
+            return 0.0
+        machinery = self._prepared()
+        epsilon = self._point_estimate(self._ledger, machinery.epsilon)
+        names = list(self.factors)
+        ledger, loss = passes.folded(machinery.update, self._ledger, names, number, epsilon)
+        self._commit(machinery, ledger, epsilon)
+        return loss
+
+    def _visit(
+        self, batch_id: str, data: tuple[Any, Any], callback: Callback | None, damping: float
+    ) -> UpdateInfo:
         start = time.perf_counter()
         X, Y = as_data(data, self.likelihood, *self._dims)
         machinery = self._prepare(X.shape[1], Y.shape[1])
-        batch_id = f"batch-{self._num_updates}"
+        report = _reporter(callback, batch_id, self.optimiser.max_iterations)
+        visit = passes.Visit(batch_id, (X, Y), self._next_seed(), report, damping)
+        is_new = batch_id not in self.factors
+        ledger, epsilon = self._ledger, self._point_estimate(self._ledger, machinery.epsilon)
+        if is_new:
+            ledger = passes.with_room(machinery.update, ledger, epsilon)
+        ledger, found = passes.client_pass(machinery.update, ledger, visit)
+        ledger = passes.tidied(machinery.update, ledger)
+        self._commit(machinery, ledger, found.epsilon, new_batches=int(is_new))
+        return _info(batch_id, found, ledger, time.perf_counter() - start)
 
-        def fit(cavity: Process) -> tuple[Process, Any]:
-            report = _reporter(callback, batch_id, self.optimiser.max_iterations)
-            return machinery.update.fit(cavity, (X, Y), self._next_seed(), report)
+    def _require_factors(self, names: Iterable[str]) -> None:
+        missing = [name for name in names if name not in self.factors]
+        if missing:
+            raise InvalidDataError(
+                f"no factor {missing[0]!r} in the ledger: it has {list(self.factors)} "
+                f"(batches under {passes.FOLDED!r} are kept together, not one by one)"
+            )
 
-        result = pvi.client_pass(self._ledger, batch_id, fit)
-        fitted = result.report
-        self._commit(machinery, result.ledger, fitted.epsilon)
-        return UpdateInfo(
-            batch_id=batch_id,
-            free_energy=fitted.free_energy,
-            num_pseudo_points=len(result.ledger.factors[batch_id].Z),
-            iterations=fitted.iterations,
-            seconds=time.perf_counter() - start,
-            nugget=fitted.nugget,
-            clipped_sites=fitted.clipped_sites,
-        )
+    def _prepared(self) -> _Machinery:
+        """The compiled functions of a model that has seen data."""
+        input_dim, output_dim = self._dims
+        assert input_dim is not None
+        assert output_dim is not None
+        return self._prepare(input_dim, output_dim)
 
-    def _commit(self, machinery: _Machinery, ledger: pvi.Ledger[Process], epsilon: Any) -> None:
+    def _point_estimate(self, ledger: pvi.Ledger[Process], epsilon: ParameterVector) -> np.ndarray:
+        """Mean of q(ε), or the point that the parameters hold."""
+        q = ledger.posterior.hyperparameters
+        return epsilon.value() if q is None else np.asarray(q.mean)
+
+    def _commit(
+        self,
+        machinery: _Machinery,
+        ledger: pvi.Ledger[Process],
+        epsilon: Any,
+        new_batches: int = 0,
+    ) -> None:
         machinery.epsilon.assign(epsilon)
         self._machinery, self._dims = machinery, machinery.dims
         self.num_latent_gps = machinery.gp.num_latent
         self._ledger = ledger
-        self._num_updates += 1
+        self._num_updates += new_batches
 
     def _next_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self._num_updates]).generate_state(1)[0])
@@ -225,7 +347,13 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
         predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, dims)
         functions = LocalFunctions(
-            gp, self.likelihood, epsilon, self.pseudo_points, self.hyperparameters, dims
+            gp,
+            self.likelihood,
+            epsilon,
+            self.pseudo_points,
+            self.hyperparameters,
+            self.alpha,
+            dims,
         )
         update = LocalUpdate(functions, self.optimiser)
         return _Machinery(gp, epsilon, predictor, update, dims)
@@ -370,7 +498,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         process = self._ledger.posterior
         if self._machinery is None:
             return tf.zeros([], tf.float64)
-        machinery = self._machinery
+        machinery, process = self._machinery, process.compact
         stack = machinery.gp.stack(process.rows, machinery.dims[0])
         conditioned = machinery.gp.condition(stack)
         return machinery.gp.log_normaliser(conditioned) + process.log_scale
@@ -392,6 +520,21 @@ class _Modules(gpflow.Module):
         self.kernel = kernel
         self.mean_function = mean_function
         self.likelihood = likelihood
+
+
+def _info(
+    batch_id: str, found: FitReport, ledger: pvi.Ledger[Process], seconds: float
+) -> UpdateInfo:
+    factor = ledger.factors.get(batch_id)
+    return UpdateInfo(
+        batch_id=batch_id,
+        free_energy=found.free_energy,
+        num_pseudo_points=0 if factor is None else len(factor.Z),
+        iterations=found.iterations,
+        seconds=seconds,
+        nugget=found.nugget,
+        clipped_sites=found.clipped_sites,
+    )
 
 
 def _scaled_noise(variances: tf.Tensor, noise: tf.Tensor, full_cov: bool) -> tf.Tensor:

@@ -125,7 +125,7 @@ class Predictor:
         token += draws.tobytes()
         if self._held is not None and self._held.process is process and self._held.token == token:
             return
-        stack = self.gp.stack(process.rows, self.input_dim)
+        stack = self.gp.stack(process.compact.rows, self.input_dim)
         conditioned = self._condition(draws, stack)
         if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
             raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")

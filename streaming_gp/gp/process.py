@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp.compiled import spec
-from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor, without_twins
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 
 
@@ -43,8 +44,14 @@ class Process:
 
     @property
     def num_pseudo_points(self) -> int:
-        """Pseudo-points of all rows together."""
-        return sum(len(row.Z) for row in self.rows)
+        """Pseudo-points of all rows together, shared ones counted once."""
+        return sum(len(row.Z) for row in self.compact.rows)
+
+    @cached_property
+    def compact(self) -> Process:
+        """The same process with one row for each set of points, for computing with."""
+        rows, constant = without_twins(self.rows)
+        return Process(rows, self.hyperparameters, self.log_scale + constant)
 
     def times(self, factors: Iterable[PseudoPointFactor]) -> Process:
         """This process conditioned on the factors' rows as well.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -12,6 +12,37 @@ from streaming_gp.errors import InvalidDataError
 
 Column = Callable[[int], np.ndarray]
 """Cavity covariance [N] between all inputs and input number i."""
+
+
+class PseudoPointStrategy(Protocol):
+    """Which points carry a batch's factor, and what becomes of earlier ones."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether every input carries a pseudo-point."""
+        ...
+
+    @property
+    def moves(self) -> bool:
+        """Whether locations are optimised."""
+        ...
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether the new points take over what the earlier ones know."""
+        ...
+
+    def choose(
+        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """Indices [M] of the candidates at which the points start.
+
+        :param variance: cavity variances of f at the candidates [N].
+        :param column: cavity covariances with one candidate.
+        :param site_weights: gives the site precisions of the data [N], in inverse squared units
+            of f; asked for ``"auto"`` only, as they cost an evaluation.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,19 +54,22 @@ class PrivatePseudoPoints:
     :param optimise_locations: whether the locations are optimised together with the rest.
     :param tolerance: for ``"auto"``: nats for each datum that may be left ungained.
     :param max_number: for ``"auto"``: never more points than this in one batch.
+    :param budget: most points that all batches may hold together; where a batch would exceed it,
+        earlier rows are first carried over to fewer points (maths page, "shared points"), so that
+        an endless stream costs what its budget does.
     """
 
     number: int | Literal["all", "auto"]
     optimise_locations: bool = True
     tolerance: float = 0.01
     max_number: int = 100
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.number, str):
             valid = self.number in ("all", "auto")
         else:
-            valid = isinstance(self.number, (int, np.integer)) and not isinstance(self.number, bool)
-            valid = valid and self.number > 0
+            valid = is_positive_integer(self.number)
         if not valid:
             raise InvalidDataError(
                 f"number of pseudo-points must be a positive integer, 'all' or 'auto', "
@@ -43,6 +77,16 @@ class PrivatePseudoPoints:
             )
         if not (self.tolerance > 0.0 and self.max_number > 0):
             raise InvalidDataError("tolerance and max_number must be positive")
+        if self.budget is not None and (self.exact or self.budget < 2 * self.largest_batch):
+            raise InvalidDataError(
+                f"a budget must hold at least twice a batch's pseudo-points, got {self.budget} "
+                f"for batches of {self.number!r}"
+            )
+
+    @property
+    def largest_batch(self) -> int:
+        """Most points that one batch can get, unless every input has one."""
+        return self.max_number if self.number == "auto" else int(self.number)
 
     @property
     def exact(self) -> bool:
@@ -54,16 +98,13 @@ class PrivatePseudoPoints:
         """Whether locations are optimised."""
         return self.optimise_locations and not self.exact
 
+    @property
+    def absorbs(self) -> bool:
+        return False
+
     def choose(
         self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
     ) -> np.ndarray:
-        """Indices [M] of the inputs at which the points start.
-
-        :param variance: cavity variances of f at the inputs [N].
-        :param column: cavity covariances with one input.
-        :param site_weights: gives the site precisions of the data [N], in inverse squared units
-            of f; asked for ``"auto"`` only, as they cost an evaluation.
-        """
         if self.exact:
             return np.arange(len(variance))
         if self.number != "auto":
@@ -75,6 +116,55 @@ class PrivatePseudoPoints:
             return remaining_gain(residual, weight) <= self.tolerance * len(residual)
 
         return greedy_variance(variance, column, self.max_number, gained_enough)
+
+
+@dataclass(frozen=True)
+class SharedPseudoPoints:
+    """All batches share one set of points (Bui et al. 2017a; PVI 2018, appendices C.1 and C.3).
+
+    Each update starts from the M candidates, old points and new inputs, of greatest conditional
+    variance, moves them, and carries earlier factors over to them.
+
+    :param number: M.
+    :param optimise_locations: whether they move with every batch; otherwise the first batch
+        decides where they stay, and no factor is ever carried over.
+    :param kept_batches: the newest batches whose factors are kept apart, so that they can be
+        revisited or removed; older ones become one factor. With fixed locations all are kept.
+    """
+
+    number: int
+    optimise_locations: bool = True
+    kept_batches: int = 10
+
+    def __post_init__(self) -> None:
+        if not (is_positive_integer(self.number) and is_positive_integer(self.kept_batches)):
+            raise InvalidDataError(
+                "number of shared pseudo-points and of kept batches must be positive integers, "
+                f"got {self.number!r} and {self.kept_batches!r}"
+            )
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def moves(self) -> bool:
+        return self.optimise_locations
+
+    @property
+    def absorbs(self) -> bool:
+        return True
+
+    def choose(
+        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        return greedy_variance(variance, column, self.number, lambda _: False)
+
+
+def is_positive_integer(value: object) -> bool:
+    """Whether ``value`` is one, of Python's or NumPy's integers."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return whole and value > 0  # type: ignore[operator]
 
 
 def remaining_gain(residual: np.ndarray, weight: np.ndarray) -> float:

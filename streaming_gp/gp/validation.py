@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.sites import observations
+from streaming_gp.gp.sites import is_conjugate, observations
 
 _LARGEST_EXACT_INTEGER = 2**53
 
@@ -125,4 +125,16 @@ def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> N
         row = int(np.argmin(np.isfinite(log_density)))
         raise InvalidDataError(
             f"{type(likelihood).__name__} gives no finite density to Y at row {row}: {Y[row]}"
+        )
+
+
+def check_alpha(alpha: float, likelihood: gl.Likelihood) -> None:
+    """Power EP is for Gaussian noise and α in [0, 1].
+
+    :raises InvalidDataError: otherwise.
+    """
+    if not 0.0 <= alpha <= 1.0 or (alpha > 0.0 and not is_conjugate(likelihood)):
+        raise InvalidDataError(
+            f"alpha must lie in [0, 1], and be 0 unless the likelihood is Gaussian; got {alpha} "
+            f"for {type(likelihood).__name__}"
         )
