@@ -273,18 +273,20 @@ def sparse_row(
     mean_f = cov.to_groups(white.mean, num_groups).numpy()
     root = np.sqrt(precision[:, :, :1])
     design = root * np.swapaxes(white.A.numpy(), -1, -2)
-    return row_on_points(points, design, (mean - precision * mean_f) / root, num_groups, nugget)
+    targets = (mean - precision * mean_f) / root
+    return row_on_points(points, design, targets, num_groups, nugget)[0]
 
 
 def row_on_points(
     points: Points, design: np.ndarray, targets: np.ndarray, num_groups: int, nugget: float
-) -> PseudoObservations:
-    """Observations ``targets ≈ design @ c`` as a row: [G, N, M] and [G, N, C] become M of them.
+) -> tuple[PseudoObservations, float]:
+    """Observations ``targets ≈ design @ c`` as a row, and the log of the constant left over.
 
-    ``c = L⁻¹ (b − m̃(Z))`` carries them over to b.
+    [G, N, M] and [G, N, C] become M of them, which ``c = L⁻¹ (b − m̃(Z))`` carries over to b.
     """
     rows, fewer = compress_rows(design, targets)
     R = solve_lower_transposed(points.chol, tf.linalg.matrix_transpose(rows)).numpy()
     mean_b = cov.to_groups(points.mean, num_groups).numpy()
     targets_b = fewer + np.swapaxes(R, -1, -2) @ mean_b
-    return PseudoObservations(points.Z.numpy(), R, targets_b, nugget)
+    constant = -0.5 * float(np.sum(targets**2) - np.sum(fewer**2))
+    return PseudoObservations(points.Z.numpy(), R, targets_b, nugget), constant

@@ -192,11 +192,11 @@ class LocalUpdate:
         points, seen = self.functions.projected_row(epsilon, offsets, mine)
         design = np.swapaxes(seen.design.numpy(), -1, -2)
         nugget = float(problem.nugget)
-        row = lb.row_on_points(points, design, seen.residual.numpy(), G, nugget)
+        row, constant = lb.row_on_points(points, design, seen.residual.numpy(), G, nugget)
         if not np.isfinite(row.root).all():
             raise NumericalError("the covariance of the pseudo-points is not positive")
-        left = C * (np.sum(seen.prior_trace) - np.sum(design**2))
-        return replace(factor, rows=(row,), log_scale=factor.log_scale - 0.5 * float(left))
+        constant -= 0.5 * C * float(np.sum(seen.prior_trace) - np.sum(design**2))
+        return replace(factor, rows=(row,), log_scale=factor.log_scale + constant)
 
     # ---- what is given ----
 
