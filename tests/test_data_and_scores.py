@@ -1,11 +1,13 @@
 """Loaders find, verify and refuse; scores are what their names say."""
 
 import shutil
+import sys
 
 import numpy as np
 import pytest
+import scipy.io
 
-from streaming_gp import datasets, metrics
+from streaming_gp import datasets, metrics, simulated_arm
 from streaming_gp.errors import InvalidDataError
 
 
@@ -49,7 +51,11 @@ def test_data_that_are_nowhere_are_named(nowhere):
         datasets.DataNotFoundError, match=r"ias_real_barrett_data.mat.*STREAMING_GP_DATA"
     ):
         datasets.load_robot_arm("barrett", download=False)
-    with pytest.raises(datasets.DataNotFoundError, match="neither 'barrett' nor a file"):
+    with pytest.raises(datasets.DataNotFoundError, match=r"sarcos_inv.mat.*STREAMING_GP_DATA"):
+        datasets.load_robot_arm("sarcos", download=False)
+    with pytest.raises(
+        datasets.DataNotFoundError, match=r"none of 'barrett', 'sarcos'.*and no file"
+    ):
         datasets.load_robot_arm("no-such-arm")
 
 
@@ -58,6 +64,147 @@ def test_barrett_has_the_shapes_of_the_paper(barrett):
     assert barrett.Y.shape == (12000, 7)
     assert barrett.X_test.shape == (3000, 21)
     assert barrett.Y_test.shape == (3000, 7)
+
+
+def sarcos_files(folder, train, test):
+    scipy.io.savemat(folder / "sarcos_inv.mat", {"sarcos_inv": train})
+    scipy.io.savemat(folder / "sarcos_inv_test.mat", {"sarcos_inv_test": test})
+    return folder / "sarcos_inv.mat"
+
+
+def test_sarcos_is_trained_on_no_row_that_it_is_tested_on(tmp_path, rng):
+    own, shared = rng.normal(size=(20, 28)), rng.normal(size=(10, 28))
+    same_input = np.c_[shared[:1, :21], own[:1, 21:]]  # measured twice, not copied
+    train = np.concatenate([shared[:6], own, own[:3], shared[6:8], same_input])
+    test = np.concatenate([shared, shared[:1]])
+    data = datasets.load_robot_arm(sarcos_files(tmp_path, train, test))
+    np.testing.assert_array_equal(np.c_[data.X, data.Y], np.concatenate([own, same_input]))
+    np.testing.assert_array_equal(np.c_[data.X_test, data.Y_test], test)  # as published
+    assert (data.X.shape[1], data.Y.shape[1]) == (21, 7)
+
+
+def test_sarcos_files_of_the_data_folder_are_verified(nowhere, rng):
+    (nowhere / "robot_arm").mkdir()
+    sarcos_files(nowhere / "robot_arm", rng.normal(size=(5, 28)), rng.normal(size=(2, 28)))
+    with pytest.raises(InvalidDataError, match=r"sarcos_inv.mat has sha256 .*, wanted b8a24973"):
+        datasets.load_robot_arm("sarcos", nowhere, download=False)
+
+
+def test_arm_files_that_are_something_else_are_named(tmp_path, rng):
+    path = sarcos_files(tmp_path, rng.normal(size=(5, 22)), rng.normal(size=(2, 28)))
+    with pytest.raises(InvalidDataError, match=r"sarcos_inv of shape \[N, 28\], got \[5, 22\]"):
+        datasets.load_robot_arm(path)
+    (tmp_path / "sarcos_inv_test.mat").unlink()
+    scipy.io.savemat(path, {"sarcos_inv": rng.normal(size=(5, 28))})
+    with pytest.raises(datasets.DataNotFoundError, match=r"no such file: .*sarcos_inv_test.mat"):
+        datasets.load_robot_arm(path)
+    path.write_text("not MATLAB's")
+    with pytest.raises(InvalidDataError, match=r"sarcos_inv.mat is not a .mat file"):
+        datasets.load_robot_arm(path)
+    scipy.io.savemat(path, {"X_train": np.zeros((1, 21))})
+    with pytest.raises(InvalidDataError, match=r"lacks the arrays \['Y_train', 'X_test'"):
+        datasets.load_robot_arm(path)
+
+
+def test_a_barrett_file_of_ones_own(tmp_path, rng):
+    arrays = {name: rng.normal(size=(3, 21)) for name in ("X_train", "Y_train", "X_test", "Y_test")}
+    scipy.io.savemat(tmp_path / "mine.mat", arrays)
+    data = datasets.load_robot_arm(str(tmp_path / "mine.mat"))
+    np.testing.assert_array_equal(data.Y_test, arrays["Y_test"])
+
+
+@pytest.fixture(scope="module")
+def movement():
+    return simulated_arm.rhythmic_movement(np.random.default_rng(3))
+
+
+def energy(states):
+    """Kinetic and potential energy [N] of the simulated arm, and the power that friction takes."""
+    import mujoco
+
+    model = simulated_arm.arm()
+    data = mujoco.MjData(model)
+    energies = []
+    for state in states:
+        data.qpos[:], data.qvel[:] = state[:7], state[7:14]
+        mujoco.mj_forward(model, data)
+        mujoco.mj_energyVel(model, data)
+        kinetic, potential = data.energy[1], 9.81 * model.body_mass @ data.xipos[:, 2]
+        energies.append(kinetic + potential)
+    return np.array(energies), states[:, 7:14] ** 2 @ model.dof_damping
+
+
+def test_a_resting_simulated_arm_holds_its_weight(movement):
+    """At rest the torque is the gradient of the potential energy, here by differences."""
+    resting = np.c_[movement[:5, :7], np.zeros((5, 14))]
+    torques, step = simulated_arm.inverse_dynamics(resting), 1e-5
+    for joint in range(7):
+        nudge = step * np.eye(21)[joint]
+        slope = (energy(resting + nudge)[0] - energy(resting - nudge)[0]) / (2.0 * step)
+        np.testing.assert_allclose(torques[:, joint], slope, atol=1e-7)
+    assert np.abs(torques[:, 0]).max() < 1e-12  # gravity does not turn the vertical axis
+    assert np.abs(torques[:, 1]).min() > 1.0
+
+
+def test_the_work_on_the_simulated_arm_becomes_energy_and_heat(movement):
+    """Power in = rate of change of the energy + friction, along a movement in small steps."""
+    position, velocity, acceleration = np.split(movement, 3, axis=1)
+    step = 1e-4
+
+    def at(time):
+        """The movement's states, a moment later or earlier."""
+        return np.c_[
+            position + time * velocity + 0.5 * time**2 * acceleration,
+            velocity + time * acceleration,
+            acceleration,
+        ]
+
+    power = np.sum(simulated_arm.inverse_dynamics(movement) * velocity, axis=1)
+    gained = (energy(at(step))[0] - energy(at(-step))[0]) / (2.0 * step)
+    np.testing.assert_allclose(power, gained + energy(movement)[1], atol=1e-5)
+
+
+def test_twice_as_fast_takes_four_times_the_torque_beside_weight_and_friction(movement):
+    damping = simulated_arm.arm().dof_damping
+    weight = simulated_arm.inverse_dynamics(movement * np.repeat([1.0, 0.0, 0.0], 7))
+
+    def inertial(states):
+        return simulated_arm.inverse_dynamics(states) - weight - damping * states[:, 7:14]
+
+    faster = movement * np.repeat([1.0, 2.0, 4.0], 7)
+    np.testing.assert_allclose(inertial(faster), 4.0 * inertial(movement), atol=1e-10)
+
+
+def test_velocities_and_accelerations_of_a_movement_are_its_derivatives(movement):
+    position, velocity, acceleration = np.split(movement, 3, axis=1)
+    for value, rate in ((position, velocity), (velocity, acceleration)):
+        slope = (value[2:] - value[:-2]) * simulated_arm.RATE / 2.0
+        assert np.abs(slope - rate[1:-1]).max() < 0.05 * np.abs(rate).max()
+
+
+def test_simulated_arm_data_have_the_shapes_of_the_real_ones():
+    data = datasets.load_robot_arm("simulated")
+    assert data.X.shape == (12000, 21)
+    assert data.Y.shape == (12000, 7)
+    assert data.X_test.shape == (3000, 21)
+    assert data.Y_test.shape == (3000, 7)
+    noise = data.Y_test - simulated_arm.inverse_dynamics(data.X_test)
+    np.testing.assert_allclose(noise.std(axis=0), simulated_arm.NOISE, rtol=4 / np.sqrt(2 * 3000))
+    again = datasets.load_robot_arm("simulated", seed=0)
+    np.testing.assert_array_equal(data.Y, again.Y)
+    np.testing.assert_array_equal(data.X_test, again.X_test)
+    other = datasets.load_robot_arm("simulated", seed=1)
+    assert not np.isin(other.X, data.X).any()
+
+
+def test_without_the_library_the_simulation_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(
+        simulated_arm.SimulationMissingError, match=r"pip install streaming-gp\[simulation\]"
+    ):
+        datasets.load_robot_arm("simulated")
+    with pytest.raises(InvalidDataError, match=r"shape \[N, 21\], got \[2, 7\]"):
+        simulated_arm.inverse_dynamics(np.zeros((2, 7)))
 
 
 def test_error_rate():
