@@ -8,6 +8,7 @@ from streaming_gp.errors import (
     StreamingGPError,
 )
 from streaming_gp.gp import (
+    ConditionalPseudoPoints,
     FixedHyperparameters,
     LocalOptimiser,
     PointHyperparameters,
@@ -22,6 +23,7 @@ from streaming_gp.gp import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConditionalPseudoPoints",
     "FixedHyperparameters",
     "ImproperError",
     "InvalidDataError",

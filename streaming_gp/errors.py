@@ -15,3 +15,7 @@ class ImproperError(StreamingGPError, ArithmeticError):
 
 class NumericalError(StreamingGPError, ArithmeticError):
     """A matrix that stayed indefinite, or an objective that stayed non-finite."""
+
+
+class FileFormatError(InvalidDataError):
+    """A file or journal that is damaged, foreign, or of a later version; nothing was loaded."""

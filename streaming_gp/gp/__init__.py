@@ -9,9 +9,14 @@ from streaming_gp.gp.hyperparameters import (
 from streaming_gp.gp.model import StreamingGP, UpdateInfo
 from streaming_gp.gp.optimiser import LocalOptimiser, Progress
 from streaming_gp.gp.process import Process
-from streaming_gp.gp.pseudo_points import PrivatePseudoPoints, SharedPseudoPoints
+from streaming_gp.gp.pseudo_points import (
+    ConditionalPseudoPoints,
+    PrivatePseudoPoints,
+    SharedPseudoPoints,
+)
 
 __all__ = [
+    "ConditionalPseudoPoints",
     "FixedHyperparameters",
     "LocalOptimiser",
     "PointHyperparameters",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
 
 from streaming_gp import expfam
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.linalg import compress_rows
 
 
@@ -30,9 +32,69 @@ class PseudoObservations:
     targets: np.ndarray
     nugget: float
 
+    @property
+    def precision(self) -> np.ndarray:
+        """``R Rᵀ`` [G, M, M]."""
+        return self.root @ np.swapaxes(self.root, -1, -2)
+
+    @property
+    def precision_mean(self) -> np.ndarray:
+        """``R s`` [G, M, C]."""
+        return self.root @ self.targets
+
+    @property
+    def variables(self) -> object:
+        """The same for two rows if and only if they observe the same u."""
+        return self.nugget, self.Z.tobytes()
+
     def __pow__(self, power: float) -> PseudoObservations:
         weight = np.sqrt(power)
         return PseudoObservations(self.Z, weight * self.root, weight * self.targets, self.nugget)
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionalRow:
+    """One row of a ledger whose earlier rows are frozen: ``q(b | a) = N(c + A η, W Wᵀ)``.
+
+    b = f(Z) + nugget noise, a stands for all earlier points, and η ~ N(0, I) for their deviation
+    from the mean: ``a = m + S η`` (PVI 2018, eq. 89).
+
+    :param Z: pseudo-inputs [M, D].
+    :param intercept: c, [G, M, C].
+    :param slope: A, [G, M, R] for R earlier points.
+    :param scale: W, [G, M, M].
+    :param nugget: variance of the white noise that b adds to f(Z).
+    """
+
+    Z: np.ndarray
+    intercept: np.ndarray
+    slope: np.ndarray
+    scale: np.ndarray
+    nugget: float
+
+    @property
+    def precision(self) -> np.ndarray:
+        """``(W Wᵀ)⁻¹``, of b given the earlier points [G, M, M]."""
+        inverse = np.linalg.solve(self.scale, np.eye(len(self.Z))[None])
+        return np.swapaxes(inverse, -1, -2) @ inverse
+
+    @property
+    def precision_mean(self) -> np.ndarray:
+        """``(W Wᵀ)⁻¹ c`` [G, M, C]."""
+        return self.precision @ self.intercept
+
+    @property
+    def variables(self) -> object:
+        """Every row has variables of its own."""
+        return id(self)
+
+    def __pow__(self, power: float) -> ConditionalRow:
+        raise InvalidDataError(
+            "conditional pseudo-points cannot be damped"
+        )
+
+
+Row = PseudoObservations | ConditionalRow
 
 
 def merged(twins: Sequence[PseudoObservations]) -> tuple[PseudoObservations, float]:
@@ -48,13 +110,11 @@ def merged(twins: Sequence[PseudoObservations]) -> tuple[PseudoObservations, flo
     return PseudoObservations(first.Z, root, fewer_targets, first.nugget), float(constant)
 
 
-def without_twins(
-    rows: Iterable[PseudoObservations],
-) -> tuple[tuple[PseudoObservations, ...], float]:
+def without_twins(rows: Iterable[Row]) -> tuple[tuple[Row, ...], float]:
     """The same product with one row for each set of points, and the log constant left over."""
-    groups: dict[tuple[float, bytes], list[PseudoObservations]] = {}
+    groups: dict[object, list[Any]] = {}
     for row in rows:
-        groups.setdefault((row.nugget, row.Z.tobytes()), []).append(row)
+        groups.setdefault(row.variables, []).append(row)
     found = [merged(group) for group in groups.values()]
     return tuple(row for row, _ in found), sum(constant for _, constant in found)
 
@@ -68,7 +128,7 @@ class PseudoPointFactor:
     :param log_scale: log of the constant in front.
     """
 
-    rows: tuple[PseudoObservations, ...]
+    rows: tuple[Row, ...]
     hyperparameters: expfam.Factor | None = None
     log_scale: float = 0.0
 
@@ -79,14 +139,14 @@ class PseudoPointFactor:
 
     @property
     def precision(self) -> np.ndarray:
-        """``R Rᵀ`` [G, M, M]."""
-        blocks = [row.root @ np.swapaxes(row.root, -1, -2) for row in self.rows]
+        """Of u, [G, M, M]."""
+        blocks = [row.precision for row in self.rows]
         return np.stack([block_diag(*group) for group in zip(*blocks, strict=True)])
 
     @property
     def precision_mean(self) -> np.ndarray:
-        """``R s`` [G, M, C]."""
-        return np.concatenate([row.root @ row.targets for row in self.rows], axis=1)
+        """Precision times mean of u, [G, M, C]."""
+        return np.concatenate([row.precision_mean for row in self.rows], axis=1)
 
     def __mul__(self, other: PseudoPointFactor) -> PseudoPointFactor:
         rows, constant = without_twins((*self.rows, *other.rows))

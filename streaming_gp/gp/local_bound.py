@@ -99,8 +99,7 @@ def see_data(
 ) -> Whitened:
     """The data at inputs X [N, D] as linear functions of the whitened points."""
     V = gp.project(stack, conditioned, X)
-    K = cov.covariance(gp.kernel, points.Z, X) - tf.matmul(points.V, V, transpose_a=True)
-    A = solve_lower(points.chol, K)
+    A = solve_lower(points.chol, gp.covariance(points.V, points.Z, V, X))
     return Whitened(A, gp.mean(conditioned, V, X), gp.variance(V, X))
 
 
@@ -127,7 +126,7 @@ def see_rows(
     Z = tf.reshape(absorbed.Z, [-1, tf.shape(absorbed.Z)[2]])
     nugget = tf.repeat(absorbed.nugget, tf.shape(absorbed.Z)[1])
     V = gp.project(stack, conditioned, Z)
-    K_bu = cov.covariance(gp.kernel, points.Z, Z) - tf.matmul(points.V, V, transpose_a=True)
+    K_bu = gp.covariance(points.V, points.Z, V, Z)
     K_bu += tie * tf.eye(tf.shape(points.Z)[0], tf.shape(Z)[0], dtype=tie.dtype)
     design = times_root(solve_lower(points.chol, K_bu), absorbed.root)
     K = add_to_diagonal(gp.covariance(V, Z), nugget)

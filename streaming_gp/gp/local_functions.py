@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import compiled, mean_over_samples, spec
+from streaming_gp.gp.factor import Row
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
@@ -262,6 +265,20 @@ class LocalFunctions:
             _, white, _ = self._see(self.gp.condition(problem.stack), Z, problem)
             return self._own_sites(white, problem)
 
+    def row(
+        self, epsilon: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> Row:
+        """What the ledger keeps of a solution.
+
+        :raises NumericalError: if a covariance was not positive.
+        """
+        if self.pseudo_points.exact:
+            return lb.exact_row(problem.X.numpy(), sites, self.gp.num_groups)
+        points, white = self.view(epsilon, variables, problem)
+        if not (np.isfinite(white.A).all() and np.isfinite(points.mean).all()):
+            raise NumericalError("the cavity covariance at the pseudo-points is not positive")
+        return lb.sparse_row(points, white, sites, self.gp.num_groups, float(problem.nugget))
+
     # ---- earlier rows on new points, without data ----
 
     def _projected_row_at(
@@ -297,9 +314,9 @@ class LocalFunctions:
     ) -> tf.Tensor:
         """Cavity covariance [N] of all inputs with input ``index``, averaged over groups."""
         with self.epsilon.substituted(epsilon):
-            prior = cov.covariance(self.gp.kernel, X, X[index][None])[:, :, 0]
-            explained = tf.reduce_sum(V * V[:, :, index][:, :, None], axis=1)
-            return tf.reduce_mean(prior - explained, axis=0)
+            one = index[None]
+            column = self.gp.covariance(V, X, tf.gather(V, one, axis=2), tf.gather(X, one))
+            return tf.reduce_mean(column[:, :, 0], axis=0)
 
     def _log_normaliser_at(self, epsilon: tf.Tensor, stack: Stack) -> tf.Tensor:
         with self.epsilon.substituted(epsilon):

@@ -16,7 +16,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import FLOAT
-from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.factor import PseudoPointFactor, Row
 from streaming_gp.gp.hyperparameters import Bounds
 from streaming_gp.gp.local_functions import LocalFunctions, Problem
 from streaming_gp.gp.optimiser import LocalOptimiser, Report, minimise
@@ -74,7 +74,7 @@ class LocalUpdate:
         data: Data,
         seed: int,
         report: Report,
-        at: PseudoObservations | None = None,
+        at: Row | None = None,
         hold: bool = False,
     ) -> tuple[Process, FitReport]:
         """Maximise the local free energy of ``data`` under ``cavity``, on points of their own.
@@ -102,7 +102,7 @@ class LocalUpdate:
         data: Data,
         seed: int,
         report: Report,
-        at: PseudoObservations | None = None,
+        at: Row | None = None,
     ) -> tuple[pvi.Ledger[Process], Process, FitReport]:
         """Fit ``data`` and all other rows on one set of points (PVI 2018, appendix C.3).
 
@@ -223,8 +223,8 @@ class LocalUpdate:
         cavity: Process,
         data: Data,
         seed: int,
-        at: PseudoObservations | None,
-        absorbed: tuple[PseudoObservations, ...] = (),
+        at: Row | None,
+        absorbed: tuple[Row, ...] = (),
     ) -> Problem:
         X, Y = (tf.constant(array, FLOAT) for array in data)
         input_dim = X.shape[1]
@@ -277,15 +277,14 @@ class LocalUpdate:
     def _site_weights(self, problem: Problem) -> np.ndarray:
         """Site precisions [N] at the cavity, summed over latent functions."""
         problem = problem._replace(Z_start=problem.X[:1])
-        variables = self._initial_variables(problem)
+        variables = self._initial_variables(problem, has_seen_data=False)
         sites = self._initial_sites(variables, problem)
         if not self.functions.conjugate:
             sites = self.functions.new_sites(variables, problem, sites)
         return np.maximum(sites.precision.numpy(), 0.0).sum(axis=1)
 
-    def _initial_variables(self, problem: Problem) -> np.ndarray:
+    def _initial_variables(self, problem: Problem, has_seen_data: bool) -> np.ndarray:
         moved = int(tf.size(problem.Z_start)) if self.pseudo_points.moves else 0
-        has_seen_data = bool(np.any(problem.stack.root) or np.any(problem.absorbed.root))
         epsilon = self.hyperparameters.initial(self.epsilon.size, has_seen_data)
         return np.concatenate([np.zeros(moved), epsilon])
 
@@ -303,7 +302,7 @@ class LocalUpdate:
         :param old: prior times all other factors.
         :param hold: whether the points stay where they are.
         """
-        variables = self._initial_variables(problem)
+        variables = self._initial_variables(problem, has_seen_data=bool(old.rows))
         sites = self._initial_sites(variables, problem)
         rounds = 1 if self.functions.conjugate else self.optimiser.rounds
         iterations = 0
@@ -384,7 +383,10 @@ class LocalUpdate:
 
         :param old: the cavity before its rows were carried over to the new points, if they were.
         """
-        rows = (*cavity.rows, self._row(solution))
+        found = self.functions.row(
+            solution.epsilon, solution.variables, solution.problem, solution.sites
+        )
+        rows = (*cavity.rows, found)
         after = self._log_normaliser(solution.epsilon, Process(rows))
         if not np.isfinite(after):
             raise NumericalError("the covariance of the pseudo-observations is not positive")
@@ -410,15 +412,6 @@ class LocalUpdate:
             return q, np.asarray(q.mean)
         draws = self.hyperparameters.draw(rest, problem.location, problem.scale, problem.noise)
         return None, draws[0].numpy()
-
-    def _row(self, solution: _Solution) -> PseudoObservations:
-        problem, sites = solution.problem, solution.sites
-        if self.pseudo_points.exact:
-            return lb.exact_row(problem.X.numpy(), sites, self.gp.num_groups)
-        points, white = self.functions.view(solution.epsilon, solution.variables, problem)
-        if not (np.isfinite(white.A).all() and np.isfinite(points.mean).all()):
-            raise NumericalError("the cavity covariance at the pseudo-points is not positive")
-        return lb.sparse_row(points, white, sites, self.gp.num_groups, float(problem.nugget))
 
 
 def _persistently(attempt: Callable[[Problem], R], problem: Problem) -> R:

@@ -15,8 +15,9 @@ from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
 from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import passes
+from streaming_gp.gp import passes, persistence
 from streaming_gp.gp import predictor as pr
+from streaming_gp.gp.conditional import ConditionalFunctions, FrozenGaussianProcess
 from streaming_gp.gp.covariances import latent_kernels
 from streaming_gp.gp.factor import PseudoPointFactor
 from streaming_gp.gp.hyperparameters import (
@@ -24,6 +25,7 @@ from streaming_gp.gp.hyperparameters import (
     PointHyperparameters,
     VariationalHyperparameters,
 )
+from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.local_functions import LocalFunctions
 from streaming_gp.gp.local_update import FitReport, LocalUpdate
 from streaming_gp.gp.noise import standard_noise
@@ -37,6 +39,7 @@ from streaming_gp.gp.pseudo_points import (
 )
 from streaming_gp.gp.sites import is_conjugate
 from streaming_gp.gp.validation import as_data, as_matrix, check_alpha
+from streaming_gp.serialization import PathLike
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param seed: of all random numbers.
     :param alpha: of power EP, in [0, 1], for Gaussian noise; 0, the default, is the variational
         bound (Bui, Yan & Turner 2017).
+    :param journal: an empty or missing folder in which every completed change of the model is
+        recorded before it is made; :meth:`resume` continues from there.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         num_prediction_samples: int = 16,
         seed: int = 0,
         alpha: float = 0.0,
+        journal: PathLike | None = None,
     ) -> None:
         latent_kernels(kernel)
         check_alpha(alpha, likelihood)
@@ -117,6 +123,11 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         super().__init__(kernel, likelihood, mean_function, known or 1)
         self.pseudo_points = pseudo_points or PrivatePseudoPoints(10)
         self.hyperparameters = hyperparameters or VariationalHyperparameters()
+        if self.pseudo_points.freezes and (alpha > 0.0 or self.hyperparameters.remembers):
+            raise InvalidDataError(
+                "conditional pseudo-points take neither power EP nor remember=True, got "
+                f"alpha={alpha} and {self.hyperparameters}"
+            )
         self.optimiser = optimiser or LocalOptimiser()
         self.num_prediction_samples = num_prediction_samples
         self.seed = seed
@@ -126,6 +137,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         self._dims: tuple[int | None, int | None] = (None, None)
         self._machinery: _Machinery | None = None
         self._ledger = pvi.Ledger(Process((), self.hyperparameters.prior(self._parameters())))
+        self._journal: Journal | None = None
+        if journal is not None:
+            self._journal = Journal.begun(journal, persistence.state_of(self))
 
     # ---- the ledger ----
 
@@ -133,6 +147,11 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def factors(self) -> Mapping[str, PseudoPointFactor]:
         """The factor of every batch, in order of arrival (read-only)."""
         return self._ledger.factors
+
+    @property
+    def num_updates(self) -> int:
+        """Batches learned from so far; a resumed stream goes on with the next one."""
+        return self._num_updates
 
     @property
     def ledger(self) -> pvi.Ledger[Process]:
@@ -244,6 +263,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         if not is_positive_integer(number):
             raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
+        if self.pseudo_points.freezes:
+            raise InvalidDataError("conditional pseudo-points cannot be compressed")
         if self.posterior_process.num_pseudo_points <= number:
             return 0.0
         machinery = self._prepared()
@@ -271,11 +292,18 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return _info(batch_id, found, ledger, time.perf_counter() - start)
 
     def _require_factors(self, names: Iterable[str]) -> None:
+        """The named factors are there, and no other rests on them."""
         missing = [name for name in names if name not in self.factors]
         if missing:
             raise InvalidDataError(
                 f"no factor {missing[0]!r} in the ledger: it has {list(self.factors)} "
                 f"(batches under {passes.FOLDED!r} are kept together, not one by one)"
+            )
+        newest = list(self.factors)[-1:]
+        if self.pseudo_points.freezes and list(names) != newest:
+            raise InvalidDataError(
+                f"with conditional pseudo-points only the newest factor {newest} can be revisited "
+                f"or removed, as later ones rest on earlier ones; got {list(names)}"
             )
 
     def _prepared(self) -> _Machinery:
@@ -297,23 +325,78 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         epsilon: Any,
         new_batches: int = 0,
     ) -> None:
+        num_updates = self._num_updates + new_batches
+        if self._journal is not None:  # on disk first: if this fails, nothing has changed
+            self._journal.append(
+                persistence.state_after(
+                    self, ledger, machinery.epsilon, epsilon, num_updates, machinery.dims
+                )
+            )
         machinery.epsilon.assign(epsilon)
         self._machinery, self._dims = machinery, machinery.dims
         self.num_latent_gps = machinery.gp.num_latent
         self._ledger = ledger
-        self._num_updates += new_batches
+        self._num_updates = num_updates
 
     def _next_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self._num_updates]).generate_state(1)[0])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamingGP:
-        """A model that continues the stream on its own; its functions are compiled anew."""
+        """A model that continues the stream on its own, without a journal.
+
+        The ledger never changes, so both have it; functions are compiled anew.
+        """
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
-        shared = {"_ledger": self._ledger, "_machinery": None}  # a ledger never changes
+        shared = {"_ledger": self._ledger, "_machinery": None, "_journal": None}
         for name, value in vars(self).items():
             clone.__dict__[name] = shared[name] if name in shared else copy.deepcopy(value, memo)
         return clone
+
+    # ---- files ----
+
+    def save(self, path: PathLike) -> None:
+        """Write the whole state of the stream to a file, atomically; no data are in it.
+
+        :raises OSError: if the file cannot be written; a file that was there stays as it was.
+        """
+        persistence.save(self, path)
+
+    @staticmethod
+    def load(
+        path: PathLike,
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.Function | None = None,
+    ) -> StreamingGP:
+        """The model that a file holds; it continues bit for bit as the saved one would.
+
+        :param path: written by :meth:`save`.
+        :param kernel: of the same structure as the saved model's; its parameters get their values
+            from the file. So for likelihood and mean function.
+        :raises FileFormatError: if the file is missing, damaged, foreign, or of a later version.
+        :raises InvalidDataError: if the structure differs; names where.
+        """
+        return persistence.model_from(persistence.load(path), kernel, likelihood, mean_function)
+
+    @staticmethod
+    def resume(
+        journal: PathLike,
+        kernel: gpflow.kernels.Kernel,
+        likelihood: gpflow.likelihoods.Likelihood,
+        mean_function: gpflow.functions.Function | None = None,
+    ) -> StreamingGP:
+        """The model at the last completed change in its journal, which it continues to write.
+
+        :param journal: the folder that was given to the model as ``journal``.
+        :param kernel: as in :meth:`load`; so for likelihood and mean function.
+        :raises FileFormatError: if there is no journal, or an entry is missing or damaged.
+        :raises InvalidDataError: if the structure differs; names where.
+        """
+        written, state = Journal.resumed(journal)
+        model = persistence.model_from(state, kernel, likelihood, mean_function)
+        model._journal = written
+        return model
 
     # ---- compiled functions ----
 
@@ -340,13 +423,13 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def _compile(self, epsilon: ParameterVector, input_dim: int, output_dim: int) -> _Machinery:
         num_latent = self._num_latent(output_dim)
         shared = is_conjugate(self.likelihood) and len(latent_kernels(self.kernel)) == 1
-        gp = GaussianProcess(
-            self.kernel, self.mean_function, num_latent, 1 if shared else num_latent
-        )
+        frozen = self.pseudo_points.freezes
+        process_type = FrozenGaussianProcess if frozen else GaussianProcess
+        gp = process_type(self.kernel, self.mean_function, num_latent, 1 if shared else num_latent)
         dims = (input_dim, output_dim)
         samples = 1 if self.hyperparameter_posterior is None else self.num_prediction_samples
         predictor = pr.Predictor(gp, self.likelihood, epsilon, samples, dims)
-        functions = LocalFunctions(
+        functions = (ConditionalFunctions if frozen else LocalFunctions)(
             gp,
             self.likelihood,
             epsilon,

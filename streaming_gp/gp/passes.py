@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.gp.factor import PseudoObservations
+from streaming_gp.gp.factor import Row
 from streaming_gp.gp.local_update import Data, FitReport, LocalUpdate
 from streaming_gp.gp.optimiser import Report
 from streaming_gp.gp.process import Process
@@ -69,7 +69,7 @@ def shared_pass(update: LocalUpdate, ledger: GPLedger, visit: Visit) -> tuple[GP
     return result.ledger, report
 
 
-def _own_row(ledger: GPLedger, batch_id: str) -> PseudoObservations | None:
+def _own_row(ledger: GPLedger, batch_id: str) -> Row | None:
     factor = ledger.factors.get(batch_id)
     return factor.rows[0] if factor is not None and len(factor.rows) == 1 else None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,7 @@ from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import covariances as cov
 from streaming_gp.gp.compiled import spec
-from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor, without_twins
+from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor, Row, without_twins
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 
 
@@ -38,7 +38,7 @@ class Process:
     :param log_scale: sum of the factors' log constants.
     """
 
-    rows: tuple[PseudoObservations, ...] = ()
+    rows: tuple[Row, ...] = ()
     hyperparameters: expfam.Gaussian | None = None
     log_scale: float = 0.0
 
@@ -148,11 +148,11 @@ class GaussianProcess:
         self.num_latent = num_latent
         self.num_groups = num_groups
 
-    def stack(self, rows: tuple[PseudoObservations, ...], input_dim: int) -> Stack:
+    def stack(self, rows: tuple[Any, ...], input_dim: int) -> Any:
         """``rows`` padded for the functions below."""
         return stack_rows(rows, input_dim, self.num_groups, self.num_latent // self.num_groups)
 
-    def stack_spec(self, input_dim: int) -> Stack:
+    def stack_spec(self, input_dim: int) -> Any:
         """Signature of a stack of any number of rows, for compiled functions."""
         G, C = self.num_groups, self.num_latent // self.num_groups
         return Stack(
@@ -210,9 +210,12 @@ class GaussianProcess:
         prior = cov.variance(self.kernel, X)
         return tf.maximum(prior - tf.reduce_sum(tf.square(V), axis=-2), 1e-12 * prior)
 
-    def covariance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
-        """Covariance [G, N, N] at X."""
-        return cov.covariance(self.kernel, X) - tf.matmul(V, V, transpose_a=True)
+    def covariance(
+        self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Covariance [G, N, N2] between X and X2, from their projections; X2 is X by default."""
+        V2 = V if V2 is None else V2
+        return cov.covariance(self.kernel, X, X2) - tf.matmul(V, V2, transpose_a=True)
 
     @check_shapes(
         "X: [N, D]",

@@ -32,6 +32,11 @@ class PseudoPointStrategy(Protocol):
         """Whether the new points take over what the earlier ones know."""
         ...
 
+    @property
+    def freezes(self) -> bool:
+        """Whether the marginal of earlier points stays as it is, and later ones rest on it."""
+        ...
+
     def choose(
         self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
     ) -> np.ndarray:
@@ -102,6 +107,10 @@ class PrivatePseudoPoints:
     def absorbs(self) -> bool:
         return False
 
+    @property
+    def freezes(self) -> bool:
+        return False
+
     def choose(
         self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
     ) -> np.ndarray:
@@ -153,6 +162,54 @@ class SharedPseudoPoints:
 
     @property
     def absorbs(self) -> bool:
+        return True
+
+    @property
+    def freezes(self) -> bool:
+        return False
+
+    def choose(
+        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        return greedy_variance(variance, column, self.number, lambda _: False)
+
+
+@dataclass(frozen=True)
+class ConditionalPseudoPoints:
+    """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
+
+    The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
+    beside :class:`PrivatePseudoPoints` for comparison: here later data cannot correct what earlier
+    points say, and q(ε) is independent of the points. Only the newest batch can be revisited or
+    removed, as later ones rest on earlier ones.
+
+    :param number: points for each batch.
+    :param optimise_locations: whether the locations are optimised together with the rest.
+    """
+
+    number: int
+    optimise_locations: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_positive_integer(self.number):
+            raise InvalidDataError(
+                f"number of pseudo-points must be a positive integer, got {self.number!r}"
+            )
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def moves(self) -> bool:
+        return self.optimise_locations
+
+    @property
+    def absorbs(self) -> bool:
+        return False
+
+    @property
+    def freezes(self) -> bool:
         return True
 
     def choose(

@@ -1,0 +1,149 @@
+"""A stream written down as it goes: one file for every completed change of a model.
+
+A journal is a folder of entries ``00000000.npz``, ``00000001.npz`` and so on. The first holds the
+model before any data; each later one holds its state after one more change, with only those factors
+that the change made or replaced. An entry appears whole, is on disk before the model changes, and
+is never written again: a process that is killed at any moment has lost nothing that was completed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from streaming_gp import serialization
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.gp.factor import PseudoPointFactor
+from streaming_gp.gp.persistence import VALUE_TYPES, ModelState
+from streaming_gp.serialization import PathLike
+
+KIND = "journal entry"
+_ENTRY = re.compile(r"\d{8}\.npz")
+
+Factors = Mapping[str, PseudoPointFactor]
+
+
+@dataclass(frozen=True, eq=False)
+class JournalEntry:
+    """One change.
+
+    :param order: all batch ids after it, in order.
+    :param state: the state after it, without the factors that it left alone.
+    """
+
+    order: tuple[str, ...]
+    state: ModelState
+
+    @classmethod
+    def since(cls, before: Factors, state: ModelState) -> JournalEntry:
+        """What makes ``state`` of a model that has the factors ``before``."""
+        new = {name: f for name, f in state.factors.items() if before.get(name) is not f}
+        return cls(tuple(state.factors), replace(state, factors=new))
+
+    def follows(self, before: Factors) -> bool:
+        """Whether it is a change of a model that has the factors ``before``."""
+        return set(self.order) <= {*before, *self.state.factors}
+
+    def applied_to(self, before: Factors) -> ModelState:
+        """The state after this change of a model that has the factors ``before``."""
+        known = {**before, **self.state.factors}
+        return replace(self.state, factors={name: known[name] for name in self.order})
+
+
+VALUE_TYPES[JournalEntry.__name__] = JournalEntry
+
+
+class Journal:
+    """Writes the entries of one model.
+
+    :param folder: where they are.
+    :param number: of the next entry.
+    :param factors: those of the model when the entry before was written.
+    """
+
+    def __init__(self, folder: Path, number: int, factors: Factors) -> None:
+        self._folder = folder
+        self._next = number, factors
+
+    @classmethod
+    def begun(cls, folder: PathLike, state: ModelState) -> Journal:
+        """A new journal of a model in this state.
+
+        :param folder: made if it is missing.
+        :raises InvalidDataError: if it is not empty.
+        """
+        path = Path(folder).absolute()
+        _refuse_unless_free(path)
+        path.mkdir(parents=True, exist_ok=True)
+        serialization.remove_parts(path)
+        journal = cls(path, 0, {})
+        journal.append(state)
+        return journal
+
+    @classmethod
+    def resumed(cls, folder: PathLike) -> tuple[Journal, ModelState]:
+        """A journal that goes on after its last entry, and the state that this describes.
+
+        :raises FileFormatError: if there is no journal in the folder, or an entry is missing or
+            damaged; names it.
+        """
+        path = Path(folder).absolute()
+        number, state = _replayed(path)
+        serialization.remove_parts(path)
+        return cls(path, number, state.factors), state
+
+    def append(self, state: ModelState) -> None:
+        """Write down the state that the model is about to take.
+
+        :raises InvalidDataError: if someone else has written to the journal meanwhile.
+        :raises OSError: if the entry cannot be written; the journal has not changed then.
+        """
+        number, factors = self._next
+        entry = JournalEntry.since(factors, state)
+        try:
+            serialization.write_new(self._folder / _name(number), KIND, entry, VALUE_TYPES)
+        except FileExistsError as error:
+            raise InvalidDataError(
+                f"another model has written entry {_name(number)} of the journal {self._folder}; "
+                "a journal has one writer, and this model is as it was"
+            ) from error
+        self._next = number + 1, state.factors
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}.npz"
+
+
+def _refuse_unless_free(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidDataError(f"a journal is a folder, but {folder} is a file")
+    content = sorted(path.name for path in folder.glob("*") if path.suffix != ".part")
+    if _name(0) in content:
+        raise InvalidDataError(
+            f"there is a journal in {folder} already: StreamingGP.resume continues it"
+        )
+    if content:
+        raise InvalidDataError(f"a journal needs an empty folder, but {folder} has {content[0]}")
+
+
+def _replayed(folder: Path) -> tuple[int, ModelState]:
+    """The number of entries, and the state after the last."""
+    names = sorted(path.name for path in folder.glob("*.npz") if _ENTRY.fullmatch(path.name))
+    if not names:
+        raise FileFormatError(
+            f"there is no journal in {folder}: StreamingGP(..., journal=...) begins one"
+        )
+    factors: Factors = {}
+    for number, name in enumerate(names):
+        if name != _name(number):
+            raise FileFormatError(
+                f"the journal {folder} has {name}, but entry {_name(number)} is missing"
+            )
+        entry = serialization.read(folder / name, KIND, VALUE_TYPES)
+        if not entry.follows(factors):
+            raise FileFormatError(f"{folder / name} does not follow the entry before it")
+        state = entry.applied_to(factors)
+        factors = state.factors
+    return len(names), state
