@@ -34,13 +34,18 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def write_results(folder: Path, results: Results) -> None:
-    """Write ``results.json`` whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as part:
+def write_json(path: Path, results: Results) -> None:
+    """Write a JSON file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
         json.dump(results, part, indent=1)
         part.write("\n")
-    os.replace(part.name, folder / "results.json")
+    os.replace(part.name, path)
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Write ``results.json`` whole or not at all."""
+    write_json(folder / "results.json", results)
 
 
 def save_figure(figure: Any, folder: Path, name: str) -> None:

@@ -116,13 +116,18 @@ class _Encoder:
             return self._numbers(value, place)
         if kind is tuple:
             return [self.encoded(item, f"{place}[{i}]") for i, item in enumerate(value)]
-        if kind is dict and all(type(key) is str for key in value):
-            return {"dict": {k: self.encoded(item, f"{place}[{k!r}]") for k, item in value.items()}}
+        if kind is dict:
+            return {"dict": dict(self._item(k, item, place) for k, item in value.items())}
         if kind in self._names:
             return {"instance": self._names[kind], "fields": self._fields(value, place)}
         if isinstance(value, type) and value in self._names:
             return {"class": self._names[value]}
         raise InvalidDataError(f"{place} is of type {kind.__name__}, which files do not hold")
+
+    def _item(self, key: Any, item: Any, place: str) -> tuple[str, Any]:
+        if type(key) is not str:
+            raise InvalidDataError(f"{place} has the key {key!r}, wanted strings")
+        return key, self.encoded(item, f"{place}[{key!r}]")
 
     def _fields(self, value: Any, place: str) -> dict[str, Any]:
         names = [field.name for field in fields(value)]
@@ -197,10 +202,9 @@ def read(path: PathLike, kind: str, classes: Classes) -> Any:
         raise FileFormatError(f"{source} holds no valid {kind}: {error}") from error
 
 
-def remove_parts(folder: PathLike) -> None:
-    """Remove what writers that died have left in a folder."""
-    for part in Path(folder).glob("*.part"):
-        part.unlink(missing_ok=True)
+def leftovers(folder: PathLike) -> list[Path]:
+    """What writers that were killed have left in a folder; safe to remove."""
+    return sorted(Path(folder).glob(f"*.{'[0-9a-f]' * 32}.part"))
 
 
 @contextmanager

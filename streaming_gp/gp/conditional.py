@@ -145,6 +145,10 @@ class ConditionalFunctions(LocalFunctions):
         sites = Sites(*(spec(None, self.gp.num_latent) for _ in range(2)))
         self.conditional = compiled(self._conditional_at, spec(None), problem, sites)
 
+    @property
+    def relocates(self) -> bool:
+        return False
+
     def _views(self, variables: tf.Tensor, problem: Problem, sites: Sites) -> _View:
         """Views at all samples of ε, stacked."""
         Z, rest = self.locations(variables, problem)

@@ -89,9 +89,7 @@ class ConditionalRow:
         return id(self)
 
     def __pow__(self, power: float) -> ConditionalRow:
-        raise InvalidDataError(
-            "conditional pseudo-points cannot be damped"
-        )
+        raise InvalidDataError("conditional pseudo-points cannot be damped")
 
 
 Row = PseudoObservations | ConditionalRow

@@ -17,7 +17,7 @@ from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp.factor import PseudoPointFactor
 from streaming_gp.gp.persistence import VALUE_TYPES, ModelState
-from streaming_gp.serialization import PathLike
+from streaming_gp.serialization import PathLike, leftovers
 
 KIND = "journal entry"
 _ENTRY = re.compile(r"\d{8}\.npz")
@@ -77,7 +77,7 @@ class Journal:
         path = Path(folder).absolute()
         _refuse_unless_free(path)
         path.mkdir(parents=True, exist_ok=True)
-        serialization.remove_parts(path)
+        _clean(path)
         journal = cls(path, 0, {})
         journal.append(state)
         return journal
@@ -91,7 +91,7 @@ class Journal:
         """
         path = Path(folder).absolute()
         number, state = _replayed(path)
-        serialization.remove_parts(path)
+        _clean(path)
         return cls(path, number, state.factors), state
 
     def append(self, state: ModelState) -> None:
@@ -116,10 +116,15 @@ def _name(number: int) -> str:
     return f"{number:08d}.npz"
 
 
+def _clean(folder: Path) -> None:
+    for part in leftovers(folder):
+        part.unlink(missing_ok=True)
+
+
 def _refuse_unless_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidDataError(f"a journal is a folder, but {folder} is a file")
-    content = sorted(path.name for path in folder.glob("*") if path.suffix != ".part")
+    content = sorted(path.name for path in {*folder.glob("*")} - {*leftovers(folder)})
     if _name(0) in content:
         raise InvalidDataError(
             f"there is a journal in {folder} already: StreamingGP.resume continues it"

@@ -47,6 +47,17 @@ class Points(NamedTuple):
     mean: tf.Tensor
 
 
+class Seen(NamedTuple):
+    """The data under the cavity, before there are new points.
+
+    V [G, R, N] what the cavity's rows know about them, mean m̃(X) [N, L], variance k̃(X, X) [G, N].
+    """
+
+    V: tf.Tensor
+    mean: tf.Tensor
+    variance: tf.Tensor
+
+
 class Whitened(NamedTuple):
     """The data seen from whitened points: f = m̃(X) + Aᵀc + noise.
 
@@ -88,19 +99,22 @@ def whiten(
     return Points(Z, tf.linalg.cholesky(K), V, gp.mean(conditioned, V, Z))
 
 
+def see_data(gp: GaussianProcess, stack: Stack, conditioned: Conditioned, X: tf.Tensor) -> Seen:
+    """The data at inputs X [N, D] under the cavity."""
+    V = gp.project(stack, conditioned, X)
+    return Seen(V, gp.mean(conditioned, V, X), gp.variance(V, X))
+
+
 @check_shapes(
     "X: [N, D]",
     "return.A: [K, M, N]",
     "return.mean: [N, L]",
     "return.variance: [K, N]",
 )
-def see_data(
-    gp: GaussianProcess, stack: Stack, conditioned: Conditioned, points: Points, X: tf.Tensor
-) -> Whitened:
+def seen_from(gp: GaussianProcess, points: Points, seen: Seen, X: tf.Tensor) -> Whitened:
     """The data at inputs X [N, D] as linear functions of the whitened points."""
-    V = gp.project(stack, conditioned, X)
-    A = solve_lower(points.chol, gp.covariance(points.V, points.Z, V, X))
-    return Whitened(A, gp.mean(conditioned, V, X), gp.variance(V, X))
+    A = solve_lower(points.chol, gp.covariance(points.V, points.Z, seen.V, X))
+    return Whitened(A, seen.mean, seen.variance)
 
 
 @check_shapes(

@@ -93,6 +93,14 @@ class LocalFunctions:
         self.new_sites = compiled(self._average_sites, variables, problem, sites)
         self.view = compiled(self._view_at, spec(E), variables, problem)
         self.exact_sites = compiled(self._sites_at, spec(E), variables, problem)
+        L = gp.num_latent
+        conditioned = Conditioned(spec(None, None, None), spec(G, None, L // G))
+        seen = lb.Seen(spec(G, None, None), spec(None, L), spec(None, None))
+        self.cavity = compiled(self._cavity_at, spec(E), problem)
+        self.location_objective = compiled(
+            self._location_objective_and_gradient,
+            spec(E), variables, problem, conditioned, seen, sites,
+        )  # fmt: skip
         self.fold_objective = compiled(self._fold_and_gradient, spec(E), variables, problem)
         self.projected_row = compiled(self._projected_row_at, spec(E), variables, problem)
         self.features = compiled(self._features_at, spec(E), problem.stack, problem.X)
@@ -115,6 +123,11 @@ class LocalFunctions:
             tie=spec(),
         )
 
+    @property
+    def relocates(self) -> bool:
+        """Whether locations can be moved on their own."""
+        return self.pseudo_points.moves
+
     # ---- one value of ε ----
 
     def locations(self, variables: tf.Tensor, problem: Problem) -> tuple[tf.Tensor, tf.Tensor]:
@@ -134,13 +147,24 @@ class LocalFunctions:
             conditioned = self.gp.condition(problem.stack)
             if self.pseudo_points.exact:
                 return self._exact_bound(conditioned, problem, sites)
-            _, white, absorbed = self._see(conditioned, Z, problem)
-            sites = self._own_sites(white, problem) if self.conjugate else sites
-            c = lb.point_posterior(self.gp, *lb.information(self.gp, white, sites, absorbed))
-            bound = self._expected_log_likelihood(white, sites, c, problem) - c.kl
-            if absorbed is not None:
-                bound += lb.expected_log_rows(self.gp, absorbed, c)
-            return bound + self._memory(conditioned, absorbed)
+            seen = lb.see_data(self.gp, problem.stack, conditioned, problem.X)
+            return self._bound_from(conditioned, seen, Z, problem, sites)
+
+    def _bound_from(
+        self,
+        conditioned: Conditioned,
+        seen: lb.Seen,
+        Z: tf.Tensor,
+        problem: Problem,
+        sites: Sites,
+    ) -> tf.Tensor:
+        _, white, absorbed = self._see(conditioned, seen, Z, problem)
+        sites = self._own_sites(white, problem) if self.conjugate else sites
+        c = lb.point_posterior(self.gp, *lb.information(self.gp, white, sites, absorbed))
+        bound = self._expected_log_likelihood(white, sites, c, problem) - c.kl
+        if absorbed is not None:
+            bound += lb.expected_log_rows(self.gp, absorbed, c)
+        return bound + self._memory(conditioned, absorbed)
 
     def _exact_bound(self, conditioned: Conditioned, problem: Problem, sites: Sites) -> tf.Tensor:
         if self.conjugate:
@@ -156,12 +180,11 @@ class LocalFunctions:
         return evidence if absorbed is None else evidence + absorbed.log_evidence
 
     def _see(
-        self, conditioned: Conditioned, Z: tf.Tensor, problem: Problem
+        self, conditioned: Conditioned, seen: lb.Seen, Z: tf.Tensor, problem: Problem
     ) -> tuple[lb.Points, lb.Whitened, lb.Absorbed | None]:
         """New points under the cavity, and data and absorbed rows seen from them."""
-        stack = problem.stack
-        points = lb.whiten(self.gp, stack, conditioned, Z, problem.nugget)
-        white = lb.see_data(self.gp, stack, conditioned, points, problem.X)
+        points = lb.whiten(self.gp, problem.stack, conditioned, Z, problem.nugget)
+        white = lb.seen_from(self.gp, points, seen, problem.X)
         if not self.pseudo_points.absorbs:
             return points, white, None
         return points, white, self._see_rows(conditioned, points, problem)
@@ -219,7 +242,8 @@ class LocalFunctions:
         conditioned = self.gp.condition(problem.stack)
         if self.pseudo_points.exact:
             return lb.exact_posterior(self.gp, problem.stack, conditioned, problem.X, sites)
-        _, white, absorbed = self._see(conditioned, Z, problem)
+        seen = lb.see_data(self.gp, problem.stack, conditioned, problem.X)
+        _, white, absorbed = self._see(conditioned, seen, Z, problem)
         c = lb.point_posterior(self.gp, *lb.information(self.gp, white, sites, absorbed))
         return lb.posterior_at_data(self.gp, white, c)
 
@@ -253,8 +277,13 @@ class LocalFunctions:
     ) -> tuple[lb.Points, lb.Whitened]:
         Z, _ = self.locations(variables, problem)
         with self.epsilon.substituted(epsilon):
-            points, white, _ = self._see(self.gp.condition(problem.stack), Z, problem)
-            return points, white
+            return self._view_of_points(Z, problem)
+
+    def _view_of_points(self, Z: tf.Tensor, problem: Problem) -> tuple[lb.Points, lb.Whitened]:
+        conditioned = self.gp.condition(problem.stack)
+        seen = lb.see_data(self.gp, problem.stack, conditioned, problem.X)
+        points, white, _ = self._see(conditioned, seen, Z, problem)
+        return points, white
 
     def _sites_at(self, epsilon: tf.Tensor, variables: tf.Tensor, problem: Problem) -> Sites:
         """Sites that are known without a fixed point: those of Gaussian noise."""
@@ -262,8 +291,29 @@ class LocalFunctions:
             if self.alpha == 0.0 or self.pseudo_points.exact:
                 return site_rules.conjugate_sites(self.likelihood, problem.X, problem.Y)
             Z, _ = self.locations(variables, problem)
-            _, white, _ = self._see(self.gp.condition(problem.stack), Z, problem)
-            return self._own_sites(white, problem)
+            return self._own_sites(self._view_of_points(Z, problem)[1], problem)
+
+    def _cavity_at(self, epsilon: tf.Tensor, problem: Problem) -> tuple[Conditioned, lb.Seen]:
+        """All of the cavity that does not depend on where the new points are."""
+        with self.epsilon.substituted(epsilon):
+            conditioned = self.gp.condition(problem.stack)
+            return conditioned, lb.see_data(self.gp, problem.stack, conditioned, problem.X)
+
+    def _location_objective_and_gradient(
+        self,
+        epsilon: tf.Tensor,
+        offsets: tf.Tensor,
+        problem: Problem,
+        conditioned: Conditioned,
+        seen: lb.Seen,
+        sites: Sites,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The negative bound at one ε as a function of the locations alone."""
+        with tf.GradientTape() as tape, self.epsilon.substituted(epsilon):
+            tape.watch(offsets)
+            Z = self._moved(offsets, problem)
+            loss = -self._bound_from(conditioned, seen, Z, problem, sites)
+        return loss, tape.gradient(loss, offsets)
 
     def row(
         self, epsilon: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites

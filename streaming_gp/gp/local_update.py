@@ -308,6 +308,8 @@ class LocalUpdate:
         iterations = 0
         for _ in range(rounds):
             sites, _ = self._refreshed(variables, problem, sites)
+            if not hold:
+                variables = self._relocated(variables, problem, sites, rounds)
             onward = partial(_report_from, report, iterations)
             variables, steps = self._optimised(variables, problem, sites, rounds, onward, hold)
             iterations += steps
@@ -341,6 +343,29 @@ class LocalUpdate:
             if change < self.optimiser.site_tolerance:
                 break
         return sites, clipped
+
+    def _relocated(
+        self, variables: np.ndarray, problem: Problem, sites: Sites, rounds: int
+    ) -> np.ndarray:
+        """Locations moved at the centre of q(ε): cheap, as the cavity is factorised only once."""
+        steps = self.optimiser.location_iterations // rounds
+        if steps == 0 or not self.functions.relocates:
+            return variables
+        _, epsilon = self._hyperparameters(variables, problem)
+        size = int(tf.size(problem.Z_start))
+        cavity = self.functions.cavity(epsilon, problem)
+
+        def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, gradient = self.functions.location_objective(
+                epsilon, point, problem, *cavity, sites
+            )
+            return float(loss), gradient.numpy()
+
+        free: list[Bounds] = [(None, None)] * size
+        offsets, _ = minimise(
+            loss_and_gradient, variables[:size], free, self.optimiser.method, steps, lambda *_: None
+        )
+        return np.concatenate([offsets, variables[size:]])
 
     def _optimised(
         self,

@@ -26,6 +26,7 @@ class LocalOptimiser:
     :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
     :param site_damping: ρ of these steps, in (0, 1].
     :param site_tolerance: largest change of a site at which these steps end early.
+    :param location_iterations: over the locations alone, at the centre of q(ε), before that.
     :param fold_iterations: over locations, when earlier rows are carried over to fewer points.
     """
 
@@ -35,6 +36,7 @@ class LocalOptimiser:
     site_steps: int = 15
     site_damping: float = 0.5
     site_tolerance: float = 1e-7
+    location_iterations: int = 0
     fold_iterations: int = 20
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from streaming_gp import expfam, pvi, serialization
 from streaming_gp.gp import structure as st
-from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.factor import ConditionalRow, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.hyperparameters import (
     FixedHyperparameters,
     HyperparameterStrategy,
@@ -21,6 +21,7 @@ from streaming_gp.gp.optimiser import LocalOptimiser
 from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import Process
 from streaming_gp.gp.pseudo_points import (
+    ConditionalPseudoPoints,
     PrivatePseudoPoints,
     PseudoPointStrategy,
     SharedPseudoPoints,
@@ -72,6 +73,8 @@ VALUE_TYPES: dict[str, type] = {
     for cls in (
         *expfam.FAMILIES,
         expfam.Factor,
+        ConditionalPseudoPoints,
+        ConditionalRow,
         FixedHyperparameters,
         LocalOptimiser,
         ModelState,

@@ -1,0 +1,397 @@
+"""Inverse dynamics of a robot arm: PVI 2018, section 7.2.2 and figure 7.
+
+For each of seven joints, streams of 24 batches sorted by the position of each joint in turn; every
+streaming GP system of the paper, with batch SGPR and the exact GP on all data as limits. Prints and
+records test SMSE, mean negative log density and seconds after every batch.
+
+Every run is kept in OUT/runs and never repeated: stop and start again at will. --quick runs six
+batches of one stream of the third joint. --source simulated needs no data and is labelled so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+import scipy.linalg
+import tensorflow as tf
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from barrett_stream import standardised
+from common import Results, parser, run, save_figure, write_json, write_results
+
+import streaming_gp as sgp
+from streaming_gp.datasets import Split, load_robot_arm
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.pseudo_points import greedy_variance
+from streaming_gp.metrics import mean_negative_log_density, smse
+
+NUM_JOINTS, NUM_BATCHES = 7, 24
+POINTS_A_BATCH, POINTS_IN_ALL, MEMORY, EXACT_SUBSET = 10, 240, 1500, 2000
+ALL_AT_ONCE = 0
+"""Number of the 'stream' of a method that sees all data at once."""
+
+Batches = list[np.ndarray]
+Runner = Callable[[Split, Batches, int], Iterator[Results]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: joints and streams are numbered from 1, as in the paper."""
+
+    method: str
+    joint: int
+    stream: int
+    seed: int
+    batches: int
+    source: str
+    folder: str | None
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        parts = f"joint{self.joint}-stream{self.stream}-{self.method}-{self.batches}-{self.seed}"
+        return f"{Path(self.source).stem}-{parts}.json"
+
+
+def kernel(dimension: int) -> gpflow.kernels.Kernel:
+    """Where every method starts."""
+    return gpflow.kernels.SquaredExponential(lengthscales=np.full(dimension, 4.0))
+
+
+def scores(model: Any, data: Split) -> Results:
+    density = model.predict_log_density((data.X_test, data.Y_test))
+    return {
+        "test_smse": smse(model.predict_f(data.X_test)[0], data.Y_test),
+        "test_nlpd": mean_negative_log_density(density),
+    }
+
+
+# ---- streams ----
+
+
+def streaming(
+    pseudo_points: Any, hyperparameters: Any, optimiser: sgp.LocalOptimiser | None = None
+) -> Runner:
+    def stream(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
+        model = sgp.StreamingGP(
+            kernel(data.X.shape[1]),
+            gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=pseudo_points,
+            hyperparameters=hyperparameters,
+            optimiser=optimiser,
+            seed=seed,
+        )
+        for rows in batches:
+            info = model.update((data.X[rows], data.Y[rows]))
+            points = model.posterior_process.num_pseudo_points
+            yield {"pseudo_points": points, "seconds": info.seconds, **scores(model, data)}
+
+    return stream
+
+
+def limited_memory(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
+    """An exact GP on the newest points, trained from scratch after every batch."""
+    for number in range(1, len(batches) + 1):
+        start = time.perf_counter()
+        rows = np.concatenate(batches[:number])[-MEMORY:]
+        model = gpflow.models.GPR((data.X[rows], data.Y[rows]), kernel(data.X.shape[1]))
+        model.likelihood.variance.assign(0.1)
+        train(model, 20)
+        yield {
+            "pseudo_points": len(rows),
+            "seconds": time.perf_counter() - start,
+            **scores(model, data),
+        }
+
+
+# ---- limits: all data at once ----
+
+
+def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
+    """Titsias' bound on all data, with as many points as the streams end with."""
+    start = time.perf_counter()
+    rows, prior = np.concatenate(batches), kernel(data.X.shape[1])
+    X = data.X[rows]
+
+    def column(index: int) -> np.ndarray:
+        return prior(X, X[index : index + 1]).numpy()[:, 0]
+
+    chosen = greedy_variance(np.ones(len(X)), column, POINTS_IN_ALL, lambda _: False)
+    model = gpflow.models.SGPR((X, data.Y[rows]), prior, X[chosen])
+    model.likelihood.variance.assign(0.1)
+    train(model, 300)
+    seconds = time.perf_counter() - start
+    yield {"pseudo_points": POINTS_IN_ALL, "seconds": seconds, **scores(model, data)}
+
+
+def exact(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
+    """The exact GP on all data; its hyperparameters are trained on a random subset."""
+    start = time.perf_counter()
+    rows = np.concatenate(batches)
+    X, Y = data.X[rows], data.Y[rows]
+    subset = np.random.default_rng(seed).permutation(len(X))[:EXACT_SUBSET]
+    model = gpflow.models.GPR((X[subset], Y[subset]), kernel(X.shape[1]))
+    model.likelihood.variance.assign(0.1)
+    train(model, 100)
+    noise = float(model.likelihood.variance.numpy())
+    K = model.kernel(X).numpy()
+    K[np.diag_indices_from(K)] += noise
+    factor = scipy.linalg.cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
+    cross = model.kernel(X, data.X_test).numpy()
+    mean = cross.T @ scipy.linalg.cho_solve(factor, Y, check_finite=False)
+    white = scipy.linalg.solve_triangular(factor[0], cross, lower=True, check_finite=False)
+    prior_variance = model.kernel(data.X_test, full_cov=False).numpy()
+    variance = (prior_variance - np.sum(white**2, axis=0))[:, None] + noise
+    density = -0.5 * (np.log(2.0 * np.pi * variance) + (data.Y_test - mean) ** 2 / variance)
+    yield {
+        "pseudo_points": len(X),
+        "seconds": time.perf_counter() - start,
+        "test_smse": smse(mean, data.Y_test),
+        "test_nlpd": mean_negative_log_density(density),
+    }
+
+
+def train(model: Any, max_iterations: int) -> None:
+    gpflow.optimizers.Scipy().minimize(
+        model.training_loss, model.trainable_variables, options={"maxiter": max_iterations}
+    )
+
+
+VI, ML = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
+SHARED = sgp.LocalOptimiser(location_iterations=20, max_iterations=5)
+"""The 240 locations are moved at the centre of q(ε) first: over 5,000 variables, 50 iterations that
+average over q(ε) would take many times longer than the private points' whole update."""
+
+STREAMS: dict[str, Runner] = {
+    "private, VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
+    "private, ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
+    "conditional, VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
+    "shared, VI": streaming(sgp.SharedPseudoPoints(POINTS_IN_ALL, kept_batches=1), VI, SHARED),
+    "exact GP, limited memory": limited_memory,
+}
+LIMITS: dict[str, Runner] = {"batch SGPR": batch_sgpr, "exact GP, all data": exact}
+METHODS = {**STREAMS, **LIMITS}
+
+
+# ---- one run after another ----
+
+
+def perform(task: Task, threads: int | None = None) -> list[Results]:
+    """Records after every batch of one run."""
+    if threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    data = standardised(load_robot_arm(task.source, task.folder), task.joint - 1)
+    order = np.arange(len(data.X))
+    if task.stream != ALL_AT_ONCE:
+        order = np.argsort(data.X[:, task.stream - 1], kind="stable")
+    batches = np.array_split(order, NUM_BATCHES)[: task.batches]
+    found = METHODS[task.method](data, batches, task.seed + task.stream)
+    return [{"batch": number, **record} for number, record in enumerate(found, start=1)]
+
+
+def performed(tasks: list[Task], folder: Path, jobs: int) -> list[Results]:
+    """Every run's records, from its file where there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [task for task in tasks if not (folder / task.name).exists()]
+    print(f"{len(tasks) - len(missing)} of {len(tasks)} runs are there already")
+    with tqdm(total=len(missing), desc="runs", disable=not sys.stderr.isatty()) as bar:
+        for task, records in _in_parallel(missing, jobs):
+            write_json(folder / task.name, {**asdict(task), "jobs": jobs, "records": records})
+            last, seconds = records[-1], sum(r["seconds"] for r in records)
+            print(
+                f"{task.method}, joint {task.joint}, stream {task.stream}: SMSE "
+                f"{last['test_smse']:.4f}, NLPD {last['test_nlpd']:.3f}, {seconds:.0f} s",
+                flush=True,
+            )
+            bar.update()
+    return [json.loads((folder / task.name).read_text()) for task in tasks]
+
+
+def _in_parallel(tasks: list[Task], jobs: int) -> Iterator[tuple[Task, list[Results]]]:
+    if jobs == 1:
+        yield from ((task, perform(task)) for task in tasks)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:  # a fresh TensorFlow each
+        yield from pool.imap_unordered(partial(_named, threads=threads), tasks)
+
+
+def _named(task: Task, threads: int) -> tuple[Task, list[Results]]:
+    return task, perform(task, threads)
+
+
+# ---- tables and figures ----
+
+
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard error over streams [S, ...]."""
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
+    return values.mean(axis=0), spread / np.sqrt(len(values))
+
+
+def curves(runs: list[Results], joint: int, method: str, key: str) -> np.ndarray:
+    """[S, batches] of one method on one joint."""
+    chosen = [r for r in runs if r["joint"] == joint and r["method"] == method]
+    return np.array([[record[key] for record in run["records"]] for run in chosen])
+
+
+def summary(runs: list[Results]) -> list[Results]:
+    """One row for each joint and method."""
+    rows = []
+    for joint, method in sorted({(r["joint"], r["method"]) for r in runs}):
+        smse_mean, smse_error = mean_and_error(curves(runs, joint, method, "test_smse")[:, -1])
+        nlpd_mean, nlpd_error = mean_and_error(curves(runs, joint, method, "test_nlpd")[:, -1])
+        seconds = curves(runs, joint, method, "seconds")
+        rows.append(
+            {
+                "joint": joint,
+                "method": method,
+                "streams": len(seconds),
+                "smse": f"{smse_mean:.4f} ± {smse_error:.4f}",
+                "nlpd": f"{nlpd_mean:.3f} ± {nlpd_error:.3f}",
+                "test_smse": float(smse_mean),
+                "test_nlpd": float(nlpd_mean),
+                "seconds_per_update": float(seconds.mean()),
+            }
+        )
+    return rows
+
+
+def side_by_side(rows: list[Results]) -> list[Results]:
+    """One row for each joint: the SMSE of every method, and private over batch SGPR."""
+    table = []
+    for joint in sorted({row["joint"] for row in rows}):
+        mine = {row["method"]: row for row in rows if row["joint"] == joint}
+        line = {
+            "joint": joint,
+            **{name: mine[name]["smse"] if name in mine else "" for name in METHODS},
+        }
+        if "batch SGPR" in mine and "private, VI" in mine:
+            line["ratio"] = mine["private, VI"]["test_smse"] / mine["batch SGPR"]["test_smse"]
+        table.append(line)
+    return table
+
+
+def figure_7(runs: list[Results], key: str, label: str) -> plt.Figure:
+    """One panel for each joint: mean and standard error over streams, against batches seen."""
+    joints = sorted({r["joint"] for r in runs})
+    figure, panels = plt.subplots(
+        1, len(joints), figsize=(2.6 * len(joints) + 1.5, 3.2), squeeze=False, layout="constrained"
+    )
+    for axes, joint in zip(panels[0], joints, strict=True):
+        for color, method in enumerate(METHODS):
+            values = curves(runs, joint, method, key)
+            if len(values) == 0:
+                continue
+            if method in LIMITS:
+                axes.axhline(
+                    values[0, -1], color=f"C{color}", linestyle="--", linewidth=1, label=method
+                )
+                continue
+            mean, error = mean_and_error(values)
+            batches = np.arange(1, len(mean) + 1)
+            axes.plot(batches, mean, color=f"C{color}", label=method)
+            axes.fill_between(batches, mean - error, mean + error, color=f"C{color}", alpha=0.25)
+        axes.set(title=f"joint {joint}", xlabel="batches seen")
+        if key == "test_smse":
+            axes.set_yscale("log")
+    panels[0, 0].set_ylabel(label)
+    handles, labels = panels[0, -1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
+    """The third joint first, and streams of every joint in turn: useful wherever it is stopped."""
+    folder = None if arguments.data is None else str(arguments.data)
+
+    def task(method: str, joint: int, stream: int) -> Task:
+        batches = 6 if arguments.quick else NUM_BATCHES
+        return Task(method, joint, stream, arguments.seed, batches, arguments.source, folder)
+
+    joints = sorted(arguments.joints, key=lambda joint: (joint != 3, joint))
+    streams = [
+        task(method, joint, stream)
+        for stream in arguments.streams
+        for joint in joints
+        for method in arguments.methods
+        if method in STREAMS
+    ]
+    limits = [
+        task(method, joint, ALL_AT_ONCE)
+        for joint in joints
+        for method in arguments.methods
+        if method in LIMITS
+    ]
+    return limits + streams
+
+
+def checked(arguments: argparse.Namespace) -> argparse.Namespace:
+    unknown = set(arguments.methods) - set(METHODS)
+    if unknown:
+        raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
+    if not {*arguments.joints, *arguments.streams} <= set(range(1, NUM_JOINTS + 1)):
+        raise InvalidDataError("joints and streams are numbered 1 to 7")
+    return arguments
+
+
+def main(arguments: argparse.Namespace) -> None:
+    tasks = chosen_tasks(checked(arguments))
+    if arguments.source == "simulated":
+        print("data of a simulated arm, not of a real one")
+    runs = performed(tasks, arguments.out / "runs", arguments.jobs)
+    rows = summary(runs)
+    save_figure(figure_7(runs, "test_smse", "test SMSE"), arguments.out, "robot_arm_smse.png")
+    nlpd = figure_7(runs, "test_nlpd", "mean negative log density")
+    save_figure(nlpd, arguments.out, "robot_arm_nlpd.png")
+    command = "python examples/robot_arm.py" + " --quick" * arguments.quick
+    results = {
+        "command": f"{command} --source {arguments.source} --seed {arguments.seed}",
+        "source": arguments.source,
+        "seed": arguments.seed,
+        "joints": side_by_side(rows),
+        "summary": rows,
+        "curves": [
+            {key: run[key] for key in ("method", "joint", "stream", "jobs", "records")}
+            for run in runs
+        ],
+    }
+    write_results(arguments.out, results)
+
+
+def with_defaults(arguments: argparse.Namespace) -> None:
+    """--quick narrows what is not asked for by name."""
+    quick = arguments.quick
+    everything = list(range(1, NUM_JOINTS + 1))
+    arguments.joints = arguments.joints or ([3] if quick else everything)
+    arguments.streams = arguments.streams or ([1] if quick else everything)
+    arguments.methods = arguments.methods or (
+        ["private, VI", "private, ML"] if quick else list(METHODS)
+    )
+    main(arguments)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument(
+        "--source", default="barrett", help="barrett, sarcos, simulated or a .mat file"
+    )
+    options.add_argument("--joints", type=int, nargs="+", help="torques to predict, 1 to 7")
+    options.add_argument("--streams", type=int, nargs="+", help="joints to sort by, 1 to 7")
+    options.add_argument("--methods", nargs="+", help=f"of {', '.join(METHODS)}")
+    options.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    run(with_defaults, options)

@@ -1,0 +1,660 @@
+"""Streams in files: trees of values bit for bit, saved models, journals, killed processes."""
+
+import os
+import pickle
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow_probability as tfp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import streaming_gp as sgp
+from streaming_gp import serialization as ser
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.gp import persistence
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = sgp.LocalOptimiser(max_iterations=4, rounds=2, site_steps=3)
+
+
+# ---- trees of values ----
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    left: Any
+    right: Any = None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    value: Any
+
+
+class Named(NamedTuple):
+    value: int
+
+
+CLASSES = {"Pair": Pair, "Leaf": Leaf}
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(),
+    hnp.floating_dtypes(sizes=(16, 32, 64)), hnp.complex_number_dtypes(sizes=(64, 128)),
+)  # fmt: skip
+SHAPES = hnp.array_shapes(min_dims=0, min_side=0, max_side=3)
+ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+PLAIN = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from([Pair, Leaf]),
+    ARRAYS, ARRAYS.map(np.transpose), DTYPES.flatmap(hnp.from_dtype),
+)  # fmt: skip
+TREES = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(), inner, max_size=3),
+        st.builds(Pair, inner, inner),
+        st.builds(Leaf, inner),
+    ),
+    max_leaves=8,
+)
+
+
+def layout(array):
+    """The order of its axes in memory."""
+    return np.argsort([-abs(stride) for stride in array.strides], kind="stable").tolist()
+
+
+def same(a, b):
+    """Whether two trees are the same bit for bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        alike = (a.dtype, a.shape, layout(a)) == (b.dtype, b.shape, layout(b))
+        return alike and a.tobytes() == b.tobytes()
+    if isinstance(a, np.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if is_dataclass(a) and not isinstance(a, type):
+        return same(vars(a), vars(b))
+    return a == b
+
+
+@given(tree=TREES)
+@settings(deadline=None)
+def test_trees_come_back_bit_for_bit(tmp_path_factory, tree):
+    path = tmp_path_factory.getbasetemp() / "tree.npz"
+    ser.write(path, "tree", tree, CLASSES)
+    assert same(ser.read(path, "tree", CLASSES), tree)
+
+
+def test_arrays_keep_their_order_in_memory():
+    array = np.swapaxes(np.arange(24.0).reshape(2, 3, 4), -1, -2)
+    structure, arrays = ser.encode(array, {})
+    assert ser.decode(structure, arrays, {}).strides == array.strides
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1], {1}, b"bytes", {1: 2}, Named(1), object, int, np.array([None]), np.array("text"), len],
+    ids=repr,
+)
+def test_other_values_are_refused_where_they_are(value):
+    with pytest.raises(InvalidDataError, match=r"value\['a'\]\[1\]\.left"):
+        ser.encode({"a": (0, Pair(value))}, CLASSES)
+
+
+def test_a_file_can_only_make_what_is_registered(tmp_path):
+    ser.write(tmp_path / "leaf", "tree", Leaf(1), CLASSES)
+    with pytest.raises(FileFormatError, match=r"no valid tree: .*'Leaf' is not regist"):
+        ser.read(tmp_path / "leaf", "tree", {"Pair": Pair})
+    with pytest.raises(FileFormatError, match="Leaf has no field value"):
+        ser.read(tmp_path / "leaf", "tree", {"Leaf": Pair})
+
+
+def test_a_field_that_is_new_since_the_file_gets_its_default():
+    structure, arrays = ser.encode(Pair(1), CLASSES)
+    del structure["fields"]["right"]
+    assert ser.decode(structure, arrays, CLASSES).right is None
+
+
+# ---- models that the tests save ----
+
+
+def regression(scale):
+    """Parameters at ``scale``; a file must overrule them, those that are fixed as well."""
+    mean_function = gpflow.functions.Constant([0.1 * scale])
+    gpflow.set_trainable(mean_function, False)
+    return {
+        "kernel": gpflow.kernels.SquaredExponential(variance=scale, lengthscales=scale),
+        "likelihood": gpflow.likelihoods.Gaussian(0.1 * scale),
+        "mean_function": mean_function,
+    }
+
+
+def classification(scale):
+    kernel = gpflow.kernels.SquaredExponential(variance=scale, lengthscales=scale)
+    return {"kernel": kernel, "likelihood": gpflow.likelihoods.Bernoulli()}
+
+
+STREAMS = {
+    "variational": (regression, sgp.VariationalHyperparameters(num_samples=2)),
+    "labels": (classification, sgp.PointHyperparameters()),
+    "fixed": (regression, sgp.FixedHyperparameters()),
+}
+INPUTS = np.linspace(-3.0, 3.0, 7)[:, None]
+
+
+def begun(name, **options):
+    modules, hyperparameters = STREAMS[name]
+    options.setdefault("hyperparameters", hyperparameters)
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(3))
+    return sgp.StreamingGP(
+        **modules(1.0), optimiser=QUICK, num_prediction_samples=2, seed=5, **options
+    )
+
+
+def batch(name, index):
+    rng = np.random.default_rng(index)
+    X = rng.uniform(-3.0, 3.0, (8, 1))
+    Y = np.sin(X) + 0.1 * rng.standard_normal((8, 1))
+    return X, (Y > 0.0).astype(float) if name == "labels" else Y
+
+
+def predictions(model):
+    return np.stack(model.predict_f(INPUTS))
+
+
+def in_another_process(function, *arguments, **options):
+    """Start a function of this module in a fresh interpreter."""
+    code = f"import sys; from {__name__} import {function.__name__} as f; f(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+# ---- files ----
+
+
+def spoiled(change):
+    def spoil(path):
+        path.write_bytes(change(path.read_bytes()))
+
+    return spoil
+
+
+def from_the_future(path):
+    version, ser.VERSION = ser.VERSION, 7
+    try:
+        begun("fixed").save(path)
+    finally:
+        ser.VERSION = version
+
+
+def directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def array_file(path):
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+BAD_FILES = {
+    "missing": (Path.unlink, "cannot read .*: No such file"),
+    "a directory": (directory, "cannot read .*: Is a directory"),
+    "empty": (spoiled(lambda data: b""), "is empty"),
+    "text": (spoiled(lambda data: b"a,b\n1,2\n"), "is no npz archive"),
+    "npy": (array_file, "is no npz archive"),
+    "npz": (lambda path: np.savez(path, a=np.ones(3)), "npz archive, but not one of streaming_gp"),
+    "truncated": (spoiled(lambda data: data[:-1]), "is truncated or was altered"),
+    "half": (spoiled(lambda data: data[: len(data) // 2]), "is truncated or was altered"),
+    "altered": (spoiled(lambda data: data.replace(b"Gauss", b"gauss")), "truncated or was alter"),
+    "longer": (spoiled(lambda data: data + b"!"), "is truncated or was altered"),
+    "from the future": (from_the_future, "has version 7 of the file format, .* up to version 1"),
+    "another kind": (
+        lambda path: ser.write(path, "shopping list", (), {}),
+        "holds a shopping list, wanted a streaming GP",
+    ),
+}
+
+
+def values(modules):
+    return tuple(leaf.numpy() for module in modules.values() for leaf in module.parameters)
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_gets_one_clear_error_and_changes_nothing(tmp_path, name):
+    spoil, message = BAD_FILES[name]
+    path, modules = tmp_path / "stream.npz", regression(2.0)
+    begun("fixed").save(path)
+    spoil(path)
+    before = values(modules)
+    with pytest.raises(FileFormatError, match=message):
+        sgp.StreamingGP.load(path, **modules)
+    assert same(values(modules), before)
+
+
+@given(position=st.integers(min_value=0), bit=st.integers(0, 7))
+@settings(deadline=None)
+def test_a_single_bit_that_changed_is_noticed(tmp_path_factory, position, bit):
+    path = tmp_path_factory.getbasetemp() / "bit.npz"
+    ser.write(path, "tree", Pair(np.arange(3.0), "text"), CLASSES)
+    data = bytearray(path.read_bytes())
+    data[position % len(data)] ^= 1 << bit
+    path.write_bytes(data)
+    with pytest.raises(FileFormatError, match=r"truncated or was altered|no npz|not one of"):
+        ser.read(path, "tree", CLASSES)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "stream.npz"
+    begun("fixed").save(path)
+    before = path.read_bytes()
+    with small_disk(), pytest.raises(OSError, match="too large"):
+        begun("variational").save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["stream.npz"]
+
+
+@contextmanager
+def small_disk():
+    """No file may grow beyond a hundred bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# ---- what must fit a file ----
+
+
+def changed(name, edit):
+    modules = regression(1.0)
+    edit(modules[name])
+    return modules
+
+
+def with_exponential(kernel):
+    kernel.variance = gpflow.Parameter(1.0, transform=gpflow.utilities.positive(base="exp"))
+
+
+def with_prior(kernel):
+    kernel.variance.prior = tfp.distributions.Gamma(np.float64(2.0), np.float64(1.0))
+
+
+def one_parameter_twice(kernel):
+    kernel.variance = kernel.lengthscales
+
+
+SE, GAUSSIAN = gpflow.kernels.SquaredExponential, gpflow.likelihoods.Gaussian
+MISFITS = {
+    "kernel": ({"kernel": gpflow.kernels.Matern32()},
+               "kernel does not fit the file: wanted SquaredExponential, got Matern32"),
+    "shape": ({"kernel": SE(lengthscales=[1.0, 1.0])},
+              r"kernel\.lengthscales .* shape \[\].* shape \[2\]"),
+    "columns": ({"kernel": SE(active_dims=[0])}, r"kernel\.active_dims"),
+    "transform": (changed("kernel", with_exponential), r"kernel\.variance .*Softplus.*Exp"),
+    "prior": (changed("kernel", with_prior), r"prior Gamma\(concentration=2.0, rate=1.0\)"),
+    "sharing": (changed("kernel", one_parameter_twice), r"same as kernel"),
+    "trainability": (changed("mean_function", lambda m: gpflow.set_trainable(m, True)),
+                     r"mean_function\.c .*wanted fixed .*got trainable"),
+    "mean function": ({"mean_function": None}, "mean_function .*wanted Constant, got Zero"),
+    "lower bound": ({"likelihood": GAUSSIAN(variance_lower_bound=1e-2)}, "wanted 1e-06, got 0.01"),
+    "parametrisation": ({"likelihood": GAUSSIAN(scale=0.3)}, r"likelihood\.variance .*got nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_modules_that_do_not_fit_are_refused_and_the_difference_is_named(tmp_path, name):
+    given_modules, message = MISFITS[name]
+    modules = {**regression(1.0), **given_modules}
+    begun("fixed").save(tmp_path / "stream.npz")
+    with pytest.raises(InvalidDataError, match=message):
+        sgp.StreamingGP.load(tmp_path / "stream.npz", **modules)
+
+
+def test_every_argument_of_the_model_is_stored():
+    arguments = set(signature(sgp.StreamingGP).parameters)
+    modules = {"kernel", "likelihood", "mean_function", "journal"}
+    assert {field.name for field in fields(persistence.Settings)} == arguments - modules
+
+
+def test_every_strategy_is_registered():
+    names = ("pseudo_points", "hyperparameters", "optimiser")
+    strategies = {
+        value for value in vars(sgp).values()
+        if is_dataclass(value) and value.__module__ in {f"streaming_gp.gp.{n}" for n in names}
+    } - {sgp.Progress}  # fmt: skip
+    assert strategies <= set(persistence.VALUE_TYPES.values())
+
+
+def test_a_strategy_that_is_not_registered_is_named(tmp_path):
+    @dataclass(frozen=True)
+    class Mine(sgp.FixedHyperparameters):
+        pass
+
+    with pytest.raises(InvalidDataError, match=r"settings\.hyperparameters is of type Mine"):
+        begun("fixed", hyperparameters=Mine()).save(tmp_path / "stream.npz")
+    assert not os.listdir(tmp_path)
+
+
+# ---- save, load, continue ----
+
+
+def continue_streams(folder):
+    """In another process: load every stream, learn one more batch."""
+    for name, (modules, _) in STREAMS.items():
+        model = sgp.StreamingGP.load(f"{folder}/{name}.npz", **modules(2.0))
+        loaded = predictions(model)
+        model.update(batch(name, 2))
+        model.save(f"{folder}/{name} continued.npz")
+        np.savez(f"{folder}/{name} predictions.npz", loaded=loaded, continued=predictions(model))
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory):
+    """Models that were saved after two batches, and a folder where they were continued."""
+    folder, models = tmp_path_factory.mktemp("streams"), {}
+    for name in STREAMS:
+        models[name] = begun(name)
+        for index in range(2):
+            models[name].update(batch(name, index))
+        models[name].save(folder / f"{name}.npz")
+    child = in_another_process(continue_streams, folder, stderr=subprocess.PIPE)
+    _, complaints = child.communicate()
+    assert child.returncode == 0, complaints
+    return folder, models
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_continues_bit_for_bit_in_another_process(streams, tmp_path, name):
+    folder, models = streams
+    there, model = np.load(folder / f"{name} predictions.npz"), models[name]
+    np.testing.assert_array_equal(there["loaded"], predictions(model))
+    model.update(batch(name, 2))
+    np.testing.assert_array_equal(there["continued"], predictions(model))
+    model.save(tmp_path / "here.npz")
+    there_bytes = (folder / f"{name} continued.npz").read_bytes()
+    assert (tmp_path / "here.npz").read_bytes() == there_bytes
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_state_is_a_value(streams, name):
+    """It can be pickled, as scikit-learn does, and makes the same model again."""
+    _, models = streams
+    state = persistence.state_of(models[name])
+    copy = persistence.model_from(pickle.loads(pickle.dumps(state)), **STREAMS[name][0](2.0))
+    assert same(persistence.state_of(copy), state)
+    assert float(copy.training_loss()) == float(models[name].training_loss())
+
+
+OTHERS = {
+    "shared": {"pseudo_points": sgp.SharedPseudoPoints(3)},
+    "conditional": {"pseudo_points": sgp.ConditionalPseudoPoints(2)},
+    "full covariance": {"hyperparameters": sgp.VariationalHyperparameters(full_covariance=True)},
+    "power EP": {"alpha": 0.5, "pseudo_points": sgp.PrivatePseudoPoints(3, budget=6)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_strategies_continue_bit_for_bit(tmp_path, name):
+    model = begun("variational", **OTHERS[name])
+    for index in range(3):
+        model.update(batch("", index))
+    model.save(tmp_path / "stream.npz")
+    loaded = sgp.StreamingGP.load(tmp_path / "stream.npz", **regression(2.0))
+    np.testing.assert_array_equal(predictions(loaded), predictions(model))
+    for each in (model, loaded):
+        each.update(batch("", 3))
+    np.testing.assert_array_equal(predictions(loaded), predictions(model))
+    assert content(loaded, tmp_path) == content(model, tmp_path)
+
+
+def test_data_are_not_stored(streams):
+    folder, _ = streams
+    X, Y = batch("variational", 0)
+    with np.load(folder / "variational.npz") as archive:
+        stored = np.concatenate([archive[name].ravel() for name in archive.files])
+    assert not np.isin(np.concatenate([X, Y]), stored).any()
+
+
+# ---- journals ----
+
+
+@pytest.fixture(scope="module")
+def journaled(tmp_path_factory):
+    """A journal of every kind of change, and the file that the model saved after each."""
+    folder = tmp_path_factory.mktemp("journaled")
+    model = begun("fixed", hyperparameters=sgp.PointHyperparameters(), journal=folder / "journal")
+    changes = [
+        lambda: None,
+        lambda: model.update(batch("", 0)),
+        lambda: model.update(batch("", 1)),
+        lambda: model.update(batch("", 2)),
+        lambda: model.revisit("batch-1", batch("", 1)),
+        lambda: model.remove("batch-0"),
+        lambda: model.compress(4),
+        lambda: model.update(batch("", 3)),
+        lambda: model.remove("folded"),
+    ]
+    for number, change in enumerate(changes):
+        change()
+        model.save(folder / f"after-{number}.npz")
+    return folder, len(changes)
+
+
+@pytest.fixture
+def journal(journaled, tmp_path):
+    """A copy of the journal, to be spoiled."""
+    return Path(shutil.copytree(journaled[0] / "journal", tmp_path / "journal"))
+
+
+def resumed(folder):
+    return sgp.StreamingGP.resume(folder, **regression(2.0))
+
+
+def content(model, folder):
+    model.save(folder / "content.npz")
+    return (folder / "content.npz").read_bytes()
+
+
+def test_a_journal_holds_every_state_bit_for_bit(journaled, tmp_path):
+    folder, number = journaled
+    part = tmp_path / "part"
+    part.mkdir()
+    for index in range(number):
+        shutil.copy(folder / "journal" / f"{index:08d}.npz", part)
+        expected = (folder / f"after-{index}.npz").read_bytes()
+        assert content(resumed(part), tmp_path) == expected
+    assert len(os.listdir(folder / "journal")) == number
+
+
+def test_an_entry_holds_only_what_changed(journal):
+    entries = [
+        ser.read(path, "journal entry", persistence.VALUE_TYPES)
+        for path in sorted(journal.iterdir())
+    ]
+    assert [list(entry.state.factors) for entry in entries] == [
+        [], ["batch-0"], ["batch-1"], ["batch-2"], ["batch-1"], [], ["folded"], ["batch-3"], [],
+    ]  # fmt: skip
+    assert entries[5].order == ("batch-1", "batch-2")
+
+
+def test_a_resumed_model_goes_on_writing_and_its_copy_does_not(journal, tmp_path):
+    model, before = resumed(journal), set(os.listdir(journal))
+    clone = gpflow.utilities.deepcopy(model)
+    clone.remove("batch-3")
+    assert set(os.listdir(journal)) == before
+    model.remove("batch-3")
+    assert set(os.listdir(journal)) - before == {f"{len(before):08d}.npz"}
+    assert content(resumed(journal), tmp_path) == content(model, tmp_path)
+
+
+def test_a_second_writer_is_refused_and_stays_as_it_was(journal, tmp_path):
+    first, second = resumed(journal), resumed(journal)
+    first.remove("batch-3")
+    before, entries = content(second, tmp_path), set(os.listdir(journal))
+    with pytest.raises(InvalidDataError, match=r"another model has written entry 00000009\.npz"):
+        second.remove("batch-3")
+    assert content(second, tmp_path) == before
+    assert set(os.listdir(journal)) == entries
+
+
+def test_an_entry_that_cannot_be_written_changes_nothing(journal, tmp_path):
+    model = resumed(journal)
+    before, entries = content(model, tmp_path), set(os.listdir(journal))
+    with small_disk(), pytest.raises(OSError, match="too large"):
+        model.remove("batch-3")
+    assert content(model, tmp_path) == before
+    assert set(os.listdir(journal)) == entries
+    model.remove("batch-3")
+    assert content(resumed(journal), tmp_path) == content(model, tmp_path)
+
+
+def test_leftovers_of_a_killed_process_are_cleaned(journal, tmp_path):
+    expected = content(resumed(journal), tmp_path)
+    (journal / f"00000009.npz.{uuid4().hex}.part").write_bytes(b"half an entry")
+    assert content(resumed(journal), tmp_path) == expected
+    assert not list(journal.glob("*.part"))
+    only_a_part = tmp_path / "killed at once"
+    only_a_part.mkdir()
+    (only_a_part / f"00000000.npz.{uuid4().hex}.part").write_bytes(b"")
+    begun("fixed", journal=only_a_part)
+    assert os.listdir(only_a_part) == ["00000000.npz"]
+
+
+DAMAGE = {
+    "last entry": (
+        lambda folder: spoiled(lambda data: data[:-9])(folder / "00000008.npz"),
+        "00000008.npz is truncated or was altered",
+    ),
+    "middle entry": (
+        lambda folder: spoiled(lambda data: data.replace(b"Gauss", b"gauss"))(
+            folder / "00000003.npz"
+        ),
+        "00000003.npz is truncated or was altered",
+    ),
+    "gap": (lambda folder: (folder / "00000004.npz").unlink(), "00000004.npz is missing"),
+    "no beginning": (lambda folder: (folder / "00000000.npz").unlink(), "00000000.npz is missing"),
+    "entry of another journal": (
+        lambda folder: os.replace(folder / "00000007.npz", folder / "00000002.npz"),
+        "00000002.npz does not follow",
+    ),
+    "empty folder": (
+        lambda folder: [path.unlink() for path in folder.iterdir()], "there is no journal in"
+    ),
+    "no folder": (shutil.rmtree, "there is no journal in"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_journal_is_refused_and_the_entry_named(journal, name):
+    spoil, message = DAMAGE[name]
+    spoil(journal)
+    modules = regression(2.0)
+    before = values(modules)
+    with pytest.raises(FileFormatError, match=message):
+        sgp.StreamingGP.resume(journal, **modules)
+    assert same(values(modules), before)
+
+
+def test_a_journal_begins_in_a_folder_of_its_own(journal, tmp_path):
+    entries = {path: path.read_bytes() for path in journal.iterdir()}
+    with pytest.raises(InvalidDataError, match=r"a journal in .* already: StreamingGP\.resume"):
+        begun("fixed", journal=journal)
+    assert {path: path.read_bytes() for path in journal.iterdir()} == entries
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidDataError, match=r"a journal is a folder, but .*file is a file"):
+        begun("fixed", journal=tmp_path / "file")
+    with pytest.raises(InvalidDataError, match=r"needs an empty folder, but .* has file"):
+        begun("fixed", journal=tmp_path)
+
+
+def test_a_resumed_model_needs_fitting_modules(journal):
+    modules = {**regression(1.0), "kernel": gpflow.kernels.Matern32()}
+    with pytest.raises(InvalidDataError, match=r"kernel .*wanted SquaredExponential, got Matern32"):
+        sgp.StreamingGP.resume(journal, **modules)
+
+
+# ---- kill -9 ----
+
+
+def stream_on(name, folder, number):
+    """In another process: begin or resume a journaled stream and finish it."""
+    journal = Path(folder, "journal")
+    if (journal / "00000000.npz").exists():
+        model = resumed(journal)
+    else:
+        model = begun(name, journal=journal)
+    for index in range(model.num_updates, int(number)):
+        model.update(batch(name, index))
+        print("learned", index, flush=True)
+    model.save(Path(folder, "final.npz"))
+    np.save(Path(folder, "predictions.npy"), predictions(model))
+
+
+def within_an_update(journal, rng):
+    time.sleep(rng.uniform(0.0, 0.1))
+
+
+def within_a_write(journal, rng):
+    patience = time.monotonic() + 30.0
+    while not any(journal.glob("*.part")) and time.monotonic() < patience:
+        pass
+
+
+def kill_once(arguments, moment, rng):
+    """Kill a child at a moment after its first update, so that all its functions are compiled."""
+    child = in_another_process(stream_on, *arguments, stdout=subprocess.PIPE)
+    assert child.stdout.readline().startswith("learned")
+    moment(arguments[1] / "journal", rng)
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+
+
+def check_that_kills_do_not_show(name, folder, number, moments):
+    rng, arguments = np.random.default_rng(9), (name, folder, number)
+    for moment in moments:
+        kill_once(arguments, moment, rng)
+    last = in_another_process(stream_on, *arguments, stdout=subprocess.DEVNULL)
+    assert last.wait() == 0
+    uninterrupted = begun(name)
+    for index in range(number):
+        uninterrupted.update(batch(name, index))
+    there = np.load(folder / "predictions.npy")
+    np.testing.assert_array_equal(there, predictions(uninterrupted))
+    assert content(uninterrupted, folder) == (folder / "final.npz").read_bytes()
+
+
+def test_a_killed_stream_resumes_bit_for_bit(tmp_path):
+    check_that_kills_do_not_show("fixed", tmp_path, 12, [within_a_write])
+
+
+@pytest.mark.slow
+def test_twenty_kills_do_not_show(tmp_path):
+    moments = 10 * [within_an_update, within_a_write]
+    check_that_kills_do_not_show("variational", tmp_path, 120, moments)
