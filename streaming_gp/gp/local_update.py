@@ -268,7 +268,10 @@ class LocalUpdate:
 
         if number is None:
             chosen = self.pseudo_points.choose(
-                variance.numpy(), column, lambda: self._site_weights(problem)
+                variance.numpy(),
+                column,
+                lambda: self._site_weights(problem),
+                num_present=len(candidates) - int(problem.X.shape[0]),
             )
         else:
             chosen = greedy_variance(variance.numpy(), column, number, lambda _: False)
@@ -308,11 +311,11 @@ class LocalUpdate:
         iterations = 0
         for _ in range(rounds):
             sites, _ = self._refreshed(variables, problem, sites)
-            if not hold:
-                variables = self._relocated(variables, problem, sites, rounds)
             onward = partial(_report_from, report, iterations)
             variables, steps = self._optimised(variables, problem, sites, rounds, onward, hold)
             iterations += steps
+            if not hold:
+                variables = self._relocated(variables, problem, sites, rounds)
         sites, clipped = self._refreshed(variables, problem, sites)
         free_energy = -float(self.functions.objective(variables, problem, sites)[0])
         q, epsilon = self._hyperparameters(variables, problem)
@@ -347,7 +350,10 @@ class LocalUpdate:
     def _relocated(
         self, variables: np.ndarray, problem: Problem, sites: Sites, rounds: int
     ) -> np.ndarray:
-        """Locations moved at the centre of q(ε): cheap, as the cavity is factorised only once."""
+        """Locations moved on at the centre of q(ε): cheap, as the cavity is factorised only once.
+
+        Moved before q(ε) they would settle where the old ε wants them, and hold it there.
+        """
         steps = self.optimiser.location_iterations // rounds
         if steps == 0 or not self.functions.relocates:
             return variables

@@ -26,7 +26,7 @@ class LocalOptimiser:
     :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
     :param site_damping: ρ of these steps, in (0, 1].
     :param site_tolerance: largest change of a site at which these steps end early.
-    :param location_iterations: over the locations alone, at the centre of q(ε), before that.
+    :param location_iterations: over the locations alone, at the centre of q(ε), after that.
     :param fold_iterations: over locations, when earlier rows are carried over to fewer points.
     """
 

@@ -14,6 +14,9 @@ Column = Callable[[int], np.ndarray]
 """Cavity covariance [N] between all inputs and input number i."""
 
 
+SiteWeights = Callable[[], np.ndarray]
+
+
 class PseudoPointStrategy(Protocol):
     """Which points carry a batch's factor, and what becomes of earlier ones."""
 
@@ -38,7 +41,7 @@ class PseudoPointStrategy(Protocol):
         ...
 
     def choose(
-        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+        self, variance: np.ndarray, column: Column, site_weights: SiteWeights, num_present: int
     ) -> np.ndarray:
         """Indices [M] of the candidates at which the points start.
 
@@ -46,6 +49,7 @@ class PseudoPointStrategy(Protocol):
         :param column: cavity covariances with one candidate.
         :param site_weights: gives the site precisions of the data [N], in inverse squared units
             of f; asked for ``"auto"`` only, as they cost an evaluation.
+        :param num_present: points that the new ones take over from.
         """
         ...
 
@@ -112,7 +116,7 @@ class PrivatePseudoPoints:
         return False
 
     def choose(
-        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+        self, variance: np.ndarray, column: Column, site_weights: SiteWeights, num_present: int
     ) -> np.ndarray:
         if self.exact:
             return np.arange(len(variance))
@@ -135,6 +139,9 @@ class SharedPseudoPoints:
     variance, moves them, and carries earlier factors over to them.
 
     :param number: M.
+    :param growth: by at most so many points does M grow with a batch until it is reached. Without
+        it the first batch gets all of them, and fits far better than later ones can be fitted:
+        q(ε) then holds a noise that the same points cannot reach on more data.
     :param optimise_locations: whether they move with every batch; otherwise the first batch
         decides where they stay, and no factor is ever carried over.
     :param kept_batches: the newest batches whose factors are kept apart, so that they can be
@@ -142,6 +149,7 @@ class SharedPseudoPoints:
     """
 
     number: int
+    growth: int | None = None
     optimise_locations: bool = True
     kept_batches: int = 10
 
@@ -150,6 +158,12 @@ class SharedPseudoPoints:
             raise InvalidDataError(
                 "number of shared pseudo-points and of kept batches must be positive integers, "
                 f"got {self.number!r} and {self.kept_batches!r}"
+            )
+        if self.growth is not None and not (
+            is_positive_integer(self.growth) and self.optimise_locations
+        ):
+            raise InvalidDataError(
+                f"growth must be a positive integer, of points that move; got {self.growth!r}"
             )
 
     @property
@@ -169,9 +183,10 @@ class SharedPseudoPoints:
         return False
 
     def choose(
-        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+        self, variance: np.ndarray, column: Column, site_weights: SiteWeights, num_present: int
     ) -> np.ndarray:
-        return greedy_variance(variance, column, self.number, lambda _: False)
+        most = self.number if self.growth is None else min(self.number, num_present + self.growth)
+        return greedy_variance(variance, column, most, lambda _: False)
 
 
 @dataclass(frozen=True)
@@ -213,7 +228,7 @@ class ConditionalPseudoPoints:
         return True
 
     def choose(
-        self, variance: np.ndarray, column: Column, site_weights: Callable[[], np.ndarray]
+        self, variance: np.ndarray, column: Column, site_weights: SiteWeights, num_present: int
     ) -> np.ndarray:
         return greedy_variance(variance, column, self.number, lambda _: False)
 
