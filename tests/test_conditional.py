@@ -6,6 +6,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import posing
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 from tests.reference import smooth_data
 
@@ -74,10 +75,12 @@ def test_the_conditional_is_where_the_bound_is_largest(rng):
     order = np.argsort(X[:, 0])
     fitted = conditional_and_private(5)[0]
     fitted.update((X[order[:20]], Y[order[:20]]))
-    update = fitted._prepared().update
-    functions = update.functions
+    functions = fitted._prepared().update.functions
     new = (X[order[20:]], Y[order[20:]])
-    problem = update._problem(fitted.posterior_process, new, 0, None)
+    problem = posing.with_data(
+        functions, new, np.zeros((1, functions.epsilon.size)), fitted.posterior_process.rows, (),
+        None, None,
+    )  # fmt: skip
     sites = functions.exact_sites(problem.location, np.zeros(0), problem)
     views = functions._views(tf.zeros([0], tf.float64), problem, sites)
     view = type(views)(*(part[0] for part in views))

@@ -18,7 +18,8 @@ from streaming_gp.gp import local_bound as lb
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.factor import ConditionalRow
-from streaming_gp.gp.local_functions import LocalFunctions, Problem
+from streaming_gp.gp.local_functions import LocalFunctions
+from streaming_gp.gp.problem import Problem
 from streaming_gp.gp.process import Conditioned, GaussianProcess
 from streaming_gp.gp.sites import Sites
 from streaming_gp.linalg import (

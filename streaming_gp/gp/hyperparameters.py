@@ -53,8 +53,16 @@ class HyperparameterStrategy(Protocol):
         """Bounds of the optimiser variables."""
         ...
 
-    def noise(self, size: int, seed: int) -> np.ndarray:
-        """Common random numbers [S, E]: the bound is averaged over S values of ε."""
+    @property
+    def num_draws(self) -> int | None:
+        """S where it never changes, else None."""
+        ...
+
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+        """Common random numbers [S, E]: the bound is averaged over S values of ε.
+
+        :param full: as many as the strategy has; otherwise half of them may do.
+        """
         ...
 
     def draw(
@@ -85,7 +93,11 @@ class _Point:
     def prior(self, epsilon: ParameterVector) -> None:
         return None
 
-    def noise(self, size: int, seed: int) -> np.ndarray:
+    @property
+    def num_draws(self) -> int:
+        return 1
+
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
         return np.zeros((1, size))
 
     def location_scale(
@@ -218,9 +230,14 @@ class VariationalHyperparameters:
     def _num_scale_variables(self, size: int) -> int:
         return size * (size + 1) // 2 if self.full_covariance else size
 
-    def noise(self, size: int, seed: int) -> np.ndarray:
+    @property
+    def num_draws(self) -> None:
+        return None
+
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
         if not self.full_covariance:
-            return standard_noise(self.num_samples, size, seed)
+            pairs = self.num_samples // 2
+            return standard_noise(2 * (pairs if full else (pairs + 1) // 2), size, seed)
         return standard_noise(max(self.num_samples, 2 * size), size, seed, whiten=True)
 
     def _whitened(self, variables: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:

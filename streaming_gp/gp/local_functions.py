@@ -6,7 +6,7 @@ retraces nor leaks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,38 +19,10 @@ from streaming_gp.gp.compiled import compiled, mean_over_samples, spec
 from streaming_gp.gp.factor import Row
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.parameters import ParameterVector
+from streaming_gp.gp.problem import Problem
 from streaming_gp.gp.process import Conditioned, GaussianProcess, Stack
 from streaming_gp.gp.pseudo_points import PseudoPointStrategy
 from streaming_gp.gp.sites import Sites
-
-
-class Problem(NamedTuple):
-    """All that is given in one update.
-
-    :param X: inputs [N, D].
-    :param Y: observations [N, P].
-    :param stack: the cavity's rows.
-    :param location: where the whitened variables of ε are zero [E].
-    :param scale: their unit, a lower factor [E, E].
-    :param noise: common random numbers [S, E].
-    :param Z_start: where the pseudo-points start [M, D].
-    :param Z_unit: the unit of their offsets [D].
-    :param nugget: variance of their white noise [].
-    :param absorbed: earlier rows that the new points take over; empty unless points are shared.
-    :param tie: noise that absorbed rows and new points have in common [].
-    """
-
-    X: tf.Tensor
-    Y: tf.Tensor
-    stack: Stack
-    location: tf.Tensor
-    scale: tf.Tensor
-    noise: tf.Tensor
-    Z_start: tf.Tensor
-    Z_unit: tf.Tensor
-    nugget: tf.Tensor
-    absorbed: Stack
-    tie: tf.Tensor
 
 
 class LocalFunctions:
@@ -115,7 +87,7 @@ class LocalFunctions:
             stack=self.gp.stack_spec(input_dim),
             location=spec(E),
             scale=spec(E, E),
-            noise=spec(*self.hyperparameters.noise(E, seed=0).shape),
+            noise=spec(self.hyperparameters.num_draws, E),
             Z_start=spec(None, input_dim),
             Z_unit=spec(input_dim),
             nugget=spec(),

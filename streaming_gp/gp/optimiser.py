@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import scipy.optimize
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.hyperparameters import Bounds
+from streaming_gp.gp.problem import Problem
+
+FEWEST_ITERATIONS = 5
+NUGGET_ATTEMPTS = 4
+
+R = TypeVar("R")
 
 Report = Callable[[int, float], None]
 """Called with (iteration, free energy)."""
@@ -26,6 +34,9 @@ class LocalOptimiser:
     :param site_steps: fixed-point steps in each round (PVI 2018, eq. 10), at most.
     :param site_damping: ρ of these steps, in (0, 1].
     :param site_tolerance: largest change of a site at which these steps end early.
+    :param full_effort_points: an update under so many earlier pseudo-points gets all iterations and
+        samples of ε. Under more it gets half the samples, and fewer iterations, so that it takes no
+        longer: by then there is little left to learn about ε.
     :param location_iterations: over the locations alone, at the centre of q(ε), after that.
     :param fold_iterations: over locations, when earlier rows are carried over to fewer points.
     """
@@ -36,6 +47,7 @@ class LocalOptimiser:
     site_steps: int = 15
     site_damping: float = 0.5
     site_tolerance: float = 1e-7
+    full_effort_points: int = 240
     location_iterations: int = 0
     fold_iterations: int = 20
 
@@ -44,6 +56,17 @@ class LocalOptimiser:
             raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
         if not 0.0 < self.site_damping <= 1.0:
             raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
+
+    def is_full_effort(self, num_points: int) -> bool:
+        """Whether an update under so many earlier points gets all iterations and samples."""
+        return num_points <= self.full_effort_points
+
+    def iterations(self, num_points: int) -> int:
+        """Iterations of an update under so many earlier points: its work goes with their square."""
+        if self.is_full_effort(num_points):
+            return self.max_iterations
+        share = 2.0 * (self.full_effort_points / num_points) ** 2
+        return max(FEWEST_ITERATIONS, int(self.max_iterations * min(1.0, share)))
 
 
 @dataclass(frozen=True)
@@ -68,10 +91,10 @@ Callback = Callable[[Progress], None]
 def minimise(
     loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
-    bounds: list[Bounds],
+    bounds: list[Bounds] | None,
     method: str,
     max_iterations: int,
-    report: Report,
+    report: Report = lambda *_: None,
 ) -> tuple[np.ndarray, int]:
     """Run SciPy's optimiser; returns the variables and the number of iterations.
 
@@ -116,3 +139,19 @@ class _IterationCounter:
     def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
         self.count += 1
         self._report(self.count, -float(intermediate_result.fun))
+
+
+def persistently(attempt: Callable[[Problem], R], problem: Problem) -> R:
+    """Try again with a larger nugget, a few times, where a covariance is not positive.
+
+    :raises NumericalError: of the last attempt.
+    """
+    for _ in range(NUGGET_ATTEMPTS - 1):
+        try:
+            return attempt(problem)
+        except NumericalError as error:
+            problem = problem._replace(nugget=10.0 * problem.nugget)
+            warnings.warn(
+                f"{error}; trying again with nugget {float(problem.nugget):.1e}", stacklevel=3
+            )
+    return attempt(problem)

@@ -11,9 +11,11 @@ from types import MappingProxyType
 import numpy as np
 
 from streaming_gp import pvi
+from streaming_gp.gp.carrying import on_fewer_points
 from streaming_gp.gp.factor import Row
-from streaming_gp.gp.local_update import Data, FitReport, LocalUpdate
+from streaming_gp.gp.local_update import FitReport, LocalUpdate
 from streaming_gp.gp.optimiser import Report
+from streaming_gp.gp.posing import Data
 from streaming_gp.gp.process import Process
 from streaming_gp.gp.pseudo_points import PrivatePseudoPoints, SharedPseudoPoints
 
@@ -138,7 +140,9 @@ def folded(
     if len(factor.Z) <= number:
         return joined, 0.0
     rows = [row for name, f in joined.factors.items() if name != FOLDED for row in f.rows]
-    fewer, loss = update.fold(Process(tuple(rows)), factor, number, epsilon)
+    fewer, loss = on_fewer_points(
+        update.functions, update.optimiser, Process(tuple(rows)), factor, number, epsilon
+    )
     return joined.replaced(FOLDED, fewer), loss
 
 
