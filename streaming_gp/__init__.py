@@ -2,6 +2,7 @@
 
 from streaming_gp import datasets, expfam, metrics, pvi
 from streaming_gp.errors import (
+    FileFormatError,
     ImproperError,
     InvalidDataError,
     NumericalError,
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConditionalPseudoPoints",
+    "FileFormatError",
     "FixedHyperparameters",
     "ImproperError",
     "InvalidDataError",
