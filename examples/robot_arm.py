@@ -36,7 +36,7 @@ from common import Results, parser, run, save_figure, write_json, write_results
 import streaming_gp as sgp
 from streaming_gp.datasets import Split, load_robot_arm
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.pseudo_points import greedy_variance
+from streaming_gp.gp.pseudo_points import Candidates, greedy_variance
 from streaming_gp.metrics import mean_negative_log_density, smse
 
 NUM_JOINTS, NUM_BATCHES = 7, 24
@@ -127,10 +127,9 @@ def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
     rows, prior = np.concatenate(batches), kernel(data.X.shape[1])
     X = data.X[rows]
 
-    def column(index: int) -> np.ndarray:
-        return prior(X, X[index : index + 1]).numpy()[:, 0]
-
-    chosen = greedy_variance(np.ones(len(X)), column, POINTS_IN_ALL, lambda _: False)
+    variance = prior(X, full_cov=False).numpy()
+    candidates = Candidates(variance, lambda some: prior(X, X[some]).numpy(), lambda: variance)
+    chosen = greedy_variance(candidates, POINTS_IN_ALL)
     model = gpflow.models.SGPR((X, data.Y[rows]), prior, X[chosen])
     model.likelihood.variance.assign(0.1)
     train(model, 300)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.optimiser import minimise
-from streaming_gp.gp.pseudo_points import greedy_variance
+from streaming_gp.gp.pseudo_points import Candidates, greedy_gain, greedy_variance
 from streaming_gp.linalg import (
     add_to_diagonal,
     compress_rows,
@@ -47,32 +47,52 @@ def test_triangular_solves_broadcast(rng):
     np.testing.assert_allclose(shifted - chol, np.diag([1.0, 2.0, 3.0, 4.0]), atol=ALGEBRA)
 
 
+def candidates(K, weight=None):
+    weight = np.ones(len(K)) if weight is None else weight
+    return Candidates(np.diag(K).copy(), lambda some: K[:, some], lambda: weight)
+
+
+def unexplained(K, known):
+    """Covariance of the rest given the known points, by the textbook formula."""
+    return K - K[:, known] @ np.linalg.solve(K[np.ix_(known, known)], K[known])
+
+
+def random_covariance(seed, size=25):
+    X = np.random.default_rng(seed).uniform(-2, 2, (size, 2))
+    return gpflow.kernels.Matern32(lengthscales=0.8)(X).numpy() + 1e-9 * np.eye(size)
+
+
 @LAWS
 @given(seeds)
 def test_greedy_points_have_the_largest_conditional_variance(seed):
-    X = np.random.default_rng(seed).uniform(-2, 2, (25, 2))
-    K = gpflow.kernels.Matern32(lengthscales=0.8)(X).numpy() + 1e-9 * np.eye(25)
-    chosen = greedy_variance(np.diag(K).copy(), lambda i: K[i], 6, lambda _: False)
+    K = random_covariance(seed)
+    chosen = greedy_variance(candidates(K), 6)
     assert len(set(chosen)) == 6
     for m in range(1, 6):
-        known = chosen[:m]
-        residual = np.diag(K) - np.sum(
-            K[:, known].T * np.linalg.solve(K[np.ix_(known, known)], K[known]), axis=0
-        )
+        residual = np.diag(unexplained(K, chosen[:m]))
         assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
 
 
-def test_greedy_points_stop_when_told_and_give_one_at_least():
+@LAWS
+@given(seeds)
+def test_points_by_gain_take_most_off_the_trace(seed):
+    K = random_covariance(seed)
+    weight = np.random.default_rng(seed).uniform(0.5, 2.0, len(K))
+    chosen = greedy_gain(candidates(K, weight), 6, 1e-9)
+    assert len(set(chosen)) == 6
+    for m in range(1, 6):
+        left = [weight @ np.diag(unexplained(K, [*chosen[:m], j])) for j in range(len(K))
+                if j not in chosen[:m]]  # fmt: skip
+        best = weight @ np.diag(unexplained(K, chosen[: m + 1]))
+        assert best <= min(left) + THROUGH_CHOLESKY
+
+
+def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
     K = np.eye(10)
-    seen = []
-
-    def stop(residual):
-        seen.append(residual.sum())
-        return residual.sum() <= 7.0
-
-    assert list(greedy_variance(np.ones(10), lambda i: K[i], 9, stop)) == [0, 1, 2]
-    assert seen == [9.0, 8.0, 7.0]
-    assert list(greedy_variance(np.ones(4), lambda i: np.ones(4), 3, lambda _: False)) == [0]
+    assert len(greedy_gain(candidates(K), 9, 0.5 * 0.7)) == 3  # 7 of 10 left, ½ nat each
+    assert len(greedy_gain(candidates(K), 9, 10.0)) == 1
+    assert list(greedy_variance(candidates(np.ones((4, 4))), 3)) == [0]
+    assert list(greedy_gain(candidates(np.ones((4, 4))), 3, 1e-9)) == [0]
 
 
 def test_fixed_point_sites_of_gaussian_noise_are_the_exact_ones(rng):

@@ -60,7 +60,7 @@ class LocalFunctions:
         G, E = gp.num_groups, epsilon.size
         problem = self._problem_spec(*dims)
         sites = Sites(spec(None, gp.num_latent), spec(None, gp.num_latent))
-        variables, index = spec(None), tf.TensorSpec([], tf.int32)
+        variables, indices = spec(None), tf.TensorSpec([None], tf.int64)
         self.objective = compiled(self._objective_and_gradient, variables, problem, sites)
         self.new_sites = compiled(self._average_sites, variables, problem, sites)
         self.view = compiled(self._view_at, spec(E), variables, problem)
@@ -76,7 +76,7 @@ class LocalFunctions:
         self.fold_objective = compiled(self._fold_and_gradient, spec(E), variables, problem)
         self.projected_row = compiled(self._projected_row_at, spec(E), variables, problem)
         self.features = compiled(self._features_at, spec(E), problem.stack, problem.X)
-        self.column = compiled(self._column_at, spec(E), problem.X, spec(G, None, None), index)
+        self.columns = compiled(self._columns_at, spec(E), problem.X, spec(G, None, None), indices)
         self.log_normaliser = compiled(self._log_normaliser_at, spec(E), problem.stack)
 
     def _problem_spec(self, input_dim: int, output_dim: int) -> Problem:
@@ -331,14 +331,13 @@ class LocalFunctions:
             V = self.gp.project(stack, self.gp.condition(stack), X)
             return V, tf.reduce_mean(self.gp.variance(V, X), axis=0)
 
-    def _column_at(
-        self, epsilon: tf.Tensor, X: tf.Tensor, V: tf.Tensor, index: tf.Tensor
+    def _columns_at(
+        self, epsilon: tf.Tensor, X: tf.Tensor, V: tf.Tensor, indices: tf.Tensor
     ) -> tf.Tensor:
-        """Cavity covariance [N] of all inputs with input ``index``, averaged over groups."""
+        """Cavity covariances [N, K] of all inputs with K of them, averaged over groups."""
         with self.epsilon.substituted(epsilon):
-            one = index[None]
-            column = self.gp.covariance(V, X, tf.gather(V, one, axis=2), tf.gather(X, one))
-            return tf.reduce_mean(column[:, :, 0], axis=0)
+            some = tf.gather(V, indices, axis=2), tf.gather(X, indices)
+            return tf.reduce_mean(self.gp.covariance(V, X, *some), axis=0)
 
     def _log_normaliser_at(self, epsilon: tf.Tensor, stack: Stack) -> tf.Tensor:
         with self.epsilon.substituted(epsilon):

@@ -12,7 +12,7 @@ from streaming_gp.gp.compiled import FLOAT
 from streaming_gp.gp.factor import Row
 from streaming_gp.gp.local_functions import LocalFunctions
 from streaming_gp.gp.problem import Problem
-from streaming_gp.gp.pseudo_points import greedy_variance
+from streaming_gp.gp.pseudo_points import Candidates, greedy_variance
 from streaming_gp.gp.sites import Sites
 
 NUGGET = 1e-6
@@ -116,18 +116,14 @@ def _with_points(
         nugget=tf.constant(NUGGET * np.mean(variance), FLOAT),
     )
 
-    def column(index: int) -> np.ndarray:
-        return functions.column(epsilon, inputs, V, index).numpy()
-
-    if number is not None:
-        chosen = greedy_variance(variance.numpy(), column, number, lambda _: False)
-    else:
-        chosen = functions.pseudo_points.choose(
-            variance.numpy(),
-            column,
-            lambda: _site_weights(functions, problem),
-            num_present=len(candidates) - int(problem.X.shape[0]),
-        )
+    found = Candidates(
+        variance.numpy(),
+        lambda indices: functions.columns(epsilon, inputs, V, indices).numpy(),
+        lambda: _site_weights(functions, problem),
+        num_present=len(candidates) - int(problem.X.shape[0]),
+    )
+    strategy = functions.pseudo_points
+    chosen = strategy.choose(found) if number is None else greedy_variance(found, number)
     return problem._replace(Z_start=tf.gather(inputs, chosen))
 
 
