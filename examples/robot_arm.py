@@ -176,13 +176,13 @@ SHARED = sgp.LocalOptimiser(location_iterations=20, max_iterations=5)
 average over q(ε) would take many times longer than the private points' whole update."""
 
 STREAMS: dict[str, Runner] = {
-    "private, VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
-    "private, ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
-    "conditional, VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
-    "shared, VI": streaming(sgp.SharedPseudoPoints(POINTS_IN_ALL, kept_batches=1), VI, SHARED),
-    "exact GP, limited memory": limited_memory,
+    "private VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
+    "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
+    "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
+    "shared VI": streaming(sgp.SharedPseudoPoints(POINTS_IN_ALL, kept_batches=1), VI, SHARED),
+    "exact GP with limited memory": limited_memory,
 }
-LIMITS: dict[str, Runner] = {"batch SGPR": batch_sgpr, "exact GP, all data": exact}
+LIMITS: dict[str, Runner] = {"batch SGPR": batch_sgpr, "exact GP on all data": exact}
 METHODS = {**STREAMS, **LIMITS}
 
 
@@ -279,8 +279,8 @@ def side_by_side(rows: list[Results]) -> list[Results]:
             "joint": joint,
             **{name: mine[name]["smse"] if name in mine else "" for name in METHODS},
         }
-        if "batch SGPR" in mine and "private, VI" in mine:
-            line["ratio"] = mine["private, VI"]["test_smse"] / mine["batch SGPR"]["test_smse"]
+        if "batch SGPR" in mine and "private VI" in mine:
+            line["ratio"] = mine["private VI"]["test_smse"] / mine["batch SGPR"]["test_smse"]
         table.append(line)
     return table
 
@@ -379,7 +379,7 @@ def with_defaults(arguments: argparse.Namespace) -> None:
     arguments.joints = arguments.joints or ([3] if quick else everything)
     arguments.streams = arguments.streams or ([1] if quick else everything)
     arguments.methods = arguments.methods or (
-        ["private, VI", "private, ML"] if quick else list(METHODS)
+        ["private VI", "private ML"] if quick else list(METHODS)
     )
     main(arguments)
 
