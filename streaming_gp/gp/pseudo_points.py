@@ -74,7 +74,7 @@ class PrivatePseudoPoints:
     number: int | Literal["all", "auto"]
     optimise_locations: bool = True
     tolerance: float = 0.01
-    max_number: int = 25
+    max_number: int = 30
     budget: int | None = None
 
     def __post_init__(self) -> None:
