@@ -172,8 +172,8 @@ def train(model: Any, max_iterations: int) -> None:
 
 VI, ML = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
 SHARED = sgp.LocalOptimiser(max_iterations=10, location_iterations=20)
-"""Fewer iterations, more of them at the centre of q(ε): with up to 240 locations to move, this still
-takes longer than the private points' 50 iterations."""
+"""Fewer iterations, more of them at the centre of q(ε): with up to 240 locations to move, this
+still takes longer than the private points' 50."""
 
 STREAMS: dict[str, Runner] = {
     "private VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
