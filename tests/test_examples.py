@@ -110,12 +110,49 @@ def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
     assert (tmp_path / "barrett_stream.png").stat().st_size > 10_000
 
 
+@pytest.mark.example
+def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
+    options = ("--quick", "--source", "simulated")
+    first = run("robot_arm.py", tmp_path, *options, "--methods", "private ML")
+    assert first.returncode == 0, first.stderr
+    assert "simulated arm, not of a real one" in first.stdout
+    kept = next((tmp_path / "runs").glob("*private ML*"))
+    written = kept.stat().st_mtime_ns
+    both = run("robot_arm.py", tmp_path, *options, "--methods", "private ML", "conditional VI")
+    assert both.returncode == 0, both.stderr
+    assert "1 of 2 runs are there already" in both.stdout
+    assert kept.stat().st_mtime_ns == written
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {row["method"] for row in results["summary"]} == {"private ML", "conditional VI"}
+    assert all(len(run["records"]) == 6 for run in results["curves"])
+    for figure in ("robot_arm_smse.png", "robot_arm_nlpd.png"):
+        assert (tmp_path / figure).stat().st_size > 10_000
+
+
+@pytest.mark.example
+def test_the_endless_stream_stays_within_its_budget(tmp_path):
+    finished = run("endless_stream.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["summary"]["pseudo_points"] <= 60
+    assert results["summary"]["megabytes_grown"] < 50.0
+    assert len(results["batches"]) == 120
+
+
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
 def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
     finished = run("barrett_stream.py", tmp_path, "--quick", *options)
     assert finished.returncode != 0
     errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("options", [["--joints", "9"], ["--methods", "magic"]])
+def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
+    finished = run("robot_arm.py", tmp_path, "--quick", *options)
+    assert finished.returncode == 2
+    assert [li for li in finished.stderr.splitlines() if li.startswith("error: ")]
     assert "Traceback" not in finished.stderr
 
 
