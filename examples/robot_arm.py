@@ -84,7 +84,10 @@ def scores(model: Any, data: Split) -> Results:
 
 
 def streaming(
-    pseudo_points: Any, hyperparameters: Any, optimiser: sgp.LocalOptimiser | None = None
+    pseudo_points: Any,
+    hyperparameters: Any,
+    optimiser: sgp.LocalOptimiser | None = None,
+    alpha: float = 0.0,
 ) -> Runner:
     def stream(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
         model = sgp.StreamingGP(
@@ -94,6 +97,7 @@ def streaming(
             hyperparameters=hyperparameters,
             optimiser=optimiser,
             seed=seed,
+            alpha=alpha,
         )
         for rows in batches:
             info = model.update((data.X[rows], data.Y[rows]))
@@ -177,6 +181,8 @@ still takes longer than the private points' 50."""
 
 STREAMS: dict[str, Runner] = {
     "private VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
+    "private VI power EP": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, alpha=0.5),
+    "automatic VI": streaming(sgp.PrivatePseudoPoints("auto"), VI),
     "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
     "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
     "shared VI": streaming(
