@@ -18,12 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import (
-    LocalOptimiser,
-    PrivatePseudoPoints,
-    StreamingGP,
-    VariationalHyperparameters,
-)
+from streaming_gp.gp import LocalOptimiser, PrivatePseudoPoints, StreamingGP
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.persistence import model_from, state_of
 from streaming_gp.gp.pseudo_points import PseudoPointStrategy
@@ -67,8 +62,8 @@ class _StreamingEstimator(BaseEstimator):
         self.model_ = StreamingGP(
             default_kernel(X.shape[1]) if self.kernel is None else copy.deepcopy(self.kernel),
             likelihood,
-            pseudo_points=self.pseudo_points or PrivatePseudoPoints("auto", max_number=100),
-            hyperparameters=self.hyperparameters or VariationalHyperparameters(prior_log_scale=1.0),
+            pseudo_points=self.pseudo_points or default_pseudo_points(min(len(X), self._rows())),
+            hyperparameters=self.hyperparameters,
             optimiser=self.optimiser,
             num_prediction_samples=self.num_prediction_samples,
             seed=_seed(self.random_state),
@@ -78,12 +73,18 @@ class _StreamingEstimator(BaseEstimator):
         """One batch: inputs [N, D] as they came, observations [N, P] as the model wants them."""
         self.model_.update((self.input_scaler_.transform(X), Y))
 
+    def _rows(self) -> int:
+        """Rows at a time.
+
+        :raises ValueError: if ``batch_size`` is no positive integer.
+        """
+        size = BATCH_SIZE if self.batch_size is None else self.batch_size
+        return check_scalar(size, "batch_size", Integral, min_val=1)
+
     def _learn_in_batches(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Batches of like size of shuffled rows, so that each looks like the whole."""
-        size = BATCH_SIZE if self.batch_size is None else self.batch_size
-        check_scalar(size, "batch_size", Integral, min_val=1)
         order = np.random.default_rng(self.model_.seed).permutation(len(X))
-        for rows in np.array_split(order, -(-len(X) // size)):
+        for rows in np.array_split(order, -(-len(X) // self._rows())):
             rows.sort()
             self._learn(X[rows], Y[rows])
 
@@ -128,9 +129,9 @@ class StreamingGPRegressor(RegressorMixin, _StreamingEstimator):
     :param kernel: a GPflow kernel over scaled inputs, copied before it is fitted; by default
         :func:`default_kernel`, a squared exponential with one lengthscale for each input.
     :param pseudo_points: a strategy such as :class:`~streaming_gp.PrivatePseudoPoints`; by default
-        as many for each batch as the bound can gain from, and 100 at most.
-    :param hyperparameters: a strategy such as :class:`~streaming_gp.VariationalHyperparameters`,
-        which is the default, with priors as narrow as scaled data allow (``prior_log_scale=1``).
+        :func:`default_pseudo_points`, of which there are not more than 500 however long the stream.
+    :param hyperparameters: a strategy; :class:`~streaming_gp.VariationalHyperparameters` by
+        default.
     :param optimiser: how each batch is fitted: a :class:`~streaming_gp.LocalOptimiser`.
     :param batch_size: rows that ``fit`` streams at a time, at most; 1000 by default.
     :param scale: whether to scale. If not, lengthscales, noise and priors are in your own units.
@@ -332,15 +333,26 @@ class StreamingGPClassifier(ClassifierMixin, _StreamingEstimator):
 def default_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
     """A squared exponential over standardised inputs, one lengthscale for each.
 
-    They start at ``√D 4^(−1/D)``: the edge of one of four cells of like shape that share the data's
-    spread between them. In one dimension that is a quarter of a standard deviation, in many nearly
-    √D, the size of a typical input. ``"auto"`` places pseudo-points by this start, so that too long
-    a one would leave a rough function with too few.
+    They start at ``√D 10^(−1/D)``: the edge of one of ten like cells that share the spread of the
+    data. In one dimension that is a tenth of a standard deviation; in many it nears √D, the length
+    of a typical input. Automatic pseudo-points are placed by this start, so that too long a one
+    leaves a rough function with too few.
 
     :param num_inputs: D.
     """
-    start = np.sqrt(num_inputs) * 4.0 ** (-1.0 / num_inputs)
+    start = np.sqrt(num_inputs) * 10.0 ** (-1.0 / num_inputs)
     return gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, start))
+
+
+def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
+    """For each batch as many as the bound can gain from: up to a quarter of its rows.
+
+    But up to 30 in any batch, and never more than 100; earlier ones are carried over to fewer
+    where all together would exceed 500.
+
+    :param num_rows: of the first batch.
+    """
+    return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=500)
 
 
 def _scaler(scale: bool) -> StandardScaler:

@@ -279,20 +279,37 @@ def test_with_a_point_at_every_input_one_pass_is_the_exact_gp(data, five_sites, 
 def test_synchronous_rounds_refuse_what_they_cannot_do(five_sites):
     for refused in (
         model(sgp.SharedPseudoPoints(5)),
+        model(sgp.ConditionalPseudoPoints(5)),
+        model(sgp.PrivatePseudoPoints(5, budget=20)),
         model(sgp.PrivatePseudoPoints(5), hyperparameters=sgp.PointHyperparameters()),
     ):
         with pytest.raises(InvalidDataError, match="synchronous rounds need private"):
             refused.synchronous_round(five_sites)
+    willing = site_model()
+    with pytest.raises(InvalidDataError, match="at least one shard"):
+        willing.synchronous_round({})
+    X, Y = five_sites["site-0"]
+    with pytest.raises(InvalidDataError, match=r"X must have shape \[N, 2\].*got \[18, 1\]"):
+        willing.synchronous_round({"a": (X, Y), "b": (X[:, :1], Y)})
+    assert not willing.factors
 
 
 # ---- names, power EP ----
 
 
-def test_a_taken_name_is_refused(data):
+def test_names_that_are_taken_or_mean_several_batches_are_refused(data):
     fitted = model(sgp.PrivatePseudoPoints(3))
     fitted.update(data, batch_id="a")
     with pytest.raises(InvalidDataError, match="there is a factor 'a' already"):
         fitted.update(data, batch_id="a")
+    fitted.compress(2)
+    for refused in (
+        lambda: fitted.update(data, batch_id="folded"),
+        lambda: fitted.revisit("folded", data),
+        lambda: fitted.remove("folded"),
+    ):
+        with pytest.raises(InvalidDataError, match="'folded' holds several batches"):
+            refused()
 
 
 def power_ep(alpha, data):

@@ -316,6 +316,7 @@ def test_a_deep_copy_continues_on_its_own(rng):
     model, second = regressor(), smooth_data(rng)
     model.update(smooth_data(rng))
     clone = gpflow.utilities.deepcopy(model)
+    assert clone.training_loss() == model.training_loss()
     model.update(second)
     assert (len(model.factors), len(clone.factors)) == (2, 1)
     clone.update(second)

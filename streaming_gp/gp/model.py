@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +150,8 @@ class StreamingGP(PredictingGP):
         :raises NumericalError: if a covariance stays indefinite.
         """
         batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
-        if batch_id in self.factors or batch_id == passes.FOLDED:
+        self._refuse_folded(batch_id)
+        if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
         return self._visit(batch_id, data, callback, 1.0)
 
@@ -172,7 +173,7 @@ class StreamingGP(PredictingGP):
         :raises InvalidDataError: as :meth:`update`, or if there is no such factor.
         :raises ImproperError: if q(ε) without this batch is no distribution.
         """
-        self._require_factors([batch_id])
+        self._require_factor(batch_id)
         return self._visit(batch_id, data, callback, damping)
 
     def synchronous_round(
@@ -187,16 +188,16 @@ class StreamingGP(PredictingGP):
         :param damping: ρ in (0, 1], by default one over the number of shards.
         :raises InvalidDataError: as :meth:`update`.
         """
-        if self.pseudo_points.absorbs or isinstance(self.hyperparameters, PointHyperparameters):
-            raise InvalidDataError(
-                "synchronous rounds need private pseudo-points and fixed or variational "
-                f"hyperparameters, got {self.pseudo_points} and {self.hyperparameters}"
-            )
+        self._refuse_rounds()
+        if not shards:
+            raise InvalidDataError("a synchronous round needs at least one shard, got none")
         rho = 1.0 / len(shards) if damping is None else damping
-        checked = {
-            name: as_data(data, self.likelihood, *self._dims) for name, data in shards.items()
-        }
-        _, (X, Y) = next(iter(checked.items()))
+        checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        dims = self._dims
+        for name, data in shards.items():
+            self._refuse_folded(name)
+            X, Y = checked[name] = as_data(data, self.likelihood, *dims)
+            dims = X.shape[1], Y.shape[1]
         machinery = self._prepare(X.shape[1], Y.shape[1])
         visits = {
             name: passes.Visit(name, data, self._next_seed(), lambda *_: None, rho)
@@ -217,7 +218,7 @@ class StreamingGP(PredictingGP):
         :raises InvalidDataError: if there is no such factor.
         :raises ImproperError: if q(ε) without it is no distribution.
         """
-        self._require_factors([batch_id])
+        self._require_factor(batch_id)
         machinery = self._prepared()
         ledger = self._ledger.without(batch_id)
         self._commit(machinery, ledger, self._point_estimate(ledger, machinery.epsilon))
@@ -259,27 +260,33 @@ class StreamingGP(PredictingGP):
         self._commit(machinery, ledger, found.epsilon, new_batches=int(is_new))
         return _info(batch_id, found, ledger, time.perf_counter() - start)
 
-    def _require_factors(self, names: Iterable[str]) -> None:
-        """The named factors are there, and no other rests on them."""
-        missing = [name for name in names if name not in self.factors]
-        if missing:
+    def _require_factor(self, name: str) -> None:
+        """The named factor is there, is one batch's, and no other rests on it."""
+        self._refuse_folded(name)
+        if name not in self.factors:
             raise InvalidDataError(
-                f"no factor {missing[0]!r} in the ledger: it has {list(self.factors)} "
+                f"no factor {name!r} in the ledger: it has {list(self.factors)} "
                 f"(batches under {passes.FOLDED!r} are kept together, not one by one)"
             )
-        newest = list(self.factors)[-1:]
-        if self.pseudo_points.freezes and list(names) != newest:
+        newest = list(self.factors)[-1]
+        if self.pseudo_points.freezes and name != newest:
             raise InvalidDataError(
-                f"with conditional pseudo-points only the newest factor {newest} can be revisited "
-                f"or removed, as later ones rest on earlier ones; got {list(names)}"
+                f"with conditional pseudo-points only the newest factor {newest!r} can be "
+                f"revisited or removed, as later ones rest on earlier ones; got {name!r}"
             )
 
-    def _prepared(self) -> Machinery:
-        """The compiled functions of a model that has seen data."""
-        input_dim, output_dim = self._dims
-        assert input_dim is not None
-        assert output_dim is not None
-        return self._prepare(input_dim, output_dim)
+    def _refuse_folded(self, name: str) -> None:
+        if name == passes.FOLDED:
+            raise InvalidDataError(f"{name!r} holds several batches, not one")
+
+    def _refuse_rounds(self) -> None:
+        points = self.pseudo_points
+        private = isinstance(points, PrivatePseudoPoints) and points.budget is None
+        if not private or isinstance(self.hyperparameters, PointHyperparameters):
+            raise InvalidDataError(
+                "synchronous rounds need private pseudo-points without a budget, and fixed or "
+                f"variational hyperparameters; got {points} and {self.hyperparameters}"
+            )
 
     def _point_estimate(self, ledger: pvi.Ledger[Process], epsilon: ParameterVector) -> np.ndarray:
         """Mean of q(ε), or the point that the parameters hold."""

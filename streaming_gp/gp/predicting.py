@@ -89,6 +89,13 @@ class PredictingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             )
         return self._compile(epsilon, input_dim, output_dim)
 
+    def _prepared(self) -> Machinery:
+        """The compiled functions of a model that has seen data."""
+        input_dim, output_dim = self._dims
+        assert input_dim is not None
+        assert output_dim is not None
+        return self._prepare(input_dim, output_dim)
+
     def _compile(self, epsilon: ParameterVector, input_dim: int, output_dim: int) -> Machinery:
         num_latent = self._num_latent(output_dim)
         shared = is_conjugate(self.likelihood) and len(latent_kernels(self.kernel)) == 1
@@ -247,10 +254,9 @@ class PredictingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         function of kernel and mean function; elsewhere the sum of local free energies, carried
         over to other values of ε by the pseudo-observations.
         """
-        process = self._ledger.posterior
-        if self._machinery is None:
+        if None in self._dims:
             return tf.zeros([], tf.float64)
-        machinery, process = self._machinery, process.compact
+        machinery, process = self._prepared(), self._ledger.posterior.compact
         stack = machinery.gp.stack(process.rows, machinery.dims[0])
         conditioned = machinery.gp.condition(stack)
         return machinery.gp.log_normaliser(conditioned) + process.log_scale
