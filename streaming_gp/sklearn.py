@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -72,6 +73,7 @@ class _StreamingEstimator(BaseEstimator):
     def _learn(self, X: np.ndarray, Y: np.ndarray) -> None:
         """One batch: inputs [N, D] as they came, observations [N, P] as the model wants them."""
         self.model_.update((self.input_scaler_.transform(X), Y))
+        _let_graphs_go(self.model_)
 
     def _rows(self) -> int:
         """Rows at a time.
@@ -95,6 +97,7 @@ class _StreamingEstimator(BaseEstimator):
         check_is_fitted(self)
         inputs = validate_data(self, X, dtype=np.float64, reset=False)
         mean, variance = self.model_.predict_y(self.input_scaler_.transform(inputs))
+        _let_graphs_go(self.model_)
         return np.asarray(mean), np.asarray(variance)
 
     # ---- pickling: compiled functions stay behind ----
@@ -181,7 +184,8 @@ class StreamingGPRegressor(RegressorMixin, _StreamingEstimator):
     def _start_regression(self, X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         X, Y = self._validated(X, y, reset=True)
         self.target_scaler_ = _scaler(self.scale).fit(Y)
-        self._start(X, gpflow.likelihoods.Gaussian(0.1))
+        with _logarithmic_parameters():
+            self._start(X, gpflow.likelihoods.Gaussian(0.1))
         return X, Y
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -341,7 +345,8 @@ def default_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
     :param num_inputs: D.
     """
     start = np.sqrt(num_inputs) * 10.0 ** (-1.0 / num_inputs)
-    return gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, start))
+    with _logarithmic_parameters():
+        return gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, start))
 
 
 def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
@@ -353,6 +358,23 @@ def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
     :param num_rows: of the first batch.
     """
     return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=500)
+
+
+def _logarithmic_parameters() -> AbstractContextManager[None]:
+    """Positive GPflow parameters that are made within have an exponential transform.
+
+    GPflow's default, TFP's softplus, registers a gradient with TensorFlow whenever it is traced,
+    and that keeps the graphs of every model ever fitted: too many in a cross-validation.
+    """
+    return gpflow.config.as_context(replace(gpflow.config.config(), positive_bijector="exp"))
+
+
+def _let_graphs_go(model: StreamingGP) -> None:
+    """Empty the caches of the parameters' transforms, which outlive the model and hold its graphs.
+
+    Graphs of softplus transforms stay: see :func:`_logarithmic_parameters`.
+    """
+    gpflow.utilities.reset_cache_bijectors(model)
 
 
 def _scaler(scale: bool) -> StandardScaler:

@@ -19,7 +19,13 @@ def snippets(path):
 PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.rst"))] if snippets(p)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def in_turn(page):
+    """How-to pages make many models: they run with the slow tests."""
+    marks = [pytest.mark.slow] if page.name.startswith("howto_") else []
+    return pytest.param(page, marks=marks, id=page.name)
+
+
+@pytest.mark.parametrize("page", map(in_turn, PAGES))
 def test_snippets_run_one_after_another(page):
     namespace = {}
     for number, code in enumerate(snippets(page)):

@@ -240,7 +240,8 @@ def changing():
 
 def mixed():
     product = gpflow.kernels.Linear() * gpflow.kernels.White()
-    return gpflow.kernels.Periodic(gpflow.kernels.RBF()) + product + gpflow.kernels.ArcCosine()
+    periodic = gpflow.kernels.Periodic(gpflow.kernels.RBF(), period=3.0)
+    return periodic + product + gpflow.kernels.ArcCosine()
 
 
 @pytest.mark.parametrize("make", [coregionalised, changing, mixed])
@@ -252,7 +253,7 @@ def test_unusual_kernels_learn_a_distribution(rng, make):
     points = sgp.PrivatePseudoPoints(8, optimise_locations=False)
     model = sgp.StreamingGP(
         make(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=points,
-        optimiser=sgp.LocalOptimiser(max_iterations=20),
+        optimiser=sgp.LocalOptimiser(max_iterations=50),
     )  # fmt: skip
     for rows in (slice(0, 20), slice(20, 40)):
         model.update((X[rows], Y[rows]))

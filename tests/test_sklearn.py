@@ -1,5 +1,6 @@
 """The scikit-learn estimators: their contract, and what they add to it."""
 
+import gc
 import pickle
 
 import gpflow
@@ -7,10 +8,18 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streaming_gp as sgp
-from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor
+from streaming_gp.sklearn import (
+    StreamingGPClassifier,
+    StreamingGPRegressor,
+    default_kernel,
+    default_pseudo_points,
+)
+from tests.conftest import THROUGH_CHOLESKY
 
 QUICK = {
     "pseudo_points": sgp.PrivatePseudoPoints(8),
@@ -43,6 +52,43 @@ def test_scaling_is_handled_and_the_deviation_is_that_of_y(rng):
     np.testing.assert_array_equal(fitted.predict(X_test), mean)
 
 
+def test_a_stream_of_exact_factors_is_scikit_learns_own_gp(rng):
+    """All inputs as pseudo-points, known hyperparameters: the same mean, and deviation of y."""
+    X = rng.uniform(-3.0, 3.0, (60, 2))
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(60)
+    stream = StreamingGPRegressor(
+        gpflow.kernels.SquaredExponential(lengthscales=1.3),
+        pseudo_points=sgp.PrivatePseudoPoints("all"),
+        hyperparameters=sgp.FixedHyperparameters(),
+        scale=False,
+    )
+    for rows in (slice(0, 20), slice(20, 60)):
+        stream.partial_fit(X[rows], y[rows])
+    exact = GaussianProcessRegressor(RBF(1.3) + WhiteKernel(0.1), optimizer=None).fit(X, y)
+    X_test = rng.uniform(-4.0, 4.0, (30, 2))
+    for ours, theirs in zip(
+        stream.predict(X_test, return_std=True), exact.predict(X_test, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
+
+
+def test_out_of_the_box_a_rough_function_is_learned(rng):
+    """Ten periods: a start at one lengthscale would leave them too few pseudo-points."""
+    X = rng.uniform(0.0, 20.0 * np.pi, (300, 1))
+    y = 3.0 * np.sin(X[:, 0]) + 0.3 * rng.standard_normal(300)
+    np_state = np.random.get_state()[1].copy()  # noqa: NPY002
+    fitted = StreamingGPRegressor().fit(X[:200], y[:200])
+    assert fitted.score(X[200:], y[200:]) > 0.95
+    np.testing.assert_array_equal(np.random.get_state()[1], np_state)  # noqa: NPY002
+
+
+def test_defaults_go_with_the_number_of_inputs_and_rows():
+    np.testing.assert_allclose(default_kernel(1).lengthscales.numpy(), [0.1])
+    assert default_kernel(100).lengthscales.shape == (100,)
+    assert 9.0 < default_kernel(100).lengthscales.numpy()[0] < 10.0
+    assert [default_pseudo_points(n).max_number for n in (10, 200, 9999)] == [30, 50, 100]
+
+
 def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
     X, y = wave(rng, 160)
     streamed = StreamingGPRegressor(**QUICK).fit(X[:80], y[:80])
@@ -50,17 +96,21 @@ def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
     streamed.partial_fit(X[80:], y[80:])
     np.testing.assert_array_equal(streamed.input_scaler_.scale_, scale)
     assert len(streamed.model_.factors) == 2
-    before = streamed.predict(X)
+    before, attributes = streamed.predict(X), dict(vars(streamed))
     for refused in (np.full_like(X, np.nan), np.c_[X, X]):
         with pytest.raises(ValueError, match=r"NaN|features"):
             streamed.partial_fit(refused, y)
     with pytest.raises(ValueError, match="1 outputs as before, got 2"):
         streamed.partial_fit(X, np.c_[y, y])
+    with pytest.raises(ValueError, match="batch_size"):
+        streamed.set_params(batch_size=0).fit(np.c_[X, X], y)
+    assert vars(streamed) == {**attributes, "batch_size": 0}
     np.testing.assert_array_equal(streamed.predict(X), before)
 
 
-def test_several_outputs_and_batches(rng):
+def test_several_outputs_and_batches_and_a_constant_column(rng):
     X, y = wave(rng, 120)
+    X = np.c_[X, np.full(120, 7.0)]
     fitted = StreamingGPRegressor(batch_size=50, **QUICK).fit(X, np.c_[y, -y])
     mean, sd = fitted.predict(X, return_std=True)
     assert mean.shape == sd.shape == (120, 2)
@@ -75,6 +125,20 @@ def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     for estimator in (fitted, copied):
         estimator.partial_fit(X[60:], y[60:])
     np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
+
+
+def test_estimators_that_are_dropped_leave_no_graphs(rng):
+    def count_graphs():
+        gc.collect()
+        return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+    X, y = wave(rng, 40)
+    before = count_graphs()
+    fitted = StreamingGPRegressor(**QUICK).fit(X, y)
+    assert np.isfinite(fitted.predict(X)).all()
+    assert count_graphs() > before
+    del fitted
+    assert count_graphs() <= before
 
 
 def test_two_classes_with_names(rng):

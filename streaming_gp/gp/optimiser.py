@@ -47,7 +47,7 @@ class LocalOptimiser:
     site_steps: int = 15
     site_damping: float = 0.5
     site_tolerance: float = 1e-7
-    full_effort_points: int = 240
+    full_effort_points: int = 200
     location_iterations: int = 0
     fold_iterations: int = 20
 

@@ -256,7 +256,8 @@ class PredictingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         if None in self._dims:
             return tf.zeros([], tf.float64)
-        machinery, process = self._prepared(), self._ledger.posterior.compact
+        machinery = self._prepared() if self._machinery is None else self._machinery
+        process = self._ledger.posterior.compact
         stack = machinery.gp.stack(process.rows, machinery.dims[0])
         conditioned = machinery.gp.condition(stack)
         return machinery.gp.log_normaliser(conditioned) + process.log_scale
