@@ -256,11 +256,11 @@ def on_the_same_points(five_sites):
 
 def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, test_inputs):
     fitted = on_the_same_points(five_sites)
-    for _ in range(60):
+    for _ in range(120):
         fitted.synchronous_round(five_sites)
     for order in (FIVE, FIVE[::-1], [FIVE[i] for i in (2, 0, 4, 1, 3)]):
         sequential = on_the_same_points(five_sites)
-        for _ in range(6):
+        for _ in range(12):
             for name in order:
                 sequential.revisit(name, five_sites[name])
         assert_same_predictions(sequential, fitted, test_inputs, 1e-5)
