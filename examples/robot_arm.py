@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -356,6 +357,15 @@ def checked(arguments: argparse.Namespace) -> argparse.Namespace:
     return arguments
 
 
+def command(arguments: argparse.Namespace) -> str:
+    """What to type for the same runs."""
+    lists = ("joints", "streams", "methods")
+    chosen = [f"--{name} " + shlex.join(map(str, getattr(arguments, name))) for name in lists]
+    quick = ["--quick"] if arguments.quick else []
+    source = f"--source {arguments.source} --seed {arguments.seed}"
+    return " ".join(["python examples/robot_arm.py", *quick, source, *chosen])
+
+
 def main(arguments: argparse.Namespace) -> None:
     tasks = chosen_tasks(checked(arguments))
     if arguments.source == "simulated":
@@ -365,9 +375,8 @@ def main(arguments: argparse.Namespace) -> None:
     save_figure(figure_7(runs, "test_smse", "test SMSE"), arguments.out, "robot_arm_smse.png")
     nlpd = figure_7(runs, "test_nlpd", "mean negative log density")
     save_figure(nlpd, arguments.out, "robot_arm_nlpd.png")
-    command = "python examples/robot_arm.py" + " --quick" * arguments.quick
     results = {
-        "command": f"{command} --source {arguments.source} --seed {arguments.seed}",
+        "command": command(arguments),
         "source": arguments.source,
         "seed": arguments.seed,
         "joints": side_by_side(rows),
