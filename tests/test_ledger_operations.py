@@ -53,14 +53,14 @@ def data(rng):
 
 
 @pytest.fixture
-def test_inputs(rng):
+def new_inputs(rng):
     return rng.uniform(-2.0, 2.0, (40, 2))
 
 
 # ---- shared points ----
 
 
-def test_fixed_shared_points_are_sgpr_on_all_data_and_stay_so(data, test_inputs):
+def test_fixed_shared_points_are_sgpr_on_all_data_and_stay_so(data, new_inputs):
     shards = thirds(*data)
     streamed = stream(model(sgp.SharedPseudoPoints(12, optimise_locations=False)), shards)
     oracle = gpflow.models.SGPR(
@@ -70,17 +70,17 @@ def test_fixed_shared_points_are_sgpr_on_all_data_and_stay_so(data, test_inputs)
     nugget = streamed.factors["client-0"].rows[0].nugget
     with gpflow.config.as_context(gpflow.config.Config(jitter=nugget)):
         elbo = float(oracle.elbo())
-        predicted = oracle.predict_f(test_inputs)
+        predicted = oracle.predict_f(new_inputs)
     for visit in range(2):
         assert evidence(streamed) == pytest.approx(elbo, rel=ALGEBRA)
-        for a, b in zip(streamed.predict_f(test_inputs), predicted, strict=True):
+        for a, b in zip(streamed.predict_f(new_inputs), predicted, strict=True):
             np.testing.assert_allclose(a, b, atol=THROUGH_CHOLESKY)
         if visit == 0:
             for name, shard in shards.items():
                 streamed.revisit(name, shard)
 
 
-def test_revisits_on_shared_points_climb_to_svgp_on_all_data(data, test_inputs):
+def test_revisits_on_shared_points_climb_to_svgp_on_all_data(data, new_inputs):
     X, labels = data[0], (data[1] > 0).astype(float)
     likelihood = gpflow.likelihoods.Bernoulli()
     points = sgp.SharedPseudoPoints(12, optimise_locations=False)
@@ -99,7 +99,7 @@ def test_revisits_on_shared_points_climb_to_svgp_on_all_data(data, test_inputs):
             streamed.revisit(name, shard)
     assert after_one_pass < elbo - 5e-5  # one pass is not enough
     assert evidence(streamed) == pytest.approx(elbo, abs=3e-5)
-    for a, b in zip(streamed.predict_f(test_inputs), oracle.predict_f(test_inputs), strict=True):
+    for a, b in zip(streamed.predict_f(new_inputs), oracle.predict_f(new_inputs), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
@@ -120,11 +120,11 @@ def test_moving_shared_points_bound_the_evidence_from_below(data):
         fitted.revisit("batch-0", data)
 
 
-def test_as_many_shared_points_as_data_are_exact(rng, test_inputs):
+def test_as_many_shared_points_as_data_are_exact(rng, new_inputs):
     X, Y = smooth_data(rng, 30)
     exact = stream(model(sgp.PrivatePseudoPoints("all")), thirds(X, Y))
     shared = stream(model(sgp.SharedPseudoPoints(30)), thirds(X, Y))
-    assert_same_predictions(exact, shared, test_inputs, 1e-4)
+    assert_same_predictions(exact, shared, new_inputs, 1e-4)
     assert evidence(shared) == pytest.approx(evidence(exact), abs=1e-3)
 
 
@@ -157,14 +157,14 @@ def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
 # ---- removal and compression ----
 
 
-def test_removing_the_newest_batch_gives_the_model_before(data, test_inputs):
+def test_removing_the_newest_batch_gives_the_model_before(data, new_inputs):
     shards = thirds(*data)
     before = model(sgp.PrivatePseudoPoints(8))
     after = model(sgp.PrivatePseudoPoints(8))
     stream(before, {name: shards[name] for name in ("client-0", "client-1")})
     stream(after, shards)
     after.remove("client-2")
-    assert_same_predictions(before, after, test_inputs, 0.0)
+    assert_same_predictions(before, after, new_inputs, 0.0)
     assert evidence(before) == evidence(after)
     with pytest.raises(InvalidDataError, match="no factor 'client-2'"):
         after.remove("client-2")
@@ -185,15 +185,15 @@ def test_removal_takes_a_batch_out_of_the_hyperparameters_too(data):
     np.testing.assert_allclose(fitted.hyperparameter_posterior.variance, before.variance, rtol=1e-6)
 
 
-def test_compression_loses_what_it_says_and_little_where_points_abound(data, test_inputs):
+def test_compression_loses_what_it_says_and_little_where_points_abound(data, new_inputs):
     fitted = stream(model(sgp.PrivatePseudoPoints(25)), thirds(*data))
-    before, kept = evidence(fitted), [np.asarray(part) for part in fitted.predict_f(test_inputs)]
+    before, kept = evidence(fitted), [np.asarray(part) for part in fitted.predict_f(new_inputs)]
     lost = fitted.compress(40)
     assert list(fitted.factors) == ["folded"]
     assert fitted.posterior_process.num_pseudo_points == 40
     assert 0.0 <= lost < 0.5
     assert evidence(fitted) == pytest.approx(before - lost, abs=THROUGH_CHOLESKY)
-    for a, b in zip(fitted.predict_f(test_inputs), kept, strict=True):
+    for a, b in zip(fitted.predict_f(new_inputs), kept, strict=True):
         np.testing.assert_allclose(a, b, atol=0.02)
     assert fitted.compress(5) > 10.0
     assert fitted.compress(50) == 0.0
@@ -254,7 +254,7 @@ def on_the_same_points(five_sites):
     return fitted
 
 
-def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, test_inputs):
+def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, new_inputs):
     fitted = on_the_same_points(five_sites)
     for _ in range(120):
         fitted.synchronous_round(five_sites)
@@ -263,16 +263,16 @@ def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, test_inputs
         for _ in range(12):
             for name in order:
                 sequential.revisit(name, five_sites[name])
-        assert_same_predictions(sequential, fitted, test_inputs, 1e-5)
+        assert_same_predictions(sequential, fitted, new_inputs, 1e-5)
 
 
-def test_with_a_point_at_every_input_one_pass_is_the_exact_gp(data, five_sites, test_inputs):
+def test_with_a_point_at_every_input_one_pass_is_the_exact_gp(data, five_sites, new_inputs):
     together = model(sgp.PrivatePseudoPoints("all"))
     together.synchronous_round(five_sites, damping=1.0)
     oracle = gpflow.models.GPR(
         data, kernel(), mean_function=gpflow.functions.Constant(2.0), noise_variance=NOISE
     )
-    for a, b in zip(together.predict_f(test_inputs), oracle.predict_f(test_inputs), strict=True):
+    for a, b in zip(together.predict_f(new_inputs), oracle.predict_f(new_inputs), strict=True):
         np.testing.assert_allclose(a, b, atol=ALGEBRA)
 
 
