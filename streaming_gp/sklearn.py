@@ -132,7 +132,7 @@ class StreamingGPRegressor(RegressorMixin, _StreamingEstimator):
     :param kernel: a GPflow kernel over scaled inputs, copied before it is fitted; by default
         :func:`default_kernel`, a squared exponential with one lengthscale for each input.
     :param pseudo_points: a strategy such as :class:`~streaming_gp.PrivatePseudoPoints`; by default
-        :func:`default_pseudo_points`, of which there are not more than 500 however long the stream.
+        :func:`default_pseudo_points`, of which there are not more than 300 however long the stream.
     :param hyperparameters: a strategy; :class:`~streaming_gp.VariationalHyperparameters` by
         default.
     :param optimiser: how each batch is fitted: a :class:`~streaming_gp.LocalOptimiser`.
@@ -353,11 +353,11 @@ def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
     """For each batch as many as the bound can gain from: up to a quarter of its rows.
 
     But up to 30 in any batch, and never more than 100; earlier ones are carried over to fewer
-    where all together would exceed 500.
+    where all together would exceed 300.
 
     :param num_rows: of the first batch.
     """
-    return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=500)
+    return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=300)
 
 
 def _logarithmic_parameters() -> AbstractContextManager[None]:
