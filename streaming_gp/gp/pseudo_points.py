@@ -57,7 +57,24 @@ class PseudoPointStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class PrivatePseudoPoints:
+class _PointsOfTheirOwn:
+    """What holds unless a strategy says otherwise."""
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def absorbs(self) -> bool:
+        return False
+
+    @property
+    def freezes(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class PrivatePseudoPoints(_PointsOfTheirOwn):
     """Every batch owns its pseudo-points (PVI 2018, section 6.2).
 
     :param number: points for each batch; ``"auto"`` for as many as the bound can still gain from;
@@ -110,14 +127,6 @@ class PrivatePseudoPoints:
         """Whether locations are optimised."""
         return self.optimise_locations and not self.exact
 
-    @property
-    def absorbs(self) -> bool:
-        return False
-
-    @property
-    def freezes(self) -> bool:
-        return False
-
     def choose(self, candidates: Candidates) -> np.ndarray:
         if self.exact:
             return np.arange(len(candidates.variance))
@@ -127,7 +136,7 @@ class PrivatePseudoPoints:
 
 
 @dataclass(frozen=True)
-class SharedPseudoPoints:
+class SharedPseudoPoints(_PointsOfTheirOwn):
     """All batches share one set of points (Bui et al. 2017a; PVI 2018, appendices C.1 and C.3).
 
     Each update starts from the M candidates, old points and new inputs, of greatest conditional
@@ -162,10 +171,6 @@ class SharedPseudoPoints:
             )
 
     @property
-    def exact(self) -> bool:
-        return False
-
-    @property
     def moves(self) -> bool:
         return self.optimise_locations
 
@@ -173,17 +178,13 @@ class SharedPseudoPoints:
     def absorbs(self) -> bool:
         return True
 
-    @property
-    def freezes(self) -> bool:
-        return False
-
     def choose(self, candidates: Candidates) -> np.ndarray:
         growth = self.number if self.growth is None else self.growth
         return greedy_variance(candidates, min(self.number, candidates.num_present + growth))
 
 
 @dataclass(frozen=True)
-class ConditionalPseudoPoints:
+class ConditionalPseudoPoints(_PointsOfTheirOwn):
     """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
 
     The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
@@ -205,16 +206,8 @@ class ConditionalPseudoPoints:
             )
 
     @property
-    def exact(self) -> bool:
-        return False
-
-    @property
     def moves(self) -> bool:
         return self.optimise_locations
-
-    @property
-    def absorbs(self) -> bool:
-        return False
 
     @property
     def freezes(self) -> bool:
