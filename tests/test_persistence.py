@@ -498,7 +498,8 @@ def test_an_entry_holds_only_what_changed(journal):
         for path in sorted(journal.iterdir())
     ]
     assert [list(entry.state.factors) for entry in entries] == [
-        [], ["batch-0"], ["batch-1"], ["batch-2"], ["batch-1"], [], ["folded"], ["batch-3"], ["batch-3"],
+        [], ["batch-0"], ["batch-1"], ["batch-2"], ["batch-1"], [],
+        ["folded"], ["batch-3"], ["batch-3"],
     ]  # fmt: skip
     assert entries[5].order == ("batch-1", "batch-2")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.factor import PseudoObservations, PseudoPointFactor
-from streaming_gp.gp.process import GaussianProcess, Process, times_root
+from streaming_gp.gp.process import GaussianProcess, Process, packed, times_root
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 from tests.reference import conditioned_process
 
@@ -139,3 +139,14 @@ def test_times_root_is_a_block_diagonal_product(rng):
         for r in range(3):
             block = slice(4 * r, 4 * r + 4)
             np.testing.assert_allclose(product[g][:, block], matrix[0][:, block] @ root[g, r])
+
+
+@LAWS
+@given(st.lists(st.integers(1, 30), max_size=20))
+def test_packed_rows_stay_apart_and_waste_little(sizes):
+    starts, block, number = packed(sizes)
+    places = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    taken = [place for places_of_row in places for place in places_of_row]
+    assert len(taken) == len(set(taken)) == sum(sizes)
+    assert all(place[0] // block == place[-1] // block < number for place in places)
+    assert (number - 1) * block <= 2 * sum(sizes)

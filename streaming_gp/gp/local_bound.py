@@ -137,8 +137,7 @@ def see_rows(
     :param tie: white noise that the rows' u and the points' b have in common; zero unless they are
         the same variables.
     """
-    Z = tf.reshape(absorbed.Z, [-1, tf.shape(absorbed.Z)[2]])
-    nugget = tf.repeat(absorbed.nugget, tf.shape(absorbed.Z)[1])
+    Z, nugget = absorbed.Z, absorbed.nugget
     V = gp.project(stack, conditioned, Z)
     K_bu = gp.covariance(points.V, points.Z, V, Z)
     K_bu += tie * tf.eye(tf.shape(points.Z)[0], tf.shape(Z)[0], dtype=tie.dtype)
@@ -148,7 +147,7 @@ def see_rows(
     RtKR = times_root(KR, absorbed.root)
     mean = tf.linalg.matrix_transpose(cov.to_groups(gp.mean(conditioned, V, Z), gp.num_groups))
     shift = tf.linalg.matrix_transpose(times_root(mean, absorbed.root))
-    residual = tf.reshape(absorbed.targets, tf.shape(shift)) - shift
+    residual = absorbed.targets - shift
     chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(nugget)))
     evidence = gp.log_normaliser(Conditioned(chol, solve_lower(chol, residual)))
     return Absorbed(design, residual, evidence, tf.linalg.trace(RtKR))

@@ -84,9 +84,11 @@ class Process:
 
 
 class Stack(NamedTuple):
-    """Rows padded to one shape. Padded points have zero roots, which leaves B exact.
+    """Rows one after another, their roots packed into n square blocks of one size M; R = n M.
 
-    Z [n, M, D], root [G, n, M, M], targets [G, n, M, C], nugget [n].
+    What is left over in a block is padded with points of zero root, which leaves B exact.
+
+    Z [R, D], root [G, n, M, M], targets [G, R, C], nugget [R].
     """
 
     Z: tf.Tensor
@@ -105,22 +107,38 @@ class Conditioned(NamedTuple):
 def stack_rows(
     rows: tuple[PseudoObservations, ...], input_dim: int, num_groups: int, num_columns: int
 ) -> Stack:
-    """Pad and stack ``rows``; without any, one padded point stands in: it says nothing.
+    """Pack ``rows``; without any, one padded point stands in: it says nothing.
 
     Arrays of no size at all would be exact too, but not every kernel has a gradient for them.
     """
-    n, size = max(1, len(rows)), max((len(row.Z) for row in rows), default=1)
-    Z = np.zeros((n, size, input_dim))
-    root = np.zeros((num_groups, n, size, size))
-    targets = np.zeros((num_groups, n, size, num_columns))
-    for i, row in enumerate(rows):
-        m = len(row.Z)
-        Z[i, :m], Z[i, m:] = row.Z, row.Z[0]
-        root[:, i, :m, :m] = row.root
-        targets[:, i, :m] = row.targets
-    nugget = np.zeros(n)
-    nugget[: len(rows)] = [row.nugget for row in rows]
+    starts, M, n = packed([len(row.Z) for row in rows])
+    Z = np.zeros((n * M, input_dim)) if not rows else np.tile(rows[0].Z[:1], (n * M, 1))
+    root = np.zeros((num_groups, n, M, M))
+    targets = np.zeros((num_groups, n * M, num_columns))
+    nugget = np.zeros(n * M)
+    for row, start in zip(rows, starts, strict=True):
+        block, first = divmod(start, M)
+        mine, inside = slice(start, start + len(row.Z)), slice(first, first + len(row.Z))
+        Z[mine], targets[:, mine], nugget[mine] = row.Z, row.targets, row.nugget
+        root[:, block, inside, inside] = row.root
     return Stack(*(tf.constant(a, tf.float64) for a in (Z, root, targets, nugget)))
+
+
+def packed(sizes: list[int]) -> tuple[list[int], int, int]:
+    """Where rows of these sizes start in blocks of the largest size; that size; how many blocks.
+
+    Each goes into the first block with room, so that one large row does not pad the others.
+    """
+    largest = max(sizes, default=1)
+    filled: list[int] = []
+    starts = []
+    for size in sizes:
+        block = next((b for b, used in enumerate(filled) if used + size <= largest), len(filled))
+        if block == len(filled):
+            filled.append(0)
+        starts.append(block * largest + filled[block])
+        filled[block] += size
+    return starts, largest, max(1, len(filled))
 
 
 @check_shapes("matrix: [K, Q, R]", "root: [G, n, M, M]", "return: [K_or_G, Q, R]")
@@ -156,9 +174,9 @@ class GaussianProcess:
         """Signature of a stack of any number of rows, for compiled functions."""
         G, C = self.num_groups, self.num_latent // self.num_groups
         return Stack(
-            spec(None, None, input_dim),
+            spec(None, input_dim),
             spec(G, None, None, None),
-            spec(G, None, None, C),
+            spec(G, None, C),
             spec(None),
         )
 
@@ -167,36 +185,32 @@ class GaussianProcess:
         return cov.prior_mean(self.mean_function, X, self.num_latent)
 
     @check_shapes(
-        "stack.Z: [n, M, D]",
+        "stack.Z: [R, D]",
         "stack.root: [G, n, M, M]",
-        "stack.targets: [G, n, M, C]",
-        "stack.nugget: [n]",
+        "stack.targets: [G, R, C]",
+        "stack.nugget: [R]",
         "return.chol: [., R, R]",
         "return.white: [G, R, C]",
     )
     def condition(self, stack: Stack) -> Conditioned:
         """Factorise B and whiten the residuals."""
-        Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
-        nugget = tf.repeat(stack.nugget, tf.shape(stack.Z)[1])
-        K = add_to_diagonal(cov.covariance(self.kernel, Z), nugget)
+        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), stack.nugget)
         RtK = tf.linalg.matrix_transpose(times_root(K, stack.root))
         RtKR = times_root(RtK, stack.root)
-        chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(nugget)))
-        white = solve_lower(chol, self._residuals(stack, Z))
+        chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(stack.nugget)))
+        white = solve_lower(chol, self._residuals(stack))
         return Conditioned(chol, white)
 
-    def _residuals(self, stack: Stack, Z: tf.Tensor) -> tf.Tensor:
+    def _residuals(self, stack: Stack) -> tf.Tensor:
         """``s − Rᵀ m(Z)`` [G, R, C]."""
-        mean = cov.to_groups(self.prior_mean(Z), self.num_groups)
+        mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
         mean_times_root = times_root(tf.linalg.matrix_transpose(mean), stack.root)
-        targets = tf.reshape(stack.targets, tf.shape(mean))
-        return targets - tf.linalg.matrix_transpose(mean_times_root)
+        return stack.targets - tf.linalg.matrix_transpose(mean_times_root)
 
     @check_shapes("X: [N, D]", "return: [., R, N]")
     def project(self, stack: Stack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
         """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]: what the rows know about f(X)."""
-        Z = tf.reshape(stack.Z, [-1, tf.shape(stack.Z)[2]])
-        kxz = times_root(cov.covariance(self.kernel, X, Z), stack.root)
+        kxz = times_root(cov.covariance(self.kernel, X, stack.Z), stack.root)
         return solve_lower(conditioned.chol, tf.linalg.matrix_transpose(kxz))
 
     def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
