@@ -165,3 +165,33 @@ def test_standard_parameters_round_trip(rng):
     assert_close(
         MeanFieldNormal.from_mean_scale(mean, diagonal.scale).variance, np.diag(covariance)
     )
+
+
+@LAWS
+@given(families, seeds)
+def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(family, seed):
+    q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
+    found = q.natural_gradient(lambda q: q.expected_log(likelihood))
+    for a, b in zip(found.natural, likelihood.natural, strict=True):
+        assert_close(a, b)
+    generic = expfam.ExponentialFamily.natural_gradient(q, lambda q: q.expected_log(likelihood))
+    for a, b in zip(generic.natural, likelihood.natural, strict=True):
+        assert_close(a, b)
+
+
+@LAWS
+@given(families, seeds)
+def test_unconstrained_numbers_make_the_member_again(family, seed):
+    q = member(family, seed)
+    numbers = q.unconstrained()
+    assert_close_naturals(family.from_unconstrained(numbers), q)
+    anywhere = np.random.default_rng(seed).standard_normal(numbers.shape)
+    assert family.from_unconstrained(anywhere).is_proper
+
+
+@LAWS
+@given(families, seeds)
+def test_expected_log_of_a_distribution_is_minus_the_cross_entropy(family, seed):
+    q, p = member(family, seed), member(family, seed + 1)
+    cross_entropy = q.entropy() + q.kl_divergence(p)
+    assert_close(q.expected_log(p.as_factor()), -cross_entropy)

@@ -8,7 +8,7 @@ in order, are the natural parameters; a field may be a NumPy array or a TensorFl
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import mul
@@ -62,6 +62,15 @@ class ExponentialFamily(abc.ABC):
         """Whether these natural parameters belong to a normalisable density."""
 
     @abc.abstractmethod
+    def unconstrained(self) -> tf.Tensor:
+        """Real numbers, any of which make a member, for optimisers that know no constraints."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_unconstrained(cls: type[Family], numbers: Array) -> Family:
+        """The member that :meth:`unconstrained` was called on."""
+
+    @abc.abstractmethod
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
         """``num_samples`` draws [S, ...], the same ones for the same integer ``seed``."""
 
@@ -99,6 +108,20 @@ class ExponentialFamily(abc.ABC):
         blocks = [tape.jacobian(flat, eta) for eta in natural]
         return tf.concat([tf.reshape(block, [tf.size(flat), -1]) for block in blocks], 1)
 
+    def natural_gradient(self: Family, function: Callable[[Family], tf.Tensor]) -> Factor:
+        """``∂ function(q) / ∂μ`` as a factor (PVI 2018, eq. 9).
+
+        Of an expected log likelihood it is the factor that the likelihood is worth under q; where
+        the model is conjugate it is the likelihood itself, whatever q.
+
+        :param function: of a member, differentiable: a scalar.
+        """
+        moments = self.mean_parameters()
+        with tf.GradientTape() as tape:
+            tape.watch(moments)
+            value = function(type(self).from_mean_parameters(*moments))
+        return Factor(type(self), tuple(tape.gradient(value, moments)))
+
     def log_prob(self, x: Array) -> tf.Tensor:
         """``log p(x)`` at points ``x`` [N, ...]: [N]."""
         log_density = self.log_base_measure(x) - self.log_partition()
@@ -111,6 +134,11 @@ class ExponentialFamily(abc.ABC):
         """``−E[log p] = A(η) − η·μ − E[log h]``, in nats."""
         eta_mu = inner(self.natural, self.mean_parameters())
         return self.log_partition() - eta_mu - self.expected_log_base_measure()
+
+    def expected_log(self, factor: Factor) -> tf.Tensor:
+        """``E[log t(x) + log h(x)]`` of a factor of this family: a scalar, proper or not."""
+        inside = inner(factor.natural, self.mean_parameters())
+        return factor.log_scale + inside + self.expected_log_base_measure()
 
     def kl_divergence(self: Family, other: Family) -> tf.Tensor:
         """``KL(self ‖ other) = (η − η')·μ − A(η) + A(η')``, in nats."""

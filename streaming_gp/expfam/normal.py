@@ -6,6 +6,7 @@ With these natural parameters the sufficient statistics are ``T(x) = (x, −½ x
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.expfam.base import ExponentialFamily
+from streaming_gp.expfam.factor import Factor
 from streaming_gp.linalg import logdet_from_cholesky
 
 G = TypeVar("G", bound="Gaussian")
@@ -34,6 +36,27 @@ class Gaussian(ExponentialFamily):
     def from_mean_scale(cls: type[G], mean: Any, scale: Any) -> G:
         """From ``mean`` [D] and a lower factor ``scale`` [D, D] of the covariance."""
 
+    @classmethod
+    @abc.abstractmethod
+    def from_moments(cls: type[G], mean: Any, covariance: Any) -> G:
+        """From ``mean`` [D] and what the family keeps of the covariance: [D, D], or its diagonal
+        [D].
+        """
+
+    @abc.abstractmethod
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [D] and what the family keeps of the covariance."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _times(precision: Any, vector: Any) -> Any:
+        """Precision times a vector [D]."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _symmetric(gradient: Any) -> Any:
+        """A gradient by the covariance, among symmetric matrices."""
+
     @property
     @abc.abstractmethod
     def mean(self) -> Any:
@@ -48,6 +71,19 @@ class Gaussian(ExponentialFamily):
     @abc.abstractmethod
     def scale(self) -> tf.Tensor:
         """Lower factor [D, D] of the covariance."""
+
+    def natural_gradient(self: G, function: Callable[[G], tf.Tensor]) -> Factor:
+        """As in the base, by mean m and covariance V: ``(∂_m − 2 ∂_V m, −2 ∂_V)``.
+
+        The mean parameter ``−½ (V + m mᵀ)`` loses the digits of a V much smaller than m².
+        """
+        mean, covariance = self.moments()
+        with tf.GradientTape() as tape:
+            tape.watch((mean, covariance))
+            value = function(type(self).from_moments(mean, covariance))
+        by_mean, by_covariance = tape.gradient(value, (mean, covariance))
+        precision = -2.0 * self._symmetric(by_covariance)
+        return Factor(type(self), (by_mean + self._times(precision, mean), precision))
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)
@@ -69,6 +105,31 @@ class MeanFieldNormal(Gaussian):
     def from_mean_variance(cls, mean: Any, variance: Any) -> MeanFieldNormal:
         """From standard parameters ``mean`` [D] and ``variance`` [D]."""
         return cls(mean / variance, 1.0 / variance)
+
+    from_moments = from_mean_variance
+
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(self.variance)
+
+    @staticmethod
+    def _times(precision: Any, vector: Any) -> Any:
+        return precision * vector
+
+    @staticmethod
+    def _symmetric(gradient: Any) -> Any:
+        return gradient
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        mean, variance = self.moments()
+        return mean, -0.5 * (variance + tf.square(mean))
+
+    def unconstrained(self) -> tf.Tensor:
+        """Means and log standard deviations [2, D]."""
+        return tf.stack([self.mean, -0.5 * tf.math.log(self.precision)])
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> MeanFieldNormal:
+        return cls.from_mean_variance(numbers[0], tf.exp(2.0 * numbers[1]))
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> MeanFieldNormal:
@@ -128,6 +189,35 @@ class Normal(Gaussian):
     def from_mean_covariance(cls, mean: Any, covariance: Any) -> Normal:
         """From standard parameters ``mean`` [D] and ``covariance`` [D, D]."""
         return cls.from_mean_scale(mean, tf.linalg.cholesky(covariance))
+
+    from_moments = from_mean_covariance
+
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return self.mean, self.covariance
+
+    @staticmethod
+    def _times(precision: Any, vector: Any) -> Any:
+        return tf.linalg.matvec(precision, vector)
+
+    @staticmethod
+    def _symmetric(gradient: Any) -> Any:
+        return 0.5 * (gradient + tf.linalg.matrix_transpose(gradient))
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        mean, covariance = self.moments()
+        return mean, -0.5 * (covariance + mean[:, None] * mean[None, :])
+
+    def unconstrained(self) -> tf.Tensor:
+        """Mean [D], and the covariance's lower factor [D, D] with the log of its diagonal."""
+        scale = self.scale
+        log_diagonal = tf.math.log(tf.linalg.diag_part(scale))
+        return tf.concat([self.mean[None], tf.linalg.set_diag(scale, log_diagonal)], 0)
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> Normal:
+        lower = tf.linalg.band_part(numbers[1:], -1, 0)
+        diagonal = tf.exp(tf.linalg.diag_part(lower))
+        return cls.from_mean_scale(numbers[0], tf.linalg.set_diag(lower, diagonal))
 
     @property
     def mean(self) -> tf.Tensor:
