@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streaming_gp import expfam
 from streaming_gp.errors import ImproperError
 from streaming_gp.expfam import MeanFieldNormal, Normal
-from streaming_gp.pvi.client import damped
+from streaming_gp.pvi.damping import damped
 from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
 DIMENSION = 3

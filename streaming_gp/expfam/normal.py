@@ -106,7 +106,9 @@ class MeanFieldNormal(Gaussian):
         """From standard parameters ``mean`` [D] and ``variance`` [D]."""
         return cls(mean / variance, 1.0 / variance)
 
-    from_moments = from_mean_variance
+    @classmethod
+    def from_moments(cls, mean: Any, covariance: Any) -> MeanFieldNormal:
+        return cls.from_mean_variance(mean, covariance)
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(self.variance)
@@ -190,7 +192,9 @@ class Normal(Gaussian):
         """From standard parameters ``mean`` [D] and ``covariance`` [D, D]."""
         return cls.from_mean_scale(mean, tf.linalg.cholesky(covariance))
 
-    from_moments = from_mean_covariance
+    @classmethod
+    def from_moments(cls, mean: Any, covariance: Any) -> Normal:
+        return cls.from_mean_covariance(mean, covariance)
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         return self.mean, self.covariance

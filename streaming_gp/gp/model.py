@@ -32,8 +32,9 @@ from streaming_gp.gp.pseudo_points import (
     PseudoPointStrategy,
     is_positive_integer,
 )
-from streaming_gp.gp.validation import as_data, check_alpha
+from streaming_gp.gp.sites import check_alpha
 from streaming_gp.serialization import PathLike
+from streaming_gp.validation import as_data
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from streaming_gp.gp.parameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, Process
 from streaming_gp.gp.pseudo_points import PseudoPointStrategy
 from streaming_gp.gp.sites import is_conjugate
-from streaming_gp.gp.validation import as_data, as_matrix
+from streaming_gp.validation import as_data, as_matrix
 
 
 @dataclass(frozen=True, eq=False)

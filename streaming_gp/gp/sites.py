@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, Softmax
+from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.noise import standard_noise
+from streaming_gp.validation import observations
 
 MIN_SITE_PRECISION = 1e-6
 """Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
@@ -31,6 +33,18 @@ class Sites(NamedTuple):
 def is_conjugate(likelihood: Likelihood) -> bool:
     """Whether the sites are exact and known beforehand."""
     return type(likelihood) is Gaussian
+
+
+def check_alpha(alpha: float, likelihood: Likelihood) -> None:
+    """Power EP is for Gaussian noise and α in [0, 1].
+
+    :raises InvalidDataError: otherwise.
+    """
+    if not 0.0 <= alpha <= 1.0 or (alpha > 0.0 and not is_conjugate(likelihood)):
+        raise InvalidDataError(
+            f"alpha must lie in [0, 1], and be 0 unless the likelihood is Gaussian; got {alpha} "
+            f"for {type(likelihood).__name__}"
+        )
 
 
 @check_shapes(
@@ -89,11 +103,6 @@ def _monte_carlo_noise(likelihood: Likelihood, mean: tf.Tensor) -> dict[str, Any
     points = _normal_points(likelihood.num_monte_carlo_points, int(mean.shape[-1]))
     shape = tf.concat([points.shape[:1], tf.shape(mean)], 0)
     return {"epsilon": tf.broadcast_to(tf.constant(points, mean.dtype), shape)}
-
-
-def observations(likelihood: Likelihood, Y: tf.Tensor) -> tf.Tensor:
-    """Y in the dtype that the likelihood's density wants."""
-    return tf.cast(Y, tf.int32) if isinstance(likelihood, Softmax) else Y
 
 
 @check_shapes(

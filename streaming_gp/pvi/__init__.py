@@ -1,18 +1,70 @@
-"""Partitioned Variational Inference: a ledger of factors and the client pass that refines it."""
+"""Partitioned Variational Inference: a ledger of factors, and the loop that refines them.
 
-from streaming_gp.pvi.client import PassResult, client_pass
+``Ledger`` and ``client_pass`` are the loop's one step, for anything that multiplies and divides.
+``Server``, ``Client``, schedules and ``fit`` are the same loop for exponential families whose data
+are spread over clients.
+"""
+
+from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.client import Client, make_clients
+from streaming_gp.pvi.client_pass import PassResult, client_pass
+from streaming_gp.pvi.damping import Damping, Momentum
+from streaming_gp.pvi.fit import EarlyStopping, fit
+from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.properness import BacktrackDamping, LargestProperFraction, RaiseImproper
 from streaming_gp.pvi.protocols import Factor, LocalFit, Posterior
+from streaming_gp.pvi.schedule import Asynchronous, Sequential, Synchronous
+from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.updates import (
+    LBFGS,
+    Adam,
+    AnalyticUpdate,
+    FixedPointUpdate,
+    LocalResult,
+    LocalTask,
+    Model,
+    UpdateRule,
+    VariationalOnlineNewton,
+    VariationalUpdate,
+)
 
 __all__ = [
+    "LBFGS",
+    "Adam",
+    "AnalyticUpdate",
+    "Answer",
+    "Ask",
+    "Asynchronous",
     "BacktrackDamping",
+    "Checks",
+    "Client",
+    "Damping",
+    "EarlyStopping",
     "Factor",
+    "FixedPointUpdate",
+    "History",
     "LargestProperFraction",
     "Ledger",
     "LocalFit",
+    "LocalResult",
+    "LocalTask",
+    "Model",
+    "Momentum",
     "PassResult",
     "Posterior",
     "RaiseImproper",
+    "Round",
+    "Sequential",
+    "Serial",
+    "Server",
+    "Synchronous",
+    "UpdateRule",
+    "VariationalOnlineNewton",
+    "VariationalUpdate",
     "client_pass",
+    "fit",
+    "make_clients",
 ]

@@ -1,81 +1,80 @@
-"""One client pass of Partitioned Variational Inference (PVI 2018, algorithm 1)."""
+"""A client: data that do not move, and the rule by which they speak."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.properness import PropernessPolicy, RaiseImproper
-from streaming_gp.pvi.protocols import LocalFit, P
-
-R = TypeVar("R")
+from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.updates.task import Data, LocalTask, Model, UpdateRule
 
 
 @dataclass(frozen=True, eq=False)
-class PassResult(Generic[P, R]):
-    """What a pass gives back.
+class Client:
+    """One shard of data with a local update rule. It keeps nothing between two questions, so that
+    a client restarted anywhere with its data answers as if nothing had happened.
 
-    :param ledger: the new ledger.
-    :param report: what the local fit reported.
-    :param removed_fraction: share of the client's old factor that the cavity left out.
-    :param damping: the damping that was used.
+    :param client_id: the name of its factor.
+    :param model: what gives the likelihood.
+    :param data: X [N, D] and Y [N, P]; they stay here.
+    :param update: how it answers.
+    :param seed: of the start of the very first fit, the same for all clients of one model.
     """
 
-    ledger: Ledger[P]
-    report: R
-    removed_fraction: float
-    damping: float
+    client_id: str
+    model: Model
+    data: Data
+    update: UpdateRule
+    seed: int = 0
+
+    @property
+    def num_data(self) -> int:
+        """N."""
+        return len(self.data[0])
+
+    def answer(self, ask: Ask) -> Answer:
+        """Fit q to the data under the cavity, and give the factor that this is worth."""
+        start = self.model.initial(self.seed) if ask.untouched else ask.posterior
+        task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
+        result = self.update(task)
+        return Answer(
+            self.client_id, ask.sequence, ask.version, result.factor.as_arrays(),
+            self.num_data, result.free_energy, result.steps,
+        )  # fmt: skip
 
 
-def client_pass(
-    ledger: Ledger[P],
-    client_id: str,
-    fit: LocalFit[P, R],
-    damping: float = 1.0,
-    policy: PropernessPolicy | None = None,
-) -> PassResult[P, R]:
-    """Cavity, fit, factor, replace: the loop's one step. ``ledger`` itself never changes.
+def make_clients(
+    model: Model,
+    shards: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]],
+    update: UpdateRule,
+    seed: int = 0,
+) -> dict[str, Client]:
+    """One client for each shard.
 
-    The damped factor is ``t ← t_old^(1−ρ) (q / q_cavity)^ρ``; a client new to the ledger starts
-    from the unit factor.
-
-    :param client_id: whose factor is refined.
-    :param fit: maps the cavity to ``(q, report)``.
-    :param damping: ρ in (0, 1].
-    :param policy: what to do about improper cavities and posteriors; raises by default.
-    :raises InvalidDataError: if ``damping`` is outside (0, 1].
-    :raises ImproperError: as the policy decides.
+    :param model: shared by all; gives the likelihood, and checks the data.
+    :param shards: (X, Y) of each client; without names they are called "c0", "c1" and so on.
+    :param update: how each of them answers.
+    :param seed: of the start that all fits share.
+    :returns: clients by name, in order.
+    :raises InvalidDataError: if there is no shard, or one that the model cannot take.
     """
-    if not 0.0 < damping <= 1.0:
-        raise InvalidDataError(f"damping must lie in (0, 1], got {damping}")
-    policy = policy or RaiseImproper()
-    old = ledger.factors.get(client_id)
-
-    removed = policy.removed_fraction(ledger, client_id)
-    cavity = _cavity(ledger, client_id, removed)
-    q, report = fit(cavity)
-    new = q / cavity
-    if old is not None and removed < 1.0:  # what stayed in the cavity belongs to the client as well
-        new = new * old ** (1.0 - removed)
-
-    def replace(rho: float) -> Ledger[P]:
-        return ledger if rho == 0.0 else ledger.replaced(client_id, damped(old, new, rho))
-
-    used = policy.damping(replace, damping)
-    return PassResult(replace(used), report, removed, used)
+    named = (
+        shards
+        if isinstance(shards, Mapping)
+        else {f"c{number}": shard for number, shard in enumerate(shards)}
+    )
+    if not named:
+        raise InvalidDataError("no shards: there must be at least one client")
+    return {
+        name: Client(name, model, _checked(model, name, shard), update, seed)
+        for name, shard in named.items()
+    }
 
 
-def damped(old: Any, new: Any, rho: float) -> Any:
-    """``old^(1−ρ) · new^ρ``, where no old factor means the unit factor."""
-    if rho == 1.0:
-        return new
-    return new**rho if old is None else old ** (1.0 - rho) * new**rho
-
-
-def _cavity(ledger: Ledger[P], client_id: str, removed: float) -> P:
-    if removed == 1.0:
-        return ledger.cavity(client_id)
-    kept = ledger.factors[client_id] ** (1.0 - removed)
-    return ledger.replaced(client_id, kept).posterior
+def _checked(model: Model, name: str, shard: tuple[Any, Any]) -> Data:
+    try:
+        return model.as_data(*shard)
+    except InvalidDataError as error:
+        raise InvalidDataError(f"shard {name!r}: {error}") from error

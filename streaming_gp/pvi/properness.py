@@ -14,11 +14,11 @@ from streaming_gp.errors import ImproperError
 from streaming_gp.pvi.ledger import Ledger
 
 
-def is_proper(ledger: Ledger[Any]) -> bool:
-    """Whether the posterior and the cavity of every client are distributions."""
+def is_proper(ledger: Ledger[Any], cavities: bool = True) -> bool:
+    """Whether the posterior, and if asked the cavity of every client, are distributions."""
     try:
         _ = ledger.posterior
-        for client_id in ledger.factors:
+        for client_id in ledger.factors if cavities else ():
             ledger.cavity(client_id)
     except ImproperError:
         return False
@@ -58,17 +58,20 @@ class BacktrackDamping:
 
     :param shrink: factor on the damping at each attempt, in (0, 1).
     :param attempts: after so many the old factor stays (damping 0).
+    :param cavities: whether cavities must be proper too. A fit of mean-field factors can do with
+        one that is improper in a few coordinates, as its own q is always proper.
     """
 
     shrink: float = 0.5
     attempts: int = 10
+    cavities: bool = True
 
     def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
-        return RaiseImproper().removed_fraction(ledger, client_id)
+        return RaiseImproper().removed_fraction(ledger, client_id) if self.cavities else 1.0
 
     def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
         tried = (damping * self.shrink**attempt for attempt in range(self.attempts))
-        return next((rho for rho in tried if is_proper(replace(rho))), 0.0)
+        return next((rho for rho in tried if is_proper(replace(rho), self.cavities)), 0.0)
 
 
 @dataclass(frozen=True)

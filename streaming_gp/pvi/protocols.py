@@ -1,7 +1,7 @@
 """What the loop asks of a model: a posterior, factors, and a local fit.
 
 Exponential families and streaming Gaussian processes both satisfy these protocols; the loop in
-:mod:`streaming_gp.pvi.client` knows nothing else about them.
+:mod:`streaming_gp.pvi.client_pass` knows nothing else about them.
 """
 
 from __future__ import annotations

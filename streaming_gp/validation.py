@@ -1,4 +1,4 @@
-"""Checks what comes in, once, before the model looks at it."""
+"""Checks data once, before a model looks at them: for every model with a GPflow likelihood."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.sites import is_conjugate, observations
 
 _LARGEST_EXACT_INTEGER = 2**53
 
@@ -128,13 +127,6 @@ def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> N
         )
 
 
-def check_alpha(alpha: float, likelihood: gl.Likelihood) -> None:
-    """Power EP is for Gaussian noise and α in [0, 1].
-
-    :raises InvalidDataError: otherwise.
-    """
-    if not 0.0 <= alpha <= 1.0 or (alpha > 0.0 and not is_conjugate(likelihood)):
-        raise InvalidDataError(
-            f"alpha must lie in [0, 1], and be 0 unless the likelihood is Gaussian; got {alpha} "
-            f"for {type(likelihood).__name__}"
-        )
+def observations(likelihood: gl.Likelihood, Y: tf.Tensor) -> tf.Tensor:
+    """Y in the dtype that the likelihood's density wants."""
+    return tf.cast(Y, tf.int32) if isinstance(likelihood, gl.Softmax) else Y

@@ -1,0 +1,6 @@
+"""Where clients run: in this process, or on a Ray cluster."""
+
+from streaming_gp.engines.ray import Ray
+from streaming_gp.pvi.serial import Serial
+
+__all__ = ["Ray", "Serial"]

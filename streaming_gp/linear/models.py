@@ -1,0 +1,151 @@
+"""``f(x) = θᵀx`` with a Gaussian posterior over θ, full or mean-field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor, Gaussian, MeanFieldNormal, Normal
+from streaming_gp.validation import as_data
+
+Data = tuple[np.ndarray, np.ndarray]
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+class GeneralisedLinearModel:
+    """Any GPflow likelihood of one latent function on the linear predictor.
+
+    :param num_inputs: D; add a column of ones to X for an intercept.
+    :param likelihood: its expectations are GPflow's own, closed or by quadrature.
+    :param prior_variance: of each weight.
+    :param family: of the posterior, ``Normal`` (full covariance) or ``MeanFieldNormal``.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        likelihood: gpflow.likelihoods.Likelihood,
+        prior_variance: float = 1.0,
+        family: type[Gaussian] = Normal,
+    ) -> None:
+        if num_inputs < 1 or not prior_variance > 0.0:
+            raise InvalidDataError(
+                f"num_inputs and prior_variance must be positive, got {num_inputs} and "
+                f"{prior_variance}"
+            )
+        self.num_inputs = num_inputs
+        self.likelihood = likelihood
+        self.prior_variance = prior_variance
+        self.family = family
+
+    def prior(self) -> Gaussian:
+        """``N(θ; 0, prior_variance I)``."""
+        scale = np.sqrt(self.prior_variance) * np.eye(self.num_inputs)
+        return self.family.from_mean_scale(np.zeros(self.num_inputs), scale).as_arrays()
+
+    def initial(self, seed: int) -> Gaussian:
+        """The prior."""
+        return self.prior()
+
+    def as_data(self, X: Any, Y: Any) -> Data:
+        """Arrays X [N, D] and Y [N, 1], float64.
+
+        :raises InvalidDataError: if shapes or entries are not what the model can take.
+        """
+        return as_data((X, Y), self.likelihood, self.num_inputs, 1)
+
+    def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance of f(X), [N, 1] each."""
+        mean, covariance = q.moments()
+        mean_f = tf.linalg.matvec(X, mean)[:, None]
+        if isinstance(q, MeanFieldNormal):
+            return mean_f, tf.linalg.matvec(tf.square(X), covariance)[:, None]
+        return mean_f, tf.reduce_sum(tf.matmul(X, covariance) * X, axis=1, keepdims=True)
+
+    def expected_log_likelihood(
+        self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> tf.Tensor:
+        """``Σ_n E_q[log p(y_n | θᵀx_n)]``."""
+        mean, variance = self.predictor(q, X)
+        return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
+
+    def predict(self, q: Gaussian, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
+        X = np.asarray(X, np.float64)
+        mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
+        return mean.numpy(), variance.numpy()
+
+
+class BayesianLinearRegression(GeneralisedLinearModel):
+    """Gaussian noise: conjugate, so that every rule has an exact answer to be held to.
+
+    :param noise_variance: σ².
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        noise_variance: float = 1.0,
+        prior_variance: float = 1.0,
+        family: type[Gaussian] = Normal,
+    ) -> None:
+        if not noise_variance > 0.0:
+            raise InvalidDataError(f"noise_variance must be positive, got {noise_variance}")
+        likelihood = gpflow.likelihoods.Gaussian(noise_variance)
+        super().__init__(num_inputs, likelihood, prior_variance, family)
+        self.noise_variance = noise_variance
+
+    def likelihood_factor(self, X: np.ndarray, Y: np.ndarray) -> Factor:
+        """``Π_n N(y_n; θᵀx_n, σ²)`` as a factor of θ with full covariance.
+
+        :raises InvalidDataError: for a mean-field posterior, in which it is not conjugate.
+        """
+        if self.family is not Normal:
+            raise InvalidDataError("only a full-covariance posterior is conjugate")
+        natural = (X.T @ Y[:, 0] / self.noise_variance, X.T @ X / self.noise_variance)
+        constant = LOG_TWO_PI + np.log(self.noise_variance)
+        scale = -0.5 * (np.sum(Y**2) / self.noise_variance + len(Y) * constant)
+        return Factor(Normal, natural, float(scale))
+
+
+class Logistic(gpflow.likelihoods.Bernoulli):
+    """P(y = 1) = 1/(1 + exp(−f)); its logarithm is finite whatever f."""
+
+    def __init__(self) -> None:
+        super().__init__(invlink=tf.sigmoid)
+
+    def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
+        return tf.math.log_sigmoid((2.0 * Y - 1.0) * F)
+
+
+class Probit(gpflow.likelihoods.Bernoulli):
+    """P(y = 1) = Φ(f), without the slack that GPflow's own has; its logarithm is always finite."""
+
+    def __init__(self) -> None:
+        super().__init__(invlink=lambda F: tf.exp(_standard_normal().log_cdf(F)))
+
+    def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
+        return _standard_normal().log_cdf((2.0 * Y - 1.0) * F)
+
+
+def _standard_normal() -> tfp.distributions.Normal:
+    return tfp.distributions.Normal(tf.zeros([], tf.float64), 1.0)
+
+
+def logistic_regression(
+    num_inputs: int, prior_variance: float = 1.0, family: type[Gaussian] = Normal
+) -> GeneralisedLinearModel:
+    """Labels 0 and 1 with P(y = 1) = 1/(1 + exp(−θᵀx))."""
+    return GeneralisedLinearModel(num_inputs, Logistic(), prior_variance, family)
+
+
+def probit_regression(
+    num_inputs: int, prior_variance: float = 1.0, family: type[Gaussian] = Normal
+) -> GeneralisedLinearModel:
+    """Labels 0 and 1 with P(y = 1) = Φ(θᵀx)."""
+    return GeneralisedLinearModel(num_inputs, Probit(), prior_variance, family)

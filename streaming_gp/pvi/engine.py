@@ -1,0 +1,58 @@
+"""What a schedule asks of an engine: take questions, deliver answers in the order they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from streaming_gp.pvi.client import Client
+from streaming_gp.pvi.messages import Answer, Ask
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """An answer, or the news that there will be none.
+
+    :param client_id: who was asked.
+    :param answer: None if the client failed.
+    :param error: what went wrong, if something did.
+    """
+
+    client_id: str
+    answer: Answer | None
+    error: str | None = None
+
+
+class Session(Protocol):
+    """Clients at work. One question to a client may be open at a time, so no queue can grow."""
+
+    @property
+    def now(self) -> float:
+        """Seconds on a clock on which clients work side by side."""
+        ...
+
+    @property
+    def open(self) -> frozenset[str]:
+        """Clients with an open question."""
+        ...
+
+    def submit(self, ask: Ask, duration: float | None) -> None:
+        """Put a question to a client.
+
+        :param duration: how long it takes on a simulated clock; real clocks take no notice.
+        """
+        ...
+
+    def next(self) -> Delivery:
+        """Wait for whatever comes next."""
+        ...
+
+
+class Engine(Protocol):
+    """Where clients run."""
+
+    def session(self, clients: Mapping[str, Client]) -> AbstractContextManager[Session]:
+        """Bring clients to where they run, for the time of a ``with`` block."""
+        ...

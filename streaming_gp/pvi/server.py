@@ -1,0 +1,336 @@
+"""The server: a ledger of factors by client, what has been asked, and what is accepted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from streaming_gp import expfam, serialization
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.client import Client
+from streaming_gp.pvi.damping import DampingRule, Memory
+from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """All that a server knows, as a value: this is what its file holds.
+
+    :param prior: the posterior before any data.
+    :param factors: by client, in order of arrival.
+    :param version: how often the posterior has changed.
+    :param sequences: the last question's number, by client.
+    :param memory: of the damping rule.
+    :param history: rounds so far.
+    """
+
+    prior: ExponentialFamily
+    factors: Mapping[str, Factor] = field(default_factory=dict)
+    version: int = 0
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    memory: Memory = ()
+    history: History = field(default_factory=History)
+
+
+VALUE_TYPES: dict[str, type] = {
+    cls.__name__: cls for cls in (ServerState, History, Round, Factor, *expfam.FAMILIES)
+}
+"""Every class that a server's file may hold, by its name there."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of some answers.
+
+    :param refused: why, by client.
+    :param accepted: clients whose factors changed.
+    :param free_energy: sum of the local free energies of the accepted ones.
+    :param share: of the full step that the policy allowed.
+    :param staleness: versions between question and answer, at most.
+    """
+
+    refused: Mapping[str, str]
+    accepted: tuple[str, ...]
+    free_energy: float
+    share: float
+    staleness: int
+
+
+class Server:
+    """Holds ``q ∝ prior × Π_k t_k`` for clients that may be anywhere (PVI 2018, figure 1).
+
+    A factor is replaced, never added to; an answer that is refused, or that comes a second time,
+    leaves everything as it was.
+
+    :param prior: over the parameters.
+    :param clients: by name, as ``make_clients`` gives them.
+    :param policy: what to do about improper cavities and posteriors.
+    :param checks: what answers must be.
+    :param seed: of all questions' seeds.
+    :raises InvalidDataError: if there are no clients.
+    """
+
+    def __init__(
+        self,
+        prior: ExponentialFamily,
+        clients: Mapping[str, Client],
+        policy: PropernessPolicy | None = None,
+        checks: Checks | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not clients:
+            raise InvalidDataError("no clients: a server needs at least one")
+        self.clients = MappingProxyType(dict(clients))
+        self.policy = policy or BacktrackDamping(cavities=False)
+        self.checks = checks or Checks()
+        self.seed = seed
+        self._outstanding: dict[str, int] = {}
+        self._kept: dict[str, float] = {}
+        self._take(ServerState(prior.as_arrays()))
+
+    def _take(self, state: ServerState) -> None:
+        self._ledger: Ledger[Any] = Ledger(state.prior, MappingProxyType(dict(state.factors)))
+        self._version = state.version
+        self._sequences = dict(state.sequences)
+        self._memory = state.memory
+        self.history = state.history
+
+    # ---- what it holds ----
+
+    @property
+    def ledger(self) -> Ledger[Any]:
+        """Prior and factors."""
+        return self._ledger
+
+    @property
+    def prior(self) -> Any:
+        """p(θ)."""
+        return self._ledger.prior
+
+    @property
+    def posterior(self) -> Any:
+        """q(θ), normalised."""
+        return self._ledger.posterior
+
+    @property
+    def factors(self) -> Mapping[str, Factor]:
+        """By client, in order of arrival."""
+        return self._ledger.factors
+
+    @property
+    def version(self) -> int:
+        """How often the posterior has changed."""
+        return self._version
+
+    def cavity(self, client_id: str) -> Any:
+        """Prior times all factors but this client's.
+
+        :raises InvalidDataError: if there is no such client.
+        :raises ImproperError: if that is no distribution.
+        """
+        self._require_client(client_id)
+        return self._ledger.cavity(client_id)
+
+    def remove(self, client_id: str) -> None:
+        """Forget what a client has said: its factor becomes one.
+
+        :raises InvalidDataError: if it has no factor.
+        :raises ImproperError: if the rest is no distribution; nothing has changed then.
+        """
+        if client_id not in self.factors:
+            raise InvalidDataError(f"no factor {client_id!r}: there are {list(self.factors)}")
+        self._commit(self._ledger.without(client_id))
+
+    def warm_start(self, q: ExponentialFamily) -> None:
+        """Begin at q: every client gets an equal share of ``q / prior`` as its factor.
+
+        :raises InvalidDataError: if there are factors already, or q is of another family or shape.
+        """
+        if self.factors:
+            raise InvalidDataError("a warm start is for a server without factors")
+        shapes = [np.shape(eta) for eta in q.natural], [np.shape(eta) for eta in self.prior.natural]
+        if type(q) is not type(self.prior) or shapes[0] != shapes[1]:
+            raise InvalidDataError(
+                f"wanted a {type(self.prior).__name__} of shapes {shapes[1]}, got a "
+                f"{type(q).__name__} of shapes {shapes[0]}"
+            )
+        share = ((q / self.prior) ** (1.0 / len(self.clients))).as_arrays()
+        factors = MappingProxyType(dict.fromkeys(self.clients, share))
+        self._commit(Ledger(self.prior, factors))
+
+    def learn_prior(self, prior: ExponentialFamily) -> None:
+        """Replace the prior, keeping all factors (see :mod:`streaming_gp.pvi.hyperparameters`).
+
+        :raises ImproperError: if the posterior under it is no distribution.
+        """
+        self._commit(Ledger(prior.as_arrays(), self.factors))
+
+    # ---- questions and answers ----
+
+    def ask(self, client_id: str) -> tuple[Ask, float]:
+        """The next question to a client, and the share of its factor that is taken out of q.
+
+        An earlier question to the same client is void from now on.
+
+        :raises InvalidDataError: if there is no such client.
+        :raises ImproperError: as the policy decides.
+        """
+        self._require_client(client_id)
+        old = self.factors.get(client_id)
+        removed = self.policy.removed_fraction(self._ledger, client_id)
+        sequence = self._sequences.get(client_id, -1) + 1
+        self._sequences[client_id] = self._outstanding[client_id] = sequence
+        own = None if old is None else (old if removed == 1.0 else (old**removed).as_arrays())
+        seed = self._seed(client_id, sequence)
+        ask = Ask(client_id, sequence, self._version, self.posterior, own, seed, not self.factors)
+        self._kept[client_id] = 1.0 - removed
+        return ask, removed
+
+    def accept(
+        self,
+        answers: Iterable[Answer],
+        rule: DampingRule,
+        progress: float = 0.0,
+        share: float = 1.0,
+    ) -> Outcome:
+        """Validate answers, and put those that pass into the ledger, all at once.
+
+        :param rule: how proposals enter the ledger.
+        :param progress: share of all rounds that is over.
+        :param share: of the full step.
+        """
+        refused: dict[str, str] = {}
+        proposals: dict[str, Answer] = {}
+        for answer in answers:
+            objection = self._objection(answer, rule, progress, share)
+            if objection is None:
+                proposals[answer.client_id] = answer
+                del self._outstanding[answer.client_id]
+            else:
+                refused[answer.client_id] = objection
+        if not proposals:
+            return Outcome(refused, (), float("nan"), 1.0, 0)
+        used = self._step(proposals, rule, progress, share)
+        stale = [self._version - answer.version for answer in proposals.values()]
+        if used > 0.0:
+            self._version += 1
+        free_energy = float(sum(answer.free_energy for answer in proposals.values()))
+        return Outcome(refused, tuple(proposals), free_energy, used / share, max(stale))
+
+    def _step(
+        self, proposals: Mapping[str, Answer], rule: DampingRule, progress: float, share: float
+    ) -> float:
+        """Take the step that the policy allows; returns its share."""
+        factors = {name: self._whole(answer) for name, answer in proposals.items()}
+
+        def replaced(size: float) -> Ledger[Any]:
+            return rule.mixed(self._ledger, factors, size, progress, self._memory)[0]
+
+        used = self.policy.damping(replaced, share)
+        if used > 0.0:
+            ledger, memory = rule.mixed(self._ledger, factors, used, progress, self._memory)
+            self._ledger, self._memory = _in_arrays(ledger, factors), memory
+        return used
+
+    def _whole(self, answer: Answer) -> Factor:
+        """The client's factor with what stayed in the cavity (see ``LargestProperFraction``)."""
+        kept = self._kept[answer.client_id]
+        old = self.factors.get(answer.client_id)
+        return answer.factor if old is None or kept == 0.0 else answer.factor * old**kept
+
+    def _objection(
+        self, answer: Answer, rule: DampingRule, progress: float, share: float
+    ) -> str | None:
+        name = answer.client_id
+        if name not in self.clients:
+            return "there is no such client"
+        if self._outstanding.get(name) != answer.sequence:
+            return f"question {answer.sequence} is not open: answered before, or out of date"
+        num_data = self.clients[name].num_data
+        objection = self.checks.objection(self._ledger, answer.factor, num_data)
+        if objection is not None:
+            return objection
+        one = {name: self._whole(answer)}
+        after, _ = rule.mixed(self._ledger, one, share, progress, self._memory)
+        return self.checks.objection_to_step(self._ledger, after)
+
+    def _require_client(self, client_id: str) -> None:
+        if client_id not in self.clients:
+            raise InvalidDataError(f"no client {client_id!r}: there are {list(self.clients)}")
+
+    def _seed(self, client_id: str, sequence: int) -> int:
+        entropy = [self.seed, list(self.clients).index(client_id), sequence]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+    def _commit(self, ledger: Ledger[Any]) -> None:
+        _ = ledger.posterior
+        self._ledger, self._version = ledger, self._version + 1
+
+    # ---- files ----
+
+    @property
+    def state(self) -> ServerState:
+        """All that it knows, as a value."""
+        return ServerState(
+            self.prior, dict(self.factors), self._version, dict(self._sequences),
+            self._memory, self.history,
+        )  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write factors, versions and history to a file, atomically. No data are in it.
+
+        :raises OSError: if the file cannot be written; a file that was there is as it was.
+        """
+        serialization.write(path, "federated server", self.state, VALUE_TYPES)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        prior: ExponentialFamily,
+        clients: Mapping[str, Client],
+        policy: PropernessPolicy | None = None,
+        checks: Checks | None = None,
+        seed: int = 0,
+    ) -> Server:
+        """A server that goes on from a file; questions still open when it was written are void.
+
+        :param prior: of the model, to compare with: a prior that was learned is in the file.
+        :param clients: those that go on; they must include all that have factors.
+        :raises FileFormatError: if the file is damaged, foreign or of a later version.
+        :raises InvalidDataError: if prior or clients do not fit the file.
+        """
+        state = serialization.read(path, "federated server", VALUE_TYPES)
+        server = cls(prior, clients, policy, checks, seed)
+        _require_fit(state, server)
+        server._take(replace(state, factors=dict(state.factors)))
+        return server
+
+
+def _require_fit(state: ServerState, server: Server) -> None:
+    shapes = [
+        (type(p).__name__, [np.shape(eta) for eta in p.natural])
+        for p in (state.prior, server.prior)
+    ]
+    if shapes[0] != shapes[1]:
+        raise InvalidDataError(f"the file is of a {shapes[0]}, but the prior is a {shapes[1]}")
+    missing = sorted(set(state.factors) - set(server.clients))
+    if missing:
+        raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")
+
+
+def _in_arrays(ledger: Ledger[Any], names: Iterable[str]) -> Ledger[Any]:
+    """Factors that changed, held in NumPy arrays."""
+    for name in names:
+        ledger = ledger.replaced(name, ledger.factors[name].as_arrays())
+    return ledger

@@ -1,0 +1,20 @@
+"""Local update rules: how a client turns a cavity and its data into a factor."""
+
+from streaming_gp.pvi.updates.analytic import AnalyticUpdate
+from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
+from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, UpdateRule
+from streaming_gp.pvi.updates.variational import VariationalUpdate
+
+__all__ = [
+    "LBFGS",
+    "Adam",
+    "AnalyticUpdate",
+    "FixedPointUpdate",
+    "LocalResult",
+    "LocalTask",
+    "Model",
+    "UpdateRule",
+    "VariationalOnlineNewton",
+    "VariationalUpdate",
+]

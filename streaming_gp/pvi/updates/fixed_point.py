@@ -1,0 +1,78 @@
+"""Fixed-point updates: natural gradients of the local free energy (PVI 2018, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.pvi.damping import damped
+from streaming_gp.pvi.updates.compiled import compiled_for
+from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model
+
+
+@dataclass(frozen=True)
+class FixedPointUpdate:
+    """``t ← (1 − ρ) t + ρ ∂/∂μ E_q[log p(y | θ)]`` in natural parameters (eqs. 9, 10).
+
+    With one step of ρ = 1, the default, the answer is the gradient at the server's q: whatever the
+    partition, parallel answers sum to the same step (property 5). That makes it the rule for data
+    that differ much between clients, together with ``Momentum`` at the server. With more steps
+    each client goes on towards the optimum of its local free energy.
+
+    :param steps: fixed-point steps of one visit.
+    :param damping: ρ in (0, 1].
+    :param batch_size: each step sees so many random rows, scaled to all (section 3.4.1); all if
+        None.
+    """
+
+    steps: int = 1
+    damping: float = 1.0
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0.0 < self.damping <= 1.0:
+            raise InvalidDataError(
+                "steps must be positive and damping lie in (0, 1], got "
+                f"{self.steps} and {self.damping}"
+            )
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        jit = self.batch_size is not None  # XLA wants shapes that do not change
+        gradient = compiled_for(
+            task.model, ("natural gradient", jit), lambda: natural_gradient(task.model, jit)
+        )
+        X, Y = task.data
+        factor: Any = task.own
+        q = task.start
+        for step, rows in enumerate(islice(task.minibatches(self.batch_size), self.steps)):
+            if step > 0:
+                q = (task.cavity * factor).normalised()
+            seed = np.array([task.seed, step], np.int32)
+            target = gradient(q, X[rows], Y[rows], seed, task.num_data / len(rows))
+            factor = damped(factor, target, self.damping)
+        return LocalResult(factor, steps=self.steps)
+
+
+def natural_gradient(model: Model, jit: bool) -> Callable[..., Factor]:
+    """Compiled: ``scale · ∂/∂μ E_q[log p(Y | θ, X)]``."""
+
+    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    def compiled(family: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
+        def expected(q: Any) -> tf.Tensor:
+            return scale * model.expected_log_likelihood(q, X, Y, seed)
+
+        return family(*natural).natural_gradient(expected).natural
+
+    def gradient(q: ExponentialFamily, X: Any, Y: Any, seed: Any, scale: float) -> Factor:
+        natural = tuple(tf.convert_to_tensor(eta) for eta in q.natural)
+        by_mean = compiled(type(q), natural, X, Y, seed, tf.cast(scale, natural[0].dtype))
+        return Factor(type(q), by_mean).as_arrays()
+
+    return gradient

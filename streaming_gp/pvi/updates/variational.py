@@ -1,0 +1,130 @@
+"""Local variational inference by an off-the-shelf optimiser (PVI 2018, eq. 3 and section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.pvi.updates.compiled import compiled_for
+from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, StochasticOptimiser
+from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, factor_of
+
+
+@dataclass(frozen=True)
+class VariationalUpdate:
+    """Maximise ``F = E_q[log p(y | θ)] − KL(q ‖ cavity)``; the factor is q over the cavity.
+
+    The fit starts from the server's q, or from the model's own start while q is still the prior.
+
+    :param epochs: passes over the client's data in one visit.
+    :param batch_size: rows of a minibatch (section 3.4.1); all if None.
+    :param learning_rate: of Adam, where ``optimiser`` is not given.
+    :param optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants all data.
+    :raises InvalidDataError: if epochs or the minibatch are not positive, or L-BFGS is to see
+        minibatches.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = 200
+    learning_rate: float = 2e-3
+    optimiser: StochasticOptimiser | LBFGS | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InvalidDataError(
+                f"epochs and batch_size must be positive, got {self.epochs} and {self.batch_size}"
+            )
+        if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
+            raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        if isinstance(self.optimiser, LBFGS):
+            q, free_energy, steps = _by_lbfgs(self.optimiser, task)
+        else:
+            optimiser = self.optimiser or Adam(self.learning_rate)
+            q, free_energy, steps = self._by_steps(optimiser, task)
+        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
+
+    def _by_steps(
+        self, optimiser: StochasticOptimiser, task: LocalTask
+    ) -> tuple[ExponentialFamily, float, int]:
+        """q after all epochs, the mean free energy over the last one, and the number of steps."""
+        jit = self.batch_size is not None  # XLA wants shapes that do not change
+        step = compiled_for(
+            task.model, (optimiser, jit), lambda: _compiled_step(task.model, optimiser, jit)
+        )
+        family, (X, Y) = type(task.posterior), task.data
+        cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
+        state, values = optimiser.begin(task.start), []
+        size = task.size_of(self.batch_size)
+        a_pass = -(-task.num_data // size)
+        scale = tf.constant(task.num_data / size, cavity[0].dtype)
+        for number, rows in enumerate(
+            islice(task.minibatches(self.batch_size), self.epochs * a_pass)
+        ):
+            seed = np.array([task.seed, number], np.int32)
+            state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
+            values.append(value)
+        q = optimiser.member(family, state).as_arrays()
+        mean = float(np.mean([value.numpy() for value in values[-a_pass:]]))
+        return q, mean + float(task.cavity.log_scale), self.epochs * a_pass
+
+
+def _compiled_step(model: Model, optimiser: StochasticOptimiser, jit: bool) -> Callable[..., Any]:
+    """One step of the optimiser on one minibatch, as one compiled function."""
+
+    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    def step(family: Any, state: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
+        cavity = Factor(family, natural)
+
+        def gain(q: Any) -> tf.Tensor:
+            return scale * model.expected_log_likelihood(q, X, Y, seed)
+
+        return optimiser.step(family, state, gain, lambda q: divergence(q, cavity), cavity)
+
+    return step
+
+
+def divergence(q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+    """``E_q[log q − log cavity]``: KL(q ‖ cavity) where the cavity is normalised."""
+    return -q.entropy() - q.expected_log(cavity)
+
+
+def _by_lbfgs(optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+    """The free energy is made deterministic by one seed for all iterations."""
+    value_and_gradient = compiled_for(task.model, "objective", lambda: _objective(task.model))
+    X, Y = task.data
+    seed = np.array([task.seed, 0], np.int32)
+    cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
+    family, size = type(task.posterior), task.num_data
+
+    def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
+        value, gradient = value_and_gradient(
+            family, tf.cast(numbers, cavity[0].dtype), cavity, X, Y, seed
+        )
+        return float(value) / size, gradient / size
+
+    q, value, steps = optimiser.maximise(per_datum, task.start)
+    return q, size * value + float(task.cavity.log_scale), steps
+
+
+def _objective(model: Model) -> Callable[..., Any]:
+    """Free energy and its gradient by unconstrained numbers."""
+
+    @tf.function(reduce_retracing=True)
+    def compiled(family: Any, numbers: Any, natural: Any, X: Any, Y: Any, seed: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(numbers)
+            q = family.from_unconstrained(numbers)
+            expected = model.expected_log_likelihood(q, X, Y, seed)
+            free_energy = expected - divergence(q, Factor(family, natural))
+        return free_energy, tape.gradient(free_energy, numbers)
+
+    return compiled
