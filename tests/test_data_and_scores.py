@@ -30,7 +30,7 @@ def test_banana_ships(nowhere):
 def test_a_folder_that_is_passed_comes_first_and_is_verified(nowhere):
     folder = nowhere / "mine" / "banana"
     folder.mkdir(parents=True)
-    shutil.copy(datasets._SHIPPED / "banana.csv", folder / "banana.csv")
+    shutil.copy(datasets.files.SHIPPED / "banana.csv", folder / "banana.csv")
     assert datasets.load_banana(nowhere / "mine").X.shape == (400, 2)
     (folder / "banana.csv").write_text("x1,x2,label\n0,0,0\n")
     with pytest.raises(InvalidDataError, match=r"banana.csv has sha256 .*, wanted a8956248"):

@@ -30,14 +30,15 @@ class Ray:
     :param deadline: seconds for an answer, restarts included; None waits for ever.
     :param max_restarts: of one actor for one question.
     :param pause: seconds before the first restart; doubles with each.
-    :param num_cpus: of one client; a machine works on so many clients as it has these.
+    :param num_cpus: that each actor keeps for itself as long as the session lasts. All actors must
+        find room: with none to spare for the last, its first question waits for ever.
     """
 
     address: str | None = None
     deadline: float | None = None
     max_restarts: int = 3
     pause: float = 0.5
-    num_cpus: float = 1.0
+    num_cpus: float = 0.0
 
     @contextmanager
     def session(self, clients: Mapping[str, Client]) -> Iterator[RaySession]:

@@ -99,7 +99,7 @@ class Momentum:
     momentum on their sum (variational online Newton: Khan et al. 2018; Osawa et al. 2019):
 
     - ``Λ_k ← (1 − r) Λ_k + r Λ_k'``
-    - ``v ← β v + Σ_k (g_k' − g_k)``, and m moves by ``ρ v / Λ``
+    - ``v ← β v + (1 − β) Σ_k (g_k' − g_k)``, and m moves by ``ρ v / Λ``
 
     As ``Σ_k g_k`` is the prior's pull on m, the sum is the whole gradient of the free energy, also
     when only some clients have answered. The momentum's part of the step is shared out evenly, so
@@ -141,12 +141,14 @@ class Momentum:
         old = {name: ledger.factors.get(name, _unit(mean)) for name in proposals}
         change = {k: gradient(new, mean) - gradient(old[k], mean) for k, new in proposals.items()}
         velocity = self.momentum * memory[0] if memory else np.zeros_like(mean)
+        fresh = 1.0 - self.momentum
         for name, new in proposals.items():
             precision = damped(old[name], new, share * self.precision_rate).natural[1]
-            pull = gradient(old[name], mean) + rho * (change[name] + velocity / len(proposals))
+            step = fresh * change[name] + velocity / len(proposals)
+            pull = gradient(old[name], mean) + rho * step
             factor = Factor(MeanFieldNormal, (pull + precision * mean, precision))
             ledger = ledger.replaced(name, factor)
-        return ledger, (velocity + sum(change.values()),)
+        return ledger, (velocity + fresh * sum(change.values()),)
 
 
 def gradient(factor: Factor, mean: np.ndarray) -> np.ndarray:

@@ -1,0 +1,25 @@
+"""Data for the examples, found or fetched.
+
+A file is looked for in the folder that is passed, then in ``$STREAMING_GP_DATA``, then among the
+files that ship with the package, then in the user's cache; what is found nowhere is downloaded into
+the cache. Every file but the user's own is held to a pinned sha256.
+"""
+
+from streaming_gp.datasets.banana import load_banana
+from streaming_gp.datasets.files import DATA_VARIABLE, DataNotFoundError, Split, find
+from streaming_gp.datasets.images import load_fashion_mnist, load_mnist
+from streaming_gp.datasets.partitions import partition_by_label, partition_iid
+from streaming_gp.datasets.robot_arm import load_robot_arm
+
+__all__ = [
+    "DATA_VARIABLE",
+    "DataNotFoundError",
+    "Split",
+    "find",
+    "load_banana",
+    "load_fashion_mnist",
+    "load_mnist",
+    "load_robot_arm",
+    "partition_by_label",
+    "partition_iid",
+]

@@ -1,0 +1,76 @@
+"""Images of ten classes as rows of 784 numbers: MNIST and Fashion-MNIST."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from streaming_gp.datasets.files import File, Split, content, find
+from streaming_gp.errors import InvalidDataError
+
+_MNIST_ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_FASHION_ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_FASHION = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+
+
+def load_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
+    """Handwritten digits (LeCun et al. 1998): X [60000, 784] in [0, 1], Y [60000, 1] from 0 to 9.
+
+    :param folder: where to look first.
+    :param download: whether the data may be fetched.
+    :returns: float32; 10,000 test images.
+    :raises DataNotFoundError: if the data are nowhere.
+    :raises InvalidDataError: if a file holds something else.
+    """
+    return _load("mnist", _MNIST_ADDRESS, _MNIST, folder, download)
+
+
+def load_fashion_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
+    """Articles of clothing (Xiao, Rasul & Vollgraf 2017), shaped as MNIST; see ``load_mnist``."""
+    return _load("fashion-mnist", _FASHION_ADDRESS, _FASHION, folder, download)
+
+
+def _load(
+    name: str, address: str, files: dict[str, str], folder: str | Path | None, download: bool
+) -> Split:
+    paths = [
+        find(File(f"{name}/{stem}.gz", sha256, url=f"{address}{stem}.gz"), folder, download)
+        for stem, sha256 in files.items()
+    ]
+    X, Y, X_test, Y_test = (read_idx(path) for path in paths)
+    return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Bytes of an idx file, in the shape that its head gives.
+
+    :raises InvalidDataError: if it is no idx file of unsigned bytes.
+    """
+    raw = content(path)
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise InvalidDataError(f"{path} is no idx file of unsigned bytes")
+    shape = np.frombuffer(raw, ">u4", raw[3], offset=4).astype(int)
+    values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
+    if values.size != np.prod(shape):
+        raise InvalidDataError(f"{path} holds {values.size} bytes, wanted {list(shape)}")
+    return values.reshape(shape)
+
+
+def _rows(images: np.ndarray) -> np.ndarray:
+    return (images.reshape(len(images), -1) / 255.0).astype(np.float32)
+
+
+def _labels(labels: np.ndarray) -> np.ndarray:
+    return labels[:, None].astype(np.float32)

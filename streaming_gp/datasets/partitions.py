@@ -1,0 +1,51 @@
+"""Data divided among clients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streaming_gp.errors import InvalidDataError
+
+Shards = list[tuple[np.ndarray, np.ndarray]]
+
+
+def partition_iid(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int = 0) -> Shards:
+    """Rows dealt out at random, in equal parts.
+
+    :param X: [N, D].
+    :param Y: [N, P].
+    :param num_clients: K, at most N.
+    :returns: (X, Y) of each client.
+    :raises InvalidDataError: if there are fewer rows than clients, or X and Y differ in number.
+    """
+    _check(X, Y, num_clients)
+    order = np.random.default_rng(seed).permutation(len(X))
+    return [(X[rows], Y[rows]) for rows in np.array_split(order, num_clients)]
+
+
+def partition_by_label(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int = 0) -> Shards:
+    """Rows sorted by label and cut into equal parts or, with as many clients as labels, one label
+    for each client.
+
+    :param X: [N, D].
+    :param Y: labels [N, 1].
+    :param num_clients: K, at most N.
+    :param seed: of the order of rows within a label.
+    :returns: (X, Y) of each client.
+    :raises InvalidDataError: if there are fewer rows than clients, or X and Y differ in number.
+    """
+    _check(X, Y, num_clients)
+    shuffled = np.random.default_rng(seed).permutation(len(X))
+    order = shuffled[np.argsort(Y[shuffled, 0], kind="stable")]
+    labels, counts = np.unique(Y[:, 0], return_counts=True)
+    alone = len(labels) == num_clients
+    parts = np.split(order, np.cumsum(counts)[:-1]) if alone else np.array_split(order, num_clients)
+    return [(X[rows], Y[rows]) for rows in parts]
+
+
+def _check(X: np.ndarray, Y: np.ndarray, num_clients: int) -> None:
+    if len(X) != len(Y) or not 1 <= num_clients <= len(X):
+        raise InvalidDataError(
+            f"wanted as many rows in X as in Y, and no more clients than rows; got {len(X)} and "
+            f"{len(Y)} rows for {num_clients} clients"
+        )
