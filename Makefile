@@ -19,7 +19,7 @@ test: $(READY)
 	$(BIN)/python -m pytest
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow or example"
+	$(BIN)/python -m pytest -m "slow or example or ray"
 
 test-all: test test-slow
 

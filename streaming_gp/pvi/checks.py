@@ -85,9 +85,7 @@ def _malformed(factor: Any, prior: ExponentialFamily) -> str | None:
     if got != wanted:
         return f"its natural parameters have shapes {got}, wanted {wanted}"
     if any(np.asarray(eta).dtype.kind != "f" for eta in factor.natural):
-        return (
-            f"its natural parameters are {[np.asarray(eta).dtype.name for eta in factor.natural]}"
-        )
+        return "its natural parameters are not floating-point numbers"
     return None
 
 

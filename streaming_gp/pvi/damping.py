@@ -106,10 +106,11 @@ class Momentum:
     that the posterior is prior times factors at all times; at rest ``v = 0`` and every factor is
     its client's own.
 
-    :param learning_rate: ρ at the start; it falls to zero by a cosine if ``cosine``.
+    :param learning_rate: ρ.
     :param precision_rate: r.
     :param momentum: β in [0, 1).
-    :param cosine: whether ρ falls.
+    :param cosine: whether ρ and r fall to zero by a cosine over the rounds of a run, which
+        averages the noise of minibatches away.
     """
 
     learning_rate: float = 0.05
@@ -135,15 +136,14 @@ class Momentum:
             family = type(ledger.prior).__name__
             raise InvalidDataError(f"Momentum is for mean-field Gaussians, not for {family}")
         mean = np.asarray(ledger.posterior.mean)
-        rho = share * self.learning_rate
-        if self.cosine:
-            rho *= 0.5 * (1.0 + np.cos(np.pi * progress))
+        size = share * (0.5 * (1.0 + np.cos(np.pi * progress)) if self.cosine else 1.0)
+        rho, rate = size * self.learning_rate, size * self.precision_rate
         old = {name: ledger.factors.get(name, _unit(mean)) for name in proposals}
         change = {k: gradient(new, mean) - gradient(old[k], mean) for k, new in proposals.items()}
         velocity = self.momentum * memory[0] if memory else np.zeros_like(mean)
         fresh = 1.0 - self.momentum
         for name, new in proposals.items():
-            precision = damped(old[name], new, share * self.precision_rate).natural[1]
+            precision = damped(old[name], new, rate).natural[1]
             step = fresh * change[name] + velocity / len(proposals)
             pull = gradient(old[name], mean) + rho * step
             factor = Factor(MeanFieldNormal, (pull + precision * mean, precision))

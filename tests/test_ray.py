@@ -1,0 +1,143 @@
+"""The same runs on a real Ray cluster, with processes killed in the middle."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streaming_gp import engines, linear, pvi
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One cluster for all tests of this file, as starting one takes seconds."""
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A rule that kills its own process the first time round, or sleeps."""
+
+    flag: str
+    seconds: float = 0.0
+
+    def __call__(self, task):
+        first = not Path(self.flag).exists()
+        Path(self.flag).touch()
+        if first and self.seconds == 0.0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if first:
+            time.sleep(self.seconds)
+        return pvi.FixedPointUpdate()(task)
+
+
+def labelled(number=3):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 2))
+    Y = (rng.uniform(size=(90, 1)) < 1.0 / (1.0 + np.exp(-X[:, :1]))).astype(float)
+    rows = np.array_split(np.arange(90), number)
+    return linear.logistic_regression(2), [(X[r], Y[r]) for r in rows]
+
+
+def run(engine, schedule, rounds=4, special=None):
+    model, shards = labelled()
+    clients = pvi.make_clients(model, shards, pvi.FixedPointUpdate())
+    if special is not None:
+        clients["c1"] = pvi.Client("c1", model, clients["c1"].data, special)
+    server = pvi.Server(model.prior(), clients)
+    history = pvi.fit(server, schedule, rounds, engine)
+    return server, history
+
+
+def assert_same(a, b):
+    for x, y in zip(a.posterior.natural, b.posterior.natural, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [pvi.Synchronous(), pvi.Sequential()])
+def test_ray_agrees_with_the_serial_engine(schedule):
+    serial, _ = run(engines.Serial(), schedule)
+    parallel, history = run(engines.Ray(), schedule)
+    assert_same(serial, parallel)
+    assert not history[-1].failed
+
+
+def test_asynchronous_runs_reach_the_same_optimum():
+    serial, _ = run(engines.Serial(), pvi.Synchronous(damping=0.6), 60)
+    parallel, history = run(engines.Ray(), pvi.Asynchronous(damping=0.6), 60)
+    for x, y in zip(serial.posterior.natural, parallel.posterior.natural, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+    assert history[-1].messages >= 2 * 60 * 3
+
+
+def test_a_client_killed_in_the_middle_of_a_round_is_started_again(tmp_path):
+    serial, _ = run(engines.Serial(), pvi.Synchronous())
+    special = Interrupted(str(tmp_path / "flag"))
+    parallel, history = run(engines.Ray(pause=0.1), pvi.Synchronous(), special=special)
+    assert_same(serial, parallel)
+    assert (tmp_path / "flag").exists()
+    assert not any(one.failed for one in history)
+    product = parallel.prior.times(parallel.factors.values())
+    np.testing.assert_array_equal(product.precision, parallel.posterior.precision)
+
+
+def test_a_client_that_misses_the_deadline_is_reported_and_asked_again(tmp_path):
+    special = Interrupted(str(tmp_path / "flag"), seconds=600.0)
+    # long enough for a process to start and import, far shorter than the nap
+    engine = engines.Ray(deadline=90.0)
+    server, history = run(engine, pvi.Synchronous(damping=1.0), 2, special=special)
+    assert history[0].failed == {"c1": "no answer within 90 s"}
+    assert not history[1].failed
+    assert set(server.factors) == {"c0", "c1", "c2"}
+
+
+DRIVER = """
+import sys
+import numpy as np
+from streaming_gp import engines, linear, pvi
+sys.path.insert(0, {root!r})
+from tests.test_ray import labelled
+model, shards = labelled()
+clients = pvi.make_clients(model, shards, pvi.FixedPointUpdate())
+server = pvi.Server(model.prior(), clients)
+def progress(one):
+    print("round", one.round, flush=True)
+pvi.fit(server, pvi.Synchronous(), 500, engines.Ray(), callback=progress, checkpoint={path!r})
+"""
+
+
+def test_a_run_resumed_after_its_driver_was_killed_is_the_uninterrupted_one(tmp_path):
+    path = tmp_path / "run.npz"
+    code = DRIVER.format(root=str(ROOT), path=str(path))
+    # a cluster of its own, which dies with it
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("RAY_ADDRESS", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    for line in process.stdout:
+        if line.startswith("round 3"):
+            process.kill()
+            break
+    process.wait()
+    model, shards = labelled()
+    clients = pvi.make_clients(model, shards, pvi.FixedPointUpdate())
+    resumed = pvi.Server.load(path, model.prior(), clients)
+    done = len(resumed.history)
+    assert done >= 3
+    pvi.fit(resumed, pvi.Synchronous(), 4, engines.Ray())
+    whole, _ = run(engines.Serial(), pvi.Synchronous(), done + 4)
+    assert_same(resumed, whole)
+    assert resumed.version == whole.version
