@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 import scipy.io
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streaming_gp import datasets, metrics, simulated_arm
 from streaming_gp.errors import InvalidDataError
@@ -220,3 +222,51 @@ def test_smse_of_the_mean_is_one(rng):
 
 def test_mean_negative_log_density():
     assert metrics.mean_negative_log_density([-1.0, -3.0]) == 2.0
+
+
+def test_classification_scores_by_hand():
+    probabilities = [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.35, 0.65]]
+    labels = [[0], [1], [1], [1]]
+    assert metrics.classification_error(probabilities, labels) == 0.25
+    # each alone in its bin of ten: |1 - 0.9|, |0 - 0.6|; 0.8 and 0.65 are two bins: 0.2, 0.35
+    gap = metrics.expected_calibration_error(probabilities, labels, num_bins=10)
+    assert gap == pytest.approx((0.1 + abs(1 - 0.6 - 0.65) + 0.2) / 4)
+
+
+def test_images_and_partitions():
+    try:
+        data = datasets.load_mnist(download=False)
+    except datasets.DataNotFoundError as error:
+        pytest.skip(f"needs MNIST: {error}")
+    assert data.X.shape == (60_000, 784)
+    assert data.X_test.shape == (10_000, 784)
+    assert data.X.min() == 0.0
+    assert data.X.max() == 1.0
+    np.testing.assert_array_equal(np.bincount(data.Y[:, 0].astype(int))[:2], [5923, 6742])
+    shards = datasets.partition_by_label(data.X, data.Y, 10)
+    assert [np.unique(Y).tolist() for _, Y in shards] == [[k] for k in range(10)]
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_partitions_hold_every_row_once(number, clients, seed):
+    X = np.arange(number, dtype=float)[:, None]
+    Y = (X % 3).astype(float)
+    for part in (datasets.partition_iid, datasets.partition_by_label):
+        if clients > number:
+            with pytest.raises(InvalidDataError, match="no more clients than rows"):
+                part(X, Y, clients, seed)
+            continue
+        shards = part(X, Y, clients, seed)
+        assert len(shards) == clients
+        np.testing.assert_array_equal(
+            np.sort(np.concatenate([x for x, _ in shards])[:, 0]), X[:, 0]
+        )
+        assert all((y == x % 3).all() for x, y in shards)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x00\x00\x09\x01", b"\x00\x00\x08\x01\x00\x00\x00\x05abc"])
+def test_an_idx_file_that_is_none_is_refused(tmp_path, raw):
+    (tmp_path / "labels").write_bytes(raw)
+    with pytest.raises(InvalidDataError, match="labels"):
+        datasets.images.read_idx(tmp_path / "labels")

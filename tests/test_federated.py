@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
@@ -379,6 +380,83 @@ def test_early_stopping_ends_a_run_that_rests(rng):
         pvi.fit(
             found, rounds=2, evaluate=lambda q: {"first": 0}, stopping=pvi.EarlyStopping("loss")
         )
+
+
+@pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
+def test_the_prior_variance_learned_from_q_is_that_of_most_evidence(rng, family):
+    """Orthogonal inputs, so that the mean field is exact as well."""
+    X = np.linalg.qr(rng.standard_normal((40, 4)))[0] * 5.0
+    Y = X @ np.array([[1.0], [-2.0], [0.5], [3.0]]) + 0.3 * rng.standard_normal((40, 1))
+    model = linear.BayesianLinearRegression(4, 0.09, family=family)
+    found = server(model, [(X[i::2], Y[i::2]) for i in range(2)], pvi.FixedPointUpdate())
+    history = pvi.fit(found, pvi.Synchronous(damping=1.0), 60, hyperparameters=pvi.PriorVariance())
+    grid = np.exp(np.linspace(-2.0, 4.0, 601))
+    evidence = [
+        scipy.stats.multivariate_normal(np.zeros(40), 0.09 * np.eye(40) + s * X @ X.T).logpdf(
+            Y[:, 0]
+        )
+        for s in grid[::10]
+    ]
+    best = grid[::10][int(np.argmax(evidence))]
+    assert history[-1].metrics["prior_variance"] == pytest.approx(best, rel=0.02)
+
+
+def test_only_isotropic_priors_have_one_variance(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3)
+    uneven = Normal(np.zeros(3), np.diag([1.0, 2.0, 3.0]))
+    found = pvi.Server(uneven, pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate()))
+    with pytest.raises(InvalidDataError, match="one variance"):
+        pvi.PriorVariance().learn(found)
+
+
+# ---- what PVI is compared with ----
+
+
+def test_a_committee_with_the_same_prior_is_one_undamped_round(rng):
+    X, Y = labelled_data(rng)
+    model = linear.logistic_regression(3)
+    shards = datasets.partition_iid(X, Y, 3)
+    found = server(model, shards, LBFGS)
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    members = []
+    for shard in shards:
+        alone = server(model, [shard], LBFGS)
+        pvi.fit(alone)
+        members.append(alone.posterior / alone.prior)
+    assert_same(found.posterior, found.prior.times(members), ALGEBRA)
+
+
+def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
+    X, Y = labelled_data(rng)
+    model, split = linear.logistic_regression(3), linear.logistic_regression(3, prior_variance=3.0)
+    shards = datasets.partition_iid(X, Y, 3)
+    found = server(model, shards, pvi.SplitPriorUpdate(LBFGS, 1 / 3))
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    natural = np.zeros(3), np.zeros((3, 3))
+    for shard in shards:
+        alone = server(split, [shard], LBFGS)
+        pvi.fit(alone)
+        natural = tuple(a + b for a, b in zip(natural, alone.posterior.natural, strict=True))
+    assert_same(found.posterior, Normal(*natural), 1e-5)
+    history = pvi.fit(found, pvi.Synchronous(damping=1.0))
+    assert "answers once" in history[-1].failed["c0"]
+
+
+def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
+    X = rng.standard_normal((60, 3))
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((60, 1))
+    model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
+    shards = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+    local = pvi.VariationalUpdate(epochs=800, batch_size=None, learning_rate=0.02)
+    clients = pvi.make_clients(model, shards, local)
+    for client_id, share in {"c0": 1 / 3, "c1": 2 / 3}.items():
+        clients[client_id] = replace(clients[client_id], update=pvi.AveragingUpdate(share, local))
+    certain = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf)
+    found = pvi.Server(model.prior(), clients, checks=certain)
+    fits = [np.linalg.lstsq(*shard, rcond=None)[0][:, 0] for shard in shards]
+    for _ in range(2):
+        pvi.fit(found, pvi.Synchronous(damping=1.0))
+        np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, atol=2e-3)
 
 
 # ---- files ----

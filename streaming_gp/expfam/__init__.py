@@ -1,10 +1,20 @@
 """Exponential families and their unnormalised factors."""
 
 from streaming_gp.expfam.base import ExponentialFamily
+from streaming_gp.expfam.divergences import KL, Divergence
 from streaming_gp.expfam.factor import Factor
 from streaming_gp.expfam.normal import Gaussian, MeanFieldNormal, Normal
 
 FAMILIES: tuple[type[ExponentialFamily], ...] = (MeanFieldNormal, Normal)
 """The registry over which the laws are tested."""
 
-__all__ = ["FAMILIES", "ExponentialFamily", "Factor", "Gaussian", "MeanFieldNormal", "Normal"]
+__all__ = [
+    "FAMILIES",
+    "KL",
+    "Divergence",
+    "ExponentialFamily",
+    "Factor",
+    "Gaussian",
+    "MeanFieldNormal",
+    "Normal",
+]

@@ -11,6 +11,7 @@ from streaming_gp.pvi.client_pass import PassResult, client_pass
 from streaming_gp.pvi.damping import Damping, Momentum
 from streaming_gp.pvi.fit import EarlyStopping, fit
 from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.hyperparameters import PriorVariance
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.properness import BacktrackDamping, LargestProperFraction, RaiseImproper
@@ -22,10 +23,12 @@ from streaming_gp.pvi.updates import (
     LBFGS,
     Adam,
     AnalyticUpdate,
+    AveragingUpdate,
     FixedPointUpdate,
     LocalResult,
     LocalTask,
     Model,
+    SplitPriorUpdate,
     UpdateRule,
     VariationalOnlineNewton,
     VariationalUpdate,
@@ -38,6 +41,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Asynchronous",
+    "AveragingUpdate",
     "BacktrackDamping",
     "Checks",
     "Client",
@@ -55,11 +59,13 @@ __all__ = [
     "Momentum",
     "PassResult",
     "Posterior",
+    "PriorVariance",
     "RaiseImproper",
     "Round",
     "Sequential",
     "Serial",
     "Server",
+    "SplitPriorUpdate",
     "Synchronous",
     "UpdateRule",
     "VariationalOnlineNewton",

@@ -13,6 +13,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.hyperparameters import PriorVariance
 from streaming_gp.pvi.schedule import Schedule, Synchronous, Traffic
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
@@ -57,6 +58,7 @@ def fit(
     callback: Callable[[Round], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     stopping: EarlyStopping | None = None,
+    hyperparameters: PriorVariance | None = None,
 ) -> History:
     """Run rounds; the server's posterior is the result.
 
@@ -69,6 +71,7 @@ def fit(
     :param checkpoint: file that the server is saved to after each round. After a crash
         ``Server.load`` goes on from there, with ``rounds = total − len(server.history)``.
     :param stopping: ends the run early.
+    :param hyperparameters: learned after each round; their values join the round's metrics.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive.
     """
@@ -78,7 +81,8 @@ def fit(
     first = len(server.history)
     with engine.session(server.clients) as session:
         for number in range(first, first + rounds):
-            one = _round(server, schedule, session, number, number / (first + rounds), evaluate)
+            progress = number / (first + rounds)
+            one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             server.history = server.history.extended(one)
             if checkpoint is not None:
                 server.save(checkpoint)
@@ -96,12 +100,14 @@ def _round(
     number: int,
     progress: float,
     evaluate: Evaluate | None,
+    hyperparameters: PriorVariance | None,
 ) -> Round:
     before = server.history[-1] if len(server.history) else Round(0, 0, 0.0, 0.0, 0, 0, 0)
     start, clock = time.perf_counter(), session.now
     traffic = schedule.round(server, session, number, progress)
     seconds, simulated = time.perf_counter() - start, session.now - clock
-    metrics = {} if evaluate is None else dict(evaluate(server.posterior))
+    learned = {} if hyperparameters is None else {"prior_variance": hyperparameters.learn(server)}
+    metrics = learned | ({} if evaluate is None else dict(evaluate(server.posterior)))
     return Round(
         round=number + 1,
         version=server.version,

@@ -1,6 +1,7 @@
 """Local update rules: how a client turns a cavity and its data into a factor."""
 
 from streaming_gp.pvi.updates.analytic import AnalyticUpdate
+from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, UpdateRule
@@ -10,10 +11,12 @@ __all__ = [
     "LBFGS",
     "Adam",
     "AnalyticUpdate",
+    "AveragingUpdate",
     "FixedPointUpdate",
     "LocalResult",
     "LocalTask",
     "Model",
+    "SplitPriorUpdate",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",

@@ -46,7 +46,7 @@ class FixedPointUpdate:
     def __call__(self, task: LocalTask) -> LocalResult:
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         gradient = compiled_for(
-            task.model, ("natural gradient", jit), lambda: natural_gradient(task.model, jit)
+            task.model, ("natural gradient", jit), lambda model: natural_gradient(model, jit)
         )
         X, Y = task.data
         factor: Any = task.own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, StochasticOptimiser
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, factor_of
@@ -27,6 +27,7 @@ class VariationalUpdate:
     :param batch_size: rows of a minibatch (section 3.4.1); all if None.
     :param learning_rate: of Adam, where ``optimiser`` is not given.
     :param optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants all data.
+    :param divergence: what takes the place of ``KL(q ‖ cavity)``.
     :raises InvalidDataError: if epochs or the minibatch are not positive, or L-BFGS is to see
         minibatches.
     """
@@ -35,6 +36,7 @@ class VariationalUpdate:
     batch_size: int | None = 200
     learning_rate: float = 2e-3
     optimiser: StochasticOptimiser | LBFGS | None = None
+    divergence: Divergence = field(default_factory=KL)
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -45,20 +47,23 @@ class VariationalUpdate:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        if isinstance(self.optimiser, LBFGS):
-            q, free_energy, steps = _by_lbfgs(self.optimiser, task)
-        else:
-            optimiser = self.optimiser or Adam(self.learning_rate)
-            q, free_energy, steps = self._by_steps(optimiser, task)
+        q, free_energy, steps = self.fitted(task)
         return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
+
+    def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+        """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
+        if isinstance(self.optimiser, LBFGS):
+            return self._by_lbfgs(self.optimiser, task)
+        return self._by_steps(self.optimiser or Adam(self.learning_rate), task)
 
     def _by_steps(
         self, optimiser: StochasticOptimiser, task: LocalTask
     ) -> tuple[ExponentialFamily, float, int]:
-        """q after all epochs, the mean free energy over the last one, and the number of steps."""
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         step = compiled_for(
-            task.model, (optimiser, jit), lambda: _compiled_step(task.model, optimiser, jit)
+            task.model,
+            (optimiser, self.divergence, jit),
+            lambda model: _compiled_step(model, optimiser, self.divergence, jit),
         )
         family, (X, Y) = type(task.posterior), task.data
         cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
@@ -66,9 +71,8 @@ class VariationalUpdate:
         size = task.size_of(self.batch_size)
         a_pass = -(-task.num_data // size)
         scale = tf.constant(task.num_data / size, cavity[0].dtype)
-        for number, rows in enumerate(
-            islice(task.minibatches(self.batch_size), self.epochs * a_pass)
-        ):
+        batches = islice(task.minibatches(self.batch_size), self.epochs * a_pass)
+        for number, rows in enumerate(batches):
             seed = np.array([task.seed, number], np.int32)
             state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
             values.append(value)
@@ -76,8 +80,31 @@ class VariationalUpdate:
         mean = float(np.mean([value.numpy() for value in values[-a_pass:]]))
         return q, mean + float(task.cavity.log_scale), self.epochs * a_pass
 
+    def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+        """The free energy is made deterministic by one seed for all iterations."""
+        value_and_gradient = compiled_for(
+            task.model,
+            ("objective", self.divergence),
+            lambda model: _objective(model, self.divergence),
+        )
+        X, Y = task.data
+        seed = np.array([task.seed, 0], np.int32)
+        cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
+        family, size = type(task.posterior), task.num_data
 
-def _compiled_step(model: Model, optimiser: StochasticOptimiser, jit: bool) -> Callable[..., Any]:
+        def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
+            value, gradient = value_and_gradient(
+                family, tf.cast(numbers, cavity[0].dtype), cavity, X, Y, seed
+            )
+            return float(value) / size, gradient / size
+
+        q, value, steps = optimiser.maximise(per_datum, task.start)
+        return q, size * value + float(task.cavity.log_scale), steps
+
+
+def _compiled_step(
+    model: Model, optimiser: StochasticOptimiser, divergence: Divergence, jit: bool
+) -> Callable[..., Any]:
     """One step of the optimiser on one minibatch, as one compiled function."""
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
@@ -92,30 +119,7 @@ def _compiled_step(model: Model, optimiser: StochasticOptimiser, jit: bool) -> C
     return step
 
 
-def divergence(q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-    """``E_q[log q − log cavity]``: KL(q ‖ cavity) where the cavity is normalised."""
-    return -q.entropy() - q.expected_log(cavity)
-
-
-def _by_lbfgs(optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
-    """The free energy is made deterministic by one seed for all iterations."""
-    value_and_gradient = compiled_for(task.model, "objective", lambda: _objective(task.model))
-    X, Y = task.data
-    seed = np.array([task.seed, 0], np.int32)
-    cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
-    family, size = type(task.posterior), task.num_data
-
-    def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
-        value, gradient = value_and_gradient(
-            family, tf.cast(numbers, cavity[0].dtype), cavity, X, Y, seed
-        )
-        return float(value) / size, gradient / size
-
-    q, value, steps = optimiser.maximise(per_datum, task.start)
-    return q, size * value + float(task.cavity.log_scale), steps
-
-
-def _objective(model: Model) -> Callable[..., Any]:
+def _objective(model: Model, divergence: Divergence) -> Callable[..., Any]:
     """Free energy and its gradient by unconstrained numbers."""
 
     @tf.function(reduce_retracing=True)

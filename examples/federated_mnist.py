@@ -1,0 +1,307 @@
+"""Federated Bayesian neural networks: PVI 2018, section 7.1, figures 4 and 5, appendix E.
+
+Ten clients with MNIST shards, iid or one class each; a network 784-200-10 with a standard normal
+prior. PVI in all its schedules and rules beside global VI, committee machines, one sequential pass,
+stochastic natural gradients and federated averaging. Prints and records error, negative log
+likelihood and calibration after every round.
+
+Every run is kept in OUT/runs and never repeated: stop and start again at will. --quick trains on
+6,000 images for a few rounds. --sweep tries learning rates and dampings of synchronous PVI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Results, parser, run, save_figure, write_json, write_results
+
+from streaming_gp import bnn, datasets, metrics, pvi
+from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
+
+NUM_CLIENTS, SLOW = 10, 10.0
+LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
+PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
+QUICK_IMAGES, SAMPLES = 6000, 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    method: str
+    partition: str
+    seed: int
+    dataset: str
+    quick: bool
+    learning_rate: float | None = None
+    damping: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        setting = "" if self.damping is None else f"-{self.learning_rate:g}-{self.damping:g}"
+        quick = "-quick" if self.quick else ""
+        return f"{self.dataset}-{self.partition}-{self.method}{setting}-{self.seed}{quick}.json"
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the clients answer, who is asked when, and for how many rounds.
+
+    :param update: the rule of a client with this share of all data.
+    :param messages_per_step: where not the rounds but the steps within are what is communicated.
+    """
+
+    update: Callable[[float], pvi.UpdateRule]
+    schedule: Any
+    rounds: int
+    pooled: bool = False
+    warm: bool = False
+    checks: pvi.Checks | None = None
+    messages_per_step: int = 0
+
+
+def local(epochs: int, learning_rate: float = 2e-3, batch_size: int = 200) -> pvi.VariationalUpdate:
+    return pvi.VariationalUpdate(epochs, batch_size, learning_rate)
+
+
+def always(rule: pvi.UpdateRule) -> Callable[[float], pvi.UpdateRule]:
+    return lambda share: rule
+
+
+SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+"""For point estimates, and for single minibatches, whose curvature is mostly noise."""
+ONE_SLOW = {f"c{k}": SLOW if k == 0 else 1.0 for k in range(NUM_CLIENTS)}
+
+METHODS: dict[str, Method] = {
+    "pvi-sync": Method(always(local(10)), pvi.Synchronous(damping=0.2, durations=ONE_SLOW), 30),
+    "pvi-async": Method(always(local(10)), pvi.Asynchronous(damping=0.2, durations=ONE_SLOW), 30),
+    "pvi-seq": Method(always(local(10)), pvi.Sequential(damping=0.5), 6),
+    "pvi-natural": Method(
+        always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
+        warm=True, checks=SURE,
+    ),
+    "gvi": Method(
+        always(local(1, batch_size=2000)), pvi.Sequential(), 60, pooled=True, messages_per_step=20
+    ),
+    "bcm-same": Method(always(local(20)), pvi.Synchronous(damping=1.0), 1),
+    "bcm-split": Method(
+        lambda share: pvi.SplitPriorUpdate(local(20), share), pvi.Synchronous(damping=1.0), 1
+    ),
+    "online": Method(always(local(20)), pvi.Sequential(), 1),
+    "sngd": Method(
+        always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=0.02), 400,
+        warm=True, checks=SURE,
+    ),
+    "fedavg": Method(
+        lambda share: pvi.AveragingUpdate(share, local(5, 1e-3)), pvi.Synchronous(damping=1.0), 40,
+        checks=SURE,
+    ),
+}  # fmt: skip
+"""``gvi`` on ten cores: a step sees 200 images a core, and costs a gradient up and a posterior down
+for each. ``online`` is variational continual learning without coresets."""
+
+
+def perform(task: Task, data: Split, progress: Callable[[pvi.Round], None]) -> Results:
+    """One run: a list for each quantity, with an entry for each round."""
+    method = METHODS[task.method]
+    if task.damping is not None and task.learning_rate is not None:
+        rule = local(10, task.learning_rate)
+        method = replace(method, update=always(rule), schedule=pvi.Synchronous(task.damping))
+    net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
+    number = 1 if method.pooled else NUM_CLIENTS
+    shards = PARTITIONS[task.partition](data.X, data.Y, NUM_CLIENTS, task.seed)
+    if method.pooled:
+        shards = [(data.X, data.Y)]
+    share = [len(X) / len(data.X) for X, _ in shards]
+    clients = {
+        f"c{k}": pvi.make_clients(net, [shards[k]], method.update(share[k]), task.seed)["c0"]
+        for k in range(number)
+    }
+    clients = {name: replace(client, client_id=name) for name, client in clients.items()}
+    server = pvi.Server(net.prior(), clients, checks=method.checks, seed=task.seed)
+    if method.warm:
+        server.warm_start(net.initial(task.seed))
+    rounds = min(method.rounds, 3) if task.quick else method.rounds
+    history = pvi.fit(
+        server, method.schedule, rounds, callback=progress,
+        evaluate=lambda q: scores(net, q, data),
+    )  # fmt: skip
+    return {**asdict(task), **columns(history, method, server)}
+
+
+def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
+    probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
+    likelihood = probabilities[np.arange(len(data.Y_test)), data.Y_test[:, 0].astype(int)]
+    return {
+        "test_error": metrics.classification_error(probabilities, data.Y_test),
+        "test_nll": metrics.mean_negative_log_density(np.log(np.maximum(likelihood, 1e-12))),
+        "test_calibration": metrics.expected_calibration_error(probabilities, data.Y_test),
+    }
+
+
+def columns(history: pvi.History, method: Method, server: pvi.Server) -> Results:
+    """What ``results.json`` holds of a run."""
+    names = ["round", "seconds", "simulated_seconds", "messages", "bytes"]
+    found = {name: history.column(name) for name in names}
+    if method.messages_per_step:
+        steps = -(-server.clients["c0"].num_data // 2000)
+        size = sum(np.asarray(eta).nbytes for eta in server.prior.natural)
+        found["messages"] = [method.messages_per_step * steps * r for r in found["round"]]
+        found["bytes"] = [size * messages for messages in found["messages"]]
+    found["refused"] = [len(one.refused) for one in history]
+    for name in ("test_error", "test_nll", "test_calibration"):
+        found[name] = history.column(name)
+    return found
+
+
+# ---- tables and figures ----
+
+
+def summary(runs: list[Results]) -> list[Results]:
+    """Last and best round of each run, and what it took to three per cent error."""
+    rows = []
+    for one in runs:
+        errors = np.array(one["test_error"])
+        there = np.flatnonzero(errors <= 0.03)
+        at = int(there[0]) if len(there) else None
+        row = {
+            "partition": one["partition"],
+            "method": one["method"],
+            "rounds": len(errors),
+            "last_error": float(errors[-1]),
+            "best_error": float(errors.min()),
+            "last_nll": one["test_nll"][-1],
+            "last_calibration": one["test_calibration"][-1],
+            "seconds": one["seconds"][-1],
+            "messages": one["messages"][-1],
+        }
+        for name in ("messages", "simulated_seconds"):
+            row[f"{name}_to_3_percent"] = None if at is None else one[name][at]
+        rows.append(row)
+    return rows
+
+
+def figure(runs: list[Results], partition: str) -> plt.Figure:
+    """Test error against rounds' seconds, messages and bytes, as figures 4 and 5."""
+    canvas, panels = plt.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
+    for axes, key in zip(panels, ("seconds", "messages", "bytes"), strict=True):
+        for one in runs:
+            if one["partition"] == partition:
+                style = "o" if len(one["round"]) == 1 else "-"
+                axes.loglog(one[key], one["test_error"], style, label=one["method"])
+        axes.set(xlabel=key)
+    panels[0].set(ylabel="test error", title="iid" if partition == "iid" else "one class a client")
+    canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return canvas
+
+
+def sweep_figure(runs: list[Results]) -> plt.Figure:
+    """Test error over rounds for each learning rate and damping, as appendix E."""
+    rates = sorted({one["learning_rate"] for one in runs})
+    canvas, panels = plt.subplots(
+        1, len(rates), figsize=(4 * len(rates), 3.5), sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for axes, rate in zip(panels[0], rates, strict=True):
+        for one in runs:
+            if one["learning_rate"] == rate:
+                axes.semilogy(one["round"], one["test_error"], label=f"ρ = {one['damping']:g}")
+        axes.set(xlabel="rounds", title=f"learning rate {rate:g}")
+    panels[0, 0].set_ylabel("test error")
+    panels[0, -1].legend(fontsize=8)
+    return canvas
+
+
+# ---- one run after another ----
+
+
+def performed(tasks: list[Task], data: Split, folder: Path) -> list[Results]:
+    """Every run, from its file where there is one."""
+    found = []
+    for task in tasks:
+        path = folder / task.name
+        if not path.exists():
+            with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
+                result = perform(task, data, partial(_advance, bar))
+            write_json(path, result)
+            print(
+                f"{task.name}: last error {result['test_error'][-1]:.4f}, "
+                f"best {min(result['test_error']):.4f}, NLL {result['test_nll'][-1]:.4f}, "
+                f"{result['seconds'][-1]:.0f} s, {result['messages'][-1]} messages",
+                flush=True,
+            )
+        found.append(json.loads(path.read_text()))
+    return found
+
+
+def _advance(bar: Any, one: pvi.Round) -> None:
+    bar.set_postfix(error=one.metrics["test_error"])
+    bar.update()
+
+
+def tasks_of(arguments: argparse.Namespace) -> list[Task]:
+    def task(method: str, partition: str, *setting: float) -> Task:
+        seed, name, quick = arguments.seed, arguments.dataset, arguments.quick
+        return Task(method, partition, seed, name, quick, *setting)
+
+    if arguments.sweep:
+        settings = [(rate, rho) for rate in (1e-3, 2e-3, 5e-3) for rho in (0.1, 0.2, 0.5)]
+        return [task("pvi-sync", partition, *s) for partition in partitions(arguments)
+                for s in settings]  # fmt: skip
+    return [
+        task(method, partition)
+        for partition in partitions(arguments)
+        for method in arguments.methods.split(",")
+    ]
+
+
+def partitions(arguments: argparse.Namespace) -> list[str]:
+    return list(PARTITIONS) if arguments.partition == "both" else [arguments.partition]
+
+
+def main(arguments: argparse.Namespace) -> None:
+    unknown = set(arguments.methods.split(",")) - set(METHODS)
+    if unknown:
+        raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
+    data = LOADERS[arguments.dataset](arguments.data)
+    if arguments.quick:
+        data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+    runs = performed(tasks_of(arguments), data, arguments.out / "runs")
+    for partition in partitions(arguments):
+        mine = [one for one in runs if one["partition"] == partition]
+        name = f"{arguments.dataset}_{partition}"
+        if arguments.sweep:
+            save_figure(sweep_figure(mine), arguments.out, f"{name}_sweep.png")
+        else:
+            save_figure(figure(mine, partition), arguments.out, f"{name}.png")
+    results = {
+        "command": "python examples/federated_mnist.py " + " ".join(sys.argv[1:]),
+        "seed": arguments.seed,
+        "summary": summary(runs),
+        "runs": runs,
+    }
+    write_results(arguments.out, results)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
+    options.add_argument("--partition", choices=[*PARTITIONS, "both"], default="both")
+    options.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
+    options.add_argument("--sweep", action="store_true", help="learning rates times dampings")
+    run(main, options)
