@@ -83,14 +83,18 @@ def always(rule: pvi.UpdateRule) -> Callable[[float], pvi.UpdateRule]:
     return lambda share: rule
 
 
+NEWTON = pvi.VariationalUpdate(
+    epochs=5, batch_size=200, optimiser=pvi.VariationalOnlineNewton(learning_rate=0.005)
+)
 SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
 """For point estimates, and for single minibatches, whose curvature is mostly noise."""
 ONE_SLOW = {f"c{k}": SLOW if k == 0 else 1.0 for k in range(NUM_CLIENTS)}
 
 METHODS: dict[str, Method] = {
-    "pvi-sync": Method(always(local(10)), pvi.Synchronous(damping=0.2, durations=ONE_SLOW), 30),
-    "pvi-async": Method(always(local(10)), pvi.Asynchronous(damping=0.2, durations=ONE_SLOW), 30),
-    "pvi-seq": Method(always(local(10)), pvi.Sequential(damping=0.5), 6),
+    "pvi-sync": Method(always(NEWTON), pvi.Synchronous(durations=ONE_SLOW), 60),
+    "pvi-async": Method(always(NEWTON), pvi.Asynchronous(durations=ONE_SLOW), 60),
+    "pvi-seq": Method(always(NEWTON), pvi.Sequential(damping=0.5), 12),
+    "pvi-sync-adam": Method(always(local(5)), pvi.Synchronous(durations=ONE_SLOW), 30),
     "pvi-natural": Method(
         always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
         warm=True, checks=SURE,
