@@ -1,6 +1,6 @@
 """Streaming Gaussian processes and partitioned variational inference: prior × factors."""
 
-from streaming_gp import datasets, expfam, metrics, pvi
+from streaming_gp import bnn, datasets, engines, expfam, linear, metrics, pvi
 from streaming_gp.errors import (
     FileFormatError,
     ImproperError,
@@ -39,8 +39,11 @@ __all__ = [
     "StreamingGPError",
     "UpdateInfo",
     "VariationalHyperparameters",
+    "bnn",
     "datasets",
+    "engines",
     "expfam",
+    "linear",
     "metrics",
     "pvi",
 ]
