@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from streaming_gp.pvi import History
 
 Probability = Callable[[np.ndarray], np.ndarray]
 
@@ -137,3 +139,19 @@ def _series(records: list[dict[str, Any]], key: str) -> tuple[list[int], list[fl
     """Batch numbers and values, where there is a value."""
     known = [record for record in records if record[key] is not None]
     return [record["batch"] for record in known], [record[key] for record in known]
+
+
+def learning_curves(
+    axes: Any, histories: Mapping[str, History], metric: str, against: str = "round"
+) -> None:
+    """A metric of federated runs against what they cost (PVI 2018, figures 4 and 5).
+
+    :param axes: matplotlib axes; both scales become logarithmic.
+    :param histories: by label.
+    :param metric: a metric that ``evaluate`` gave.
+    :param against: "round", "seconds", "simulated_seconds", "messages" or "bytes".
+    """
+    for label, history in histories.items():
+        axes.loglog(history.column(against), history.column(metric), ".-", label=label)
+    axes.set(xlabel=against.replace("_", " "), ylabel=metric.replace("_", " "))
+    axes.legend(fontsize=8)

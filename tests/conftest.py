@@ -38,6 +38,16 @@ def barrett():
         pytest.skip(f"Barrett WAM data are not here: {error}")
 
 
+@pytest.fixture(scope="session")
+def mnist():
+    from streaming_gp import datasets
+
+    try:
+        return datasets.load_mnist(download=False)
+    except StreamingGPError as error:
+        pytest.skip(f"MNIST is not here: {error}")
+
+
 @pytest.fixture
 def no_warnings():
     with warnings.catch_warnings():

@@ -233,11 +233,9 @@ def test_classification_scores_by_hand():
     assert gap == pytest.approx((0.1 + abs(1 - 0.6 - 0.65) + 0.2) / 4)
 
 
-def test_images_and_partitions():
-    try:
-        data = datasets.load_mnist(download=False)
-    except datasets.DataNotFoundError as error:
-        pytest.skip(f"needs MNIST: {error}")
+@pytest.mark.data
+def test_images_and_partitions(mnist):
+    data = mnist
     assert data.X.shape == (60_000, 784)
     assert data.X_test.shape == (10_000, 784)
     assert data.X.min() == 0.0

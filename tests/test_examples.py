@@ -139,6 +139,23 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
     assert len(results["batches"]) == 120
 
 
+@pytest.mark.example
+@pytest.mark.data
+def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
+    options = ("--quick", "--partition", "label", "--methods")
+    first = run("federated_mnist.py", tmp_path, *options, "pvi-natural")
+    assert first.returncode == 0, first.stderr
+    both = run("federated_mnist.py", tmp_path, *options, "pvi-natural,bcm-split")
+    assert both.returncode == 0, both.stderr
+    assert "pvi-natural" not in both.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [one["method"] for one in results["runs"]] == ["pvi-natural", "bcm-split"]
+    for one in results["runs"]:
+        lengths = {len(one[key]) for key in ("round", "seconds", "messages", "bytes", "test_error")}
+        assert lengths == {one["round"][-1]}
+    assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
 def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
     finished = run("barrett_stream.py", tmp_path, "--quick", *options)

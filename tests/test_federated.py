@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+import gpflow
 import numpy as np
 import pytest
 import scipy.stats
 
-from streaming_gp import datasets, linear, pvi
+from streaming_gp import bnn, datasets, linear, metrics, plotting, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
@@ -300,6 +301,41 @@ def test_an_answer_counts_once(rng):
     assert found.version == 1
 
 
+@dataclass(frozen=True)
+class SometimesSpoiled:
+    """Spoils about every second answer, in one of all the ways."""
+
+    rule: object
+
+    def __call__(self, task):
+        ways = [how for how, _ in POISONS.values()]
+        choice = task.seed % (2 * len(ways))
+        rule = self.rule if choice >= len(ways) else Spoiled(self.rule, ways[choice])
+        return rule(task)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_a_network_is_as_good_with_a_client_that_spoils_answers_in_any_round(mnist):
+    net = bnn.MeanFieldBNN([784, 100, 10], gpflow.likelihoods.Softmax(10))
+    shards = datasets.partition_iid(mnist.X[:20_000], mnist.Y[:20_000], 10)
+    rule = pvi.VariationalUpdate(epochs=3, optimiser=pvi.VariationalOnlineNewton(0.005))
+
+    def error(clients):
+        found = pvi.Server(net.prior(), clients)
+        history = pvi.fit(found, rounds=8)
+        probability = net.predict(found.posterior, mnist.X_test, num_samples=20)
+        refused = [name for one in history for name in one.refused]
+        return metrics.classification_error(probability, mnist.Y_test), refused
+
+    honest = pvi.make_clients(net, shards, rule)
+    spoiled = honest | {"c3": replace(honest["c3"], update=SometimesSpoiled(rule))}
+    (without, none), (poisoned, refused) = error(honest), error(spoiled)
+    assert not none
+    assert set(refused) == {"c3"}
+    assert poisoned <= without + 0.003
+
+
 # ---- the server in the user's hands ----
 
 
@@ -346,6 +382,17 @@ def test_messages_and_bytes_are_counted_both_ways(rng):
     assert record["bytes"] == 20 * natural
     assert record["round"] == 2
     assert record["metrics"] == {"mean": record["mean"]}
+
+
+def test_curves_of_several_histories_are_drawn(rng):
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, [(X, Y)], pvi.AnalyticUpdate())
+    history = pvi.fit(found, rounds=3, evaluate=lambda q: {"error": float(q.variance[0])})
+    plotting.learning_curves(axes, {"mine": history}, "error", "bytes")
+    (line,) = axes.get_lines()
+    np.testing.assert_array_equal(line.get_xdata(), history.column("bytes"))
+    assert line.get_label() == "mine"
 
 
 def test_asynchronous_runs_replay_exactly_and_say_how_stale_answers_were(rng):
