@@ -448,6 +448,32 @@ def test_the_prior_variance_learned_from_q_is_that_of_most_evidence(rng, family)
     assert history[-1].metrics["prior_variance"] == pytest.approx(best, rel=0.02)
 
 
+def test_the_noise_variance_learned_across_clients_is_that_of_most_evidence(rng, tmp_path):
+    X, Y = regression_data(rng)
+    model = linear.BayesianLinearRegression(3, noise_variance=1.0)
+    found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    history = pvi.fit(
+        found, pvi.Synchronous(damping=1.0), 80, hyperparameters=pvi.LikelihoodParameters(1.0)
+    )
+    grid = np.exp(np.linspace(-4.0, 0.0, 2001))
+    evidence = [
+        scipy.stats.multivariate_normal(cov=s * np.eye(60) + X @ X.T).logpdf(Y[:, 0]) for s in grid
+    ]
+    best = grid[int(np.argmax(evidence))]
+    assert model.noise_variance == pytest.approx(best, rel=5e-3)
+    assert history[-1].metrics["gradient_norm"] < 1e-4
+    found.save(tmp_path / "run.npz")
+    again = pvi.Server.load(tmp_path / "run.npz", model.prior(), found.clients)
+    np.testing.assert_array_equal(again.hyperparameters, found.hyperparameters)
+
+
+def test_models_without_trainable_parameters_learn_none(rng):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
+    found = server(model, [(X, Y)], LBFGS)
+    with pytest.raises(InvalidDataError, match="no trainable_variables"):
+        pvi.fit(found, hyperparameters=pvi.LikelihoodParameters())
+
+
 def test_only_isotropic_priors_have_one_variance(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3)
     uneven = Normal(np.zeros(3), np.diag([1.0, 2.0, 3.0]))

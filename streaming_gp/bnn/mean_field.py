@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.validation import as_data, as_matrix, observations
+from streaming_gp.losses import Loss, NegativeLogLikelihood, log_density
+from streaming_gp.validation import as_data, as_matrix
 
 Data = tuple[np.ndarray, np.ndarray]
 _ROWS_AT_ONCE = 1000
@@ -27,7 +28,8 @@ class MeanFieldBNN:
     """ReLU layers, and any GPflow likelihood on the outputs; float32.
 
     :param sizes: inputs, hidden layers, outputs (latent functions of the likelihood).
-    :param likelihood: such as ``gpflow.likelihoods.Softmax(10)``; its parameters stay fixed.
+    :param likelihood: such as ``gpflow.likelihoods.Softmax(10)``; its parameters stay fixed
+        unless ``pvi.LikelihoodParameters`` learns them.
     :param prior_variance: of each weight and bias; the prior mean is zero.
     :param initial_scale: standard deviation of each weight where fits start.
     :param num_samples: of the network in each estimate of the expected log likelihood.
@@ -91,6 +93,11 @@ class MeanFieldBNN:
         X, Y = as_data((X, Y), self.likelihood, self.sizes[0], None)
         return X.astype(np.float32), Y.astype(np.float32)
 
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        return self.likelihood.trainable_variables
+
     def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
         """Draws of the outputs at X [N, D], [S, N, L]: right for each row, not jointly for rows.
 
@@ -112,22 +119,24 @@ class MeanFieldBNN:
     def log_densities(self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int) -> tf.Tensor:
         """``log p(y_n | f_s(x_n))`` of drawn functions: [S, N], float64."""
         F = tf.cast(self.functions(q, X, seed, num), tf.float64)
-        Y = observations(self.likelihood, tf.cast(Y, tf.float64))
-        shape = tf.shape(F)
-        rows, many = [shape[0] * shape[1]], tf.tile(Y, [shape[0], 1])
-        unused = tf.zeros(
-            [rows[0], 0], tf.float64
-        )  # GPflow passes X on, no likelihood here reads it
-        flat = self.likelihood.log_prob(unused, tf.reshape(F, [rows[0], self.sizes[-1]]), many)
-        return tf.reshape(flat, shape[:2])
+        many = tf.tile(tf.cast(Y, tf.float64), [num, 1])
+        flat = log_density(self.likelihood, tf.reshape(F, [-1, self.sizes[-1]]), many)
+        return tf.reshape(flat, tf.shape(F)[:2])
+
+    def expected_loss(
+        self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor, loss: Loss
+    ) -> tf.Tensor:
+        """An unbiased estimate of ``Σ_n E_q[loss(f(x_n), y_n)]``, float32: []."""
+        F = tf.cast(self.functions(q, X, seed, self.num_samples), tf.float64)
+        many = tf.tile(tf.cast(Y, tf.float64), [self.num_samples, 1])
+        losses = loss(self.likelihood, tf.reshape(F, [-1, self.sizes[-1]]), many)
+        return tf.cast(tf.reduce_sum(losses) / self.num_samples, tf.float32)
 
     def expected_log_likelihood(
         self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
     ) -> tf.Tensor:
         """An unbiased estimate of ``Σ_n E_q[log p(y_n | f(x_n))]``, float32: []."""
-        log_density = self.log_densities(q, X, Y, seed, self.num_samples)
-        total = tf.reduce_sum(log_density) / self.num_samples
-        return tf.cast(total, tf.float32)
+        return -self.expected_loss(q, X, Y, seed, NegativeLogLikelihood())
 
     # ---- predictions ----
 
@@ -175,6 +184,6 @@ class MeanFieldBNN:
     def _log_mean_density(
         self, q: Any, X: np.ndarray, Y: np.ndarray, seed: np.ndarray, num: int
     ) -> np.ndarray:
-        log_density = self.log_densities(q, tf.constant(X), tf.constant(Y), tf.constant(seed), num)
-        mean: np.ndarray = (tf.reduce_logsumexp(log_density, axis=0) - np.log(num)).numpy()
+        drawn = self.log_densities(q, tf.constant(X), tf.constant(Y), tf.constant(seed), num)
+        mean: np.ndarray = (tf.reduce_logsumexp(drawn, axis=0) - np.log(num)).numpy()
         return mean

@@ -1,7 +1,15 @@
 """Exponential families and their unnormalised factors."""
 
 from streaming_gp.expfam.base import ExponentialFamily
-from streaming_gp.expfam.divergences import KL, Divergence
+from streaming_gp.expfam.divergences import (
+    KL,
+    BetaDivergence,
+    Divergence,
+    FisherRao,
+    GammaDivergence,
+    Renyi,
+    ReverseKL,
+)
 from streaming_gp.expfam.factor import Factor
 from streaming_gp.expfam.normal import Gaussian, MeanFieldNormal, Normal
 
@@ -11,10 +19,15 @@ FAMILIES: tuple[type[ExponentialFamily], ...] = (MeanFieldNormal, Normal)
 __all__ = [
     "FAMILIES",
     "KL",
+    "BetaDivergence",
     "Divergence",
     "ExponentialFamily",
     "Factor",
+    "FisherRao",
+    "GammaDivergence",
     "Gaussian",
     "MeanFieldNormal",
     "Normal",
+    "Renyi",
+    "ReverseKL",
 ]

@@ -1,21 +1,32 @@
-"""Divergences of q from a cavity, as local free energies use them."""
+"""Divergences of q from a cavity, as local free energies use them.
+
+All but Fisher-Rao come from one primitive of a family, its log-partition: with ``p_η`` normalised,
+``log ∫ Π p_i^{a_i} = A(Σ a_i η_i) − Σ a_i A(η_i)``, for powers that sum to one, and for Gaussians
+(whose base measure is constant) for any powers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
+from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.base import ExponentialFamily
 from streaming_gp.expfam.factor import Factor
+from streaming_gp.expfam.normal import Gaussian
+
+AT_THE_LIMIT = 1e-4
+"""So close to a limit the divergence is linear to rounding."""
 
 
 class Divergence(Protocol):
     """How far q is from a cavity."""
 
     def __call__(self, q: ExponentialFamily, cavity: Factor, /) -> tf.Tensor:
-        """In nats, without the cavity's normaliser: a scalar, differentiable."""
+        """In nats: a scalar, differentiable; NaN outside the domain."""
         ...
 
 
@@ -30,3 +41,146 @@ class KL:
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         return -self.weight * (q.entropy() + q.expected_log(cavity))
+
+
+@dataclass(frozen=True)
+class ReverseKL:
+    """``KL(cavity ‖ q)``: covers what the cavity covers."""
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        return cavity.family(*cavity.natural).kl_divergence(q)
+
+
+@dataclass(frozen=True)
+class Renyi:
+    """``(α (α − 1))⁻¹ log ∫ q^α cavity^(1−α)`` (Cichocki & Amari 2010; PGVI, definition 20).
+
+    Tends to ``KL(q ‖ cavity)`` as α → 1 and to ``KL(cavity ‖ q)`` as α → 0, and is these there.
+    Smaller α gives a wider q.
+
+    :param alpha: α; for α > 1 or α < 0 the mixture of natural parameters must be proper.
+    """
+
+    alpha: float
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        p = cavity.family(*cavity.natural)
+        if abs(self.alpha - 1.0) < AT_THE_LIMIT:
+            return q.kl_divergence(p) + (self.alpha - 1.0) * _slope(q, p, 1.0)
+        if abs(self.alpha) < AT_THE_LIMIT:
+            return p.kl_divergence(q) + self.alpha * _slope(q, p, 0.0)
+        return _renyi(q, p, self.alpha)
+
+
+def _renyi(q: Any, p: Any, alpha: float) -> tf.Tensor:
+    return _mixed(q, p, alpha) / (alpha * (alpha - 1.0))
+
+
+def _slope(q: Any, p: Any, limit: float) -> tf.Tensor:
+    """Of the divergence by α, at a limit where its formula is 0/0."""
+    high, low = (_renyi(q, p, limit + step) for step in (AT_THE_LIMIT, -AT_THE_LIMIT))
+    return (high - low) / (2.0 * AT_THE_LIMIT)
+
+
+def _mixed(q: Any, p: Any, alpha: float) -> tf.Tensor:
+    """``log ∫ q^α p^(1−α)``."""
+    natural = [alpha * a + (1.0 - alpha) * b for a, b in zip(q.natural, p.natural, strict=True)]
+    mixed = type(q)(*natural).log_partition()
+    return mixed - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
+
+
+@dataclass(frozen=True)
+class BetaDivergence:
+    """``∫ q^β/(β(β−1)) + ∫ p^β/β − ∫ q p^(β−1)/(β−1)`` for Gaussians (PGVI, theorem 21).
+
+    :param beta: β > 1, near 1: the integrals scale with the (β − 1)-th power of a density.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        _require_above_one("beta", self.beta)
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        b = self.beta
+        p = cavity.family(*cavity.natural)
+        both = tf.exp(_log_integral((q, 1.0), (p, b - 1.0)))
+        own, other = (tf.exp(_log_integral((one, b))) for one in (q, p))
+        return own / (b * (b - 1.0)) + other / b - both / (b - 1.0)
+
+
+@dataclass(frozen=True)
+class GammaDivergence:
+    """The β divergence with the logarithm of every integral (Cichocki & Amari 2010).
+
+    :param gamma: γ > 1.
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _require_above_one("gamma", self.gamma)
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        g = self.gamma
+        p = cavity.family(*cavity.natural)
+        both = _log_integral((q, 1.0), (p, g - 1.0))
+        own, other = (_log_integral((one, g)) for one in (q, p))
+        return own / (g * (g - 1.0)) + other / g - both / (g - 1.0)
+
+
+def _require_above_one(name: str, value: float) -> None:
+    if not value > 1.0:
+        raise InvalidDataError(f"{name} must be greater than 1, got {value}")
+
+
+def _log_integral(*powers: tuple[Any, float]) -> tf.Tensor:
+    """``log ∫ Π p_i^{a_i}`` of Gaussians, for any powers that leave it proper."""
+    first = powers[0][0]
+    if not isinstance(first, Gaussian):
+        raise InvalidDataError(f"this divergence is for Gaussians, not for {type(first).__name__}")
+    natural = [
+        sum(power * one.natural[i] for one, power in powers) for i in range(len(first.natural))
+    ]
+    excess = sum(power for _, power in powers) - 1.0
+    base = excess * first.expected_log_base_measure()
+    scales = sum(power * one.log_partition() for one, power in powers)
+    return type(first)(*natural).log_partition() - scales + base
+
+
+@dataclass(frozen=True)
+class FisherRao:
+    """The distance along the manifold of univariate normals (Nielsen 2023; PGVI, 4.4.1).
+
+    For Gaussians of one coordinate only.
+    """
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        p: Any = cavity.family(*cavity.natural)
+        mine: Any = q
+        if not isinstance(q, Gaussian) or np.shape(q.precision_mean) != (1,):
+            raise InvalidDataError("the Fisher-Rao distance is for univariate normals")
+        mean = tf.square(mine.mean - p.mean)[0]
+        sd_q, sd_p = tf.sqrt(mine.variance)[0], tf.sqrt(p.variance)[0]
+        near, far = mean + 2.0 * tf.square(sd_q - sd_p), mean + 2.0 * tf.square(sd_q + sd_p)
+        return 2.0 * np.sqrt(2.0) * tf.atanh(tf.sqrt(near / far))
+
+
+def require_domain(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> None:
+    """Check that a divergence is defined between two members.
+
+    :raises ImproperError: if the cavity is no distribution and the divergence needs one, or if an
+        α outside [0, 1] leaves the mixture of natural parameters improper.
+    """
+    if isinstance(divergence, KL):
+        return
+    name = type(divergence).__name__
+    if not cavity.is_proper:
+        raise ImproperError(f"{name} needs a cavity that is a distribution")
+    if isinstance(divergence, Renyi):
+        a = divergence.alpha
+        mixed = q.as_factor() ** a * cavity ** (1.0 - a)
+        if not mixed.is_proper:
+            raise ImproperError(
+                f"for α = {a:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is not"
+            )

@@ -6,14 +6,17 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, MeanFieldNormal, Normal
+from streaming_gp.losses import Loss
 from streaming_gp.validation import as_data
 
 Data = tuple[np.ndarray, np.ndarray]
+NUM_NODES = 40
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
@@ -59,6 +62,11 @@ class GeneralisedLinearModel:
         """
         return as_data((X, Y), self.likelihood, self.num_inputs, 1)
 
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        return self.likelihood.trainable_variables
+
     def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of f(X), [N, 1] each."""
         mean, covariance = q.moments()
@@ -73,6 +81,17 @@ class GeneralisedLinearModel:
         """``Σ_n E_q[log p(y_n | θᵀx_n)]``."""
         mean, variance = self.predictor(q, X)
         return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
+
+    def expected_loss(
+        self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any, loss: Loss
+    ) -> tf.Tensor:
+        """``Σ_n E_q[loss(θᵀx_n, y_n)]`` by Gauss-Hermite quadrature: []."""
+        mean, variance = self.predictor(q, X)
+        nodes, weights = scipy.special.roots_hermitenorm(NUM_NODES)
+        F = mean + tf.sqrt(variance) * nodes
+        many = tf.reshape(tf.tile(Y, [1, NUM_NODES]), [-1, 1])
+        losses = tf.reshape(loss(self.likelihood, tf.reshape(F, [-1, 1]), many), tf.shape(F))
+        return tf.reduce_sum(losses * (weights / weights.sum()))
 
     def predict(self, q: Gaussian, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
@@ -98,7 +117,11 @@ class BayesianLinearRegression(GeneralisedLinearModel):
             raise InvalidDataError(f"noise_variance must be positive, got {noise_variance}")
         likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         super().__init__(num_inputs, likelihood, prior_variance, family)
-        self.noise_variance = noise_variance
+
+    @property
+    def noise_variance(self) -> float:
+        """σ² now."""
+        return float(self.likelihood.variance.numpy())
 
     def likelihood_factor(self, X: np.ndarray, Y: np.ndarray) -> Factor:
         """``Π_n N(y_n; θᵀx_n, σ²)`` as a factor of θ with full covariance.

@@ -11,7 +11,7 @@ from streaming_gp.pvi.client_pass import PassResult, client_pass
 from streaming_gp.pvi.damping import Damping, Momentum
 from streaming_gp.pvi.fit import EarlyStopping, fit
 from streaming_gp.pvi.history import History, Round
-from streaming_gp.pvi.hyperparameters import PriorVariance
+from streaming_gp.pvi.hyperparameters import LikelihoodParameters, PriorVariance
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.properness import BacktrackDamping, LargestProperFraction, RaiseImproper
@@ -52,6 +52,7 @@ __all__ = [
     "History",
     "LargestProperFraction",
     "Ledger",
+    "LikelihoodParameters",
     "LocalFit",
     "LocalResult",
     "LocalTask",

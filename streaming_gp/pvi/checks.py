@@ -52,6 +52,13 @@ class Checks:
             return "the posterior with it would be improper"
         return self._too_far(old, new) if isinstance(old, Gaussian) else None
 
+    def objection_to_gradient(self, gradient: Any, hyperparameters: np.ndarray) -> str | None:
+        """Why an answer's gradient by hyperparameters is refused, or None."""
+        if gradient is None or np.shape(gradient) != hyperparameters.shape:
+            shape = None if gradient is None else np.shape(gradient)
+            return f"its gradient has shape {shape}, wanted {hyperparameters.shape}"
+        return None if np.isfinite(gradient).all() else "its gradient is not finite"
+
     def _too_far(self, before: Gaussian, after: Any) -> str | None:
         variance = np.maximum(np.asarray(before.variance), np.asarray(after.variance))
         shift = np.asarray(after.mean) - np.asarray(before.mean)

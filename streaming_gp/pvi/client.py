@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.model_parameters import gradient_by_hyperparameters, set_values
 from streaming_gp.pvi.updates.task import Data, LocalTask, Model, UpdateRule
 
 
@@ -36,13 +39,21 @@ class Client:
 
     def answer(self, ask: Ask) -> Answer:
         """Fit q to the data under the cavity, and give the factor that this is worth."""
+        gradient = self._gradient(ask)
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
         task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
         result = self.update(task)
         return Answer(
             self.client_id, ask.sequence, ask.version, result.factor.as_arrays(),
-            self.num_data, result.free_energy, result.steps,
+            self.num_data, result.free_energy, result.steps, gradient,
         )  # fmt: skip
+
+    def _gradient(self, ask: Ask) -> np.ndarray | None:
+        """By hyperparameters, which the model takes from the question; None if none are learned."""
+        if ask.hyperparameters is None:
+            return None
+        set_values(self.model, ask.hyperparameters)
+        return gradient_by_hyperparameters(self.model, ask.posterior, self.data, ask.seed)
 
 
 def make_clients(

@@ -13,7 +13,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
-from streaming_gp.pvi.hyperparameters import PriorVariance
+from streaming_gp.pvi.hyperparameters import HyperparameterRule
 from streaming_gp.pvi.schedule import Schedule, Synchronous, Traffic
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
@@ -58,7 +58,7 @@ def fit(
     callback: Callable[[Round], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     stopping: EarlyStopping | None = None,
-    hyperparameters: PriorVariance | None = None,
+    hyperparameters: HyperparameterRule | None = None,
 ) -> History:
     """Run rounds; the server's posterior is the result.
 
@@ -79,6 +79,8 @@ def fit(
         raise InvalidDataError(f"rounds must be positive, got {rounds}")
     schedule, engine = schedule or Synchronous(), engine or Serial()
     first = len(server.history)
+    if hyperparameters is not None:
+        hyperparameters.begin(server)
     with engine.session(server.clients) as session:
         for number in range(first, first + rounds):
             progress = number / (first + rounds)
@@ -100,13 +102,13 @@ def _round(
     number: int,
     progress: float,
     evaluate: Evaluate | None,
-    hyperparameters: PriorVariance | None,
+    hyperparameters: HyperparameterRule | None,
 ) -> Round:
     before = server.history[-1] if len(server.history) else Round(0, 0, 0.0, 0.0, 0, 0, 0)
     start, clock = time.perf_counter(), session.now
     traffic = schedule.round(server, session, number, progress)
     seconds, simulated = time.perf_counter() - start, session.now - clock
-    learned = {} if hyperparameters is None else {"prior_variance": hyperparameters.learn(server)}
+    learned = {} if hyperparameters is None else hyperparameters.learn(server)
     metrics = learned | ({} if evaluate is None else dict(evaluate(server.posterior)))
     return Round(
         round=number + 1,

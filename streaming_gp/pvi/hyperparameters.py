@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi.server import Server
+
+
+class HyperparameterRule(Protocol):
+    """What happens to hyperparameters before and after the rounds of a run."""
+
+    def begin(self, server: Server) -> None:
+        """Make ready, before the first round."""
+        ...
+
+    def learn(self, server: Server) -> dict[str, float]:
+        """Take one step, after a round; returns what joins the round's metrics."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,11 @@ class PriorVariance:
         if not 0.0 < self.rate <= 1.0:
             raise InvalidDataError(f"rate must lie in (0, 1], got {self.rate}")
 
-    def learn(self, server: Server) -> float:
-        """Replace the server's prior, keep all factors; returns s².
+    def begin(self, server: Server) -> None:
+        """Nothing: the server's prior is where it starts."""
+
+    def learn(self, server: Server) -> dict[str, float]:
+        """Replace the server's prior, keep all factors; returns s² as ``prior_variance``.
 
         :raises InvalidDataError: if the prior is not a Gaussian with mean zero and one variance.
         :raises ImproperError: if the new posterior is no distribution; nothing has changed then.
@@ -41,7 +57,7 @@ class PriorVariance:
         precision_mean, precision = server.prior.natural
         scaled = (precision * (old / new)).astype(precision.dtype)
         server.learn_prior(type(server.prior)(precision_mean, scaled))
-        return new
+        return {"prior_variance": new}
 
 
 def _variance(prior: Gaussian) -> float:
@@ -50,3 +66,32 @@ def _variance(prior: Gaussian) -> float:
     if np.any(prior.precision_mean) or not np.allclose(variance, variance[0]):
         raise InvalidDataError("wanted a prior with mean zero and one variance for all coordinates")
     return float(variance[0])
+
+
+@dataclass(frozen=True)
+class LikelihoodParameters:
+    """Learns a likelihood's trainable parameters from the clients' gradients (eq. 5).
+
+    Every answer carries its client's gradient at the server's q, over all of its data; their sum is
+    the gradient of the global free energy. A step goes along its mean over data points, in
+    unconstrained numbers.
+
+    :param learning_rate: of that step.
+    """
+
+    learning_rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0.0:
+            raise InvalidDataError(f"learning_rate must be positive, got {self.learning_rate}")
+
+    def begin(self, server: Server) -> None:
+        """The server takes the values that the clients' model has now.
+
+        :raises InvalidDataError: if the model has no ``trainable_variables``.
+        """
+        server.begin_hyperparameters()
+
+    def learn(self, server: Server) -> dict[str, float]:
+        """One step for the server, and for the clients' model in this process."""
+        return {"gradient_norm": server.step_hyperparameters(self.learning_rate)}

@@ -20,6 +20,7 @@ class Ask:
     :param own: the part of q that the client takes out for its cavity; None if it has no factor.
     :param seed: of everything random in the local fit.
     :param untouched: whether q is still the prior, so that a fit had better start elsewhere.
+    :param hyperparameters: of the likelihood, unconstrained, where they are learned: [H].
     """
 
     client_id: str
@@ -29,6 +30,7 @@ class Ask:
     own: Factor | None
     seed: int
     untouched: bool
+    hyperparameters: np.ndarray | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -47,6 +49,7 @@ class Answer:
     :param num_data: data points it speaks for.
     :param free_energy: local free energy in nats, NaN where the rule has none.
     :param steps: of the local optimiser.
+    :param gradient: ``E_q[∂ log p(y_k | θ, ε)/∂ε]`` at the server's q, where ε is learned: [H].
     """
 
     client_id: str
@@ -56,6 +59,7 @@ class Answer:
     num_data: int
     free_energy: float = float("nan")
     steps: int = 0
+    gradient: np.ndarray | None = None
 
     @property
     def num_bytes(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from streaming_gp import expfam, serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.damping import DampingRule, Memory
@@ -32,6 +33,7 @@ class ServerState:
     :param sequences: the last question's number, by client.
     :param memory: of the damping rule.
     :param history: rounds so far.
+    :param hyperparameters: of the likelihood, unconstrained, where they are learned.
     """
 
     prior: ExponentialFamily
@@ -40,6 +42,7 @@ class ServerState:
     sequences: Mapping[str, int] = field(default_factory=dict)
     memory: Memory = ()
     history: History = field(default_factory=History)
+    hyperparameters: np.ndarray | None = None
 
 
 VALUE_TYPES: dict[str, type] = {
@@ -104,6 +107,8 @@ class Server:
         self._sequences = dict(state.sequences)
         self._memory = state.memory
         self.history = state.history
+        self.hyperparameters = state.hyperparameters
+        self._gradients: dict[str, np.ndarray] = {}
 
     # ---- what it holds ----
 
@@ -175,6 +180,31 @@ class Server:
         """
         self._commit(Ledger(prior.as_arrays(), self.factors))
 
+    def begin_hyperparameters(self) -> None:
+        """From now on questions carry the likelihood's parameters, and answers their gradients.
+
+        :raises InvalidDataError: if the clients' model has none to train.
+        """
+        if self.hyperparameters is None:
+            self.hyperparameters = model_parameters.values(self._any_model())
+
+    def step_hyperparameters(self, learning_rate: float) -> float:
+        """Go along the gradient that the newest answers of all clients add up to, per data point.
+
+        :returns: its norm before the step.
+        """
+        known = {name: self.clients[name].num_data for name in self._gradients}
+        if self.hyperparameters is None or not known:
+            return float("nan")
+        mean = np.sum(list(self._gradients.values()), axis=0) / sum(known.values())
+        self.hyperparameters = self.hyperparameters + learning_rate * mean
+        model_parameters.set_values(self._any_model(), self.hyperparameters)
+        return float(np.linalg.norm(mean))
+
+    def _any_model(self) -> Any:
+        """The clients' model, which they share in this process."""
+        return next(iter(self.clients.values())).model
+
     # ---- questions and answers ----
 
     def ask(self, client_id: str) -> tuple[Ask, float]:
@@ -192,7 +222,10 @@ class Server:
         self._sequences[client_id] = self._outstanding[client_id] = sequence
         own = None if old is None else (old if removed == 1.0 else (old**removed).as_arrays())
         seed = self._seed(client_id, sequence)
-        ask = Ask(client_id, sequence, self._version, self.posterior, own, seed, not self.factors)
+        ask = Ask(
+            client_id, sequence, self._version, self.posterior, own, seed, not self.factors,
+            self.hyperparameters,
+        )  # fmt: skip
         self._kept[client_id] = 1.0 - removed
         return ask, removed
 
@@ -221,6 +254,7 @@ class Server:
         if not proposals:
             return Outcome(refused, (), float("nan"), 1.0, 0)
         used = self._step(proposals, rule, progress, share)
+        self._gradients |= {n: a.gradient for n, a in proposals.items() if a.gradient is not None}
         stale = [self._version - answer.version for answer in proposals.values()]
         if used > 0.0:
             self._version += 1
@@ -258,6 +292,8 @@ class Server:
             return f"question {answer.sequence} is not open: answered before, or out of date"
         num_data = self.clients[name].num_data
         objection = self.checks.objection(self._ledger, answer.factor, num_data)
+        if objection is None and self.hyperparameters is not None:
+            objection = self.checks.objection_to_gradient(answer.gradient, self.hyperparameters)
         if objection is not None:
             return objection
         one = {name: self._whole(answer)}
@@ -283,7 +319,7 @@ class Server:
         """All that it knows, as a value."""
         return ServerState(
             self.prior, dict(self.factors), self._version, dict(self._sequences),
-            self._memory, self.history,
+            self._memory, self.history, self.hyperparameters,
         )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -12,9 +12,13 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
+from streaming_gp.expfam.divergences import require_domain
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, StochasticOptimiser
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, factor_of
+
+Gain = Callable[..., tf.Tensor]
+"""What the data are worth to q, by (q, X, Y, seed)."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class VariationalUpdate:
     :param batch_size: rows of a minibatch (section 3.4.1); all if None.
     :param learning_rate: of Adam, where ``optimiser`` is not given.
     :param optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants all data.
-    :param divergence: what takes the place of ``KL(q ‖ cavity)``.
+    :param divergence: what takes the place of ``KL(q ‖ cavity)`` (generalised PVI: PGVI, eq. 4.5).
+    :param loss: what takes the place of ``−log p(y | θ)``, for models with ``expected_loss``.
     :raises InvalidDataError: if epochs or the minibatch are not positive, or L-BFGS is to see
         minibatches.
     """
@@ -37,6 +42,7 @@ class VariationalUpdate:
     learning_rate: float = 2e-3
     optimiser: StochasticOptimiser | LBFGS | None = None
     divergence: Divergence = field(default_factory=KL)
+    loss: Any = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -52,6 +58,7 @@ class VariationalUpdate:
 
     def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
+        require_domain(self.divergence, task.start, task.cavity)
         if isinstance(self.optimiser, LBFGS):
             return self._by_lbfgs(self.optimiser, task)
         return self._by_steps(self.optimiser or Adam(self.learning_rate), task)
@@ -62,15 +69,16 @@ class VariationalUpdate:
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         step = compiled_for(
             task.model,
-            (optimiser, self.divergence, jit),
-            lambda model: _compiled_step(model, optimiser, self.divergence, jit),
+            (optimiser, self.divergence, self.loss, jit),
+            lambda model: _compiled_step(
+                gain_of(model, self.loss), optimiser, self.divergence, jit
+            ),
         )
-        family, (X, Y) = type(task.posterior), task.data
-        cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
+        family, (X, Y), cavity = type(task.posterior), task.data, _tensors(task.cavity)
         state, values = optimiser.begin(task.start), []
         size = task.size_of(self.batch_size)
         a_pass = -(-task.num_data // size)
-        scale = tf.constant(task.num_data / size, cavity[0].dtype)
+        scale = tf.constant(task.num_data / size, cavity[1].dtype)
         batches = islice(task.minibatches(self.batch_size), self.epochs * a_pass)
         for number, rows in enumerate(batches):
             seed = np.array([task.seed, number], np.int32)
@@ -78,57 +86,76 @@ class VariationalUpdate:
             values.append(value)
         q = optimiser.member(family, state).as_arrays()
         mean = float(np.mean([value.numpy() for value in values[-a_pass:]]))
-        return q, mean + float(task.cavity.log_scale), self.epochs * a_pass
+        return q, mean, self.epochs * a_pass
 
     def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """The free energy is made deterministic by one seed for all iterations."""
         value_and_gradient = compiled_for(
             task.model,
-            ("objective", self.divergence),
-            lambda model: _objective(model, self.divergence),
+            ("objective", self.divergence, self.loss),
+            lambda model: _objective(gain_of(model, self.loss), self.divergence),
         )
         X, Y = task.data
         seed = np.array([task.seed, 0], np.int32)
-        cavity = tuple(tf.convert_to_tensor(eta) for eta in task.cavity.natural)
-        family, size = type(task.posterior), task.num_data
+        family, size, cavity = type(task.posterior), task.num_data, _tensors(task.cavity)
 
         def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
-            value, gradient = value_and_gradient(
-                family, tf.cast(numbers, cavity[0].dtype), cavity, X, Y, seed
-            )
+            numbers = tf.cast(numbers, cavity[1].dtype)
+            value, gradient = value_and_gradient(family, numbers, cavity, X, Y, seed)
             return float(value) / size, gradient / size
 
         q, value, steps = optimiser.maximise(per_datum, task.start)
-        return q, size * value + float(task.cavity.log_scale), steps
+        return q, size * value, steps
+
+
+def _tensors(cavity: Factor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    """Natural parameters and log constant, all of one dtype."""
+    natural = tuple(tf.convert_to_tensor(eta) for eta in cavity.natural)
+    return natural, tf.cast(cavity.log_scale, natural[0].dtype)
+
+
+def gain_of(model: Model, loss: Any) -> Gain:
+    """Expected log likelihood, or minus the expected loss.
+
+    :raises InvalidDataError: if there is a loss, and the model has no ``expected_loss``.
+    """
+    if loss is None:
+        return lambda q, X, Y, seed: model.expected_log_likelihood(q, X, Y, seed)
+    if not hasattr(model, "expected_loss"):
+        raise InvalidDataError("this model has no expected_loss: it takes no loss but its own")
+    expected: Any = model
+    return lambda q, X, Y, seed: -expected.expected_loss(q, X, Y, seed, loss)
 
 
 def _compiled_step(
-    model: Model, optimiser: StochasticOptimiser, divergence: Divergence, jit: bool
+    expected: Gain,
+    optimiser: StochasticOptimiser,
+    divergence: Divergence,
+    jit: bool,
 ) -> Callable[..., Any]:
     """One step of the optimiser on one minibatch, as one compiled function."""
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
-    def step(family: Any, state: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
-        cavity = Factor(family, natural)
+    def step(family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
+        cavity = Factor(family, *given)
 
         def gain(q: Any) -> tf.Tensor:
-            return scale * model.expected_log_likelihood(q, X, Y, seed)
+            return scale * expected(q, X, Y, seed)
 
         return optimiser.step(family, state, gain, lambda q: divergence(q, cavity), cavity)
 
     return step
 
 
-def _objective(model: Model, divergence: Divergence) -> Callable[..., Any]:
+def _objective(expected: Gain, divergence: Divergence) -> Callable[..., Any]:
     """Free energy and its gradient by unconstrained numbers."""
 
     @tf.function(reduce_retracing=True)
-    def compiled(family: Any, numbers: Any, natural: Any, X: Any, Y: Any, seed: Any) -> Any:
+    def compiled(family: Any, numbers: Any, given: Any, X: Any, Y: Any, seed: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(numbers)
             q = family.from_unconstrained(numbers)
-            expected = model.expected_log_likelihood(q, X, Y, seed)
-            free_energy = expected - divergence(q, Factor(family, natural))
+            free_energy = expected(q, X, Y, seed) - divergence(q, Factor(family, *given))
         return free_energy, tape.gradient(free_energy, numbers)
 
     return compiled

@@ -1,0 +1,135 @@
+"""Losses of a likelihood, robust to data that it does not describe (PGVI, definitions 22 and 23).
+
+Each maps function values and observations to a loss for each row; models average it over draws of
+the function exactly as they average the log likelihood. Constants are such that every robust loss
+tends to the negative log likelihood as its parameter tends to its limit, and is it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import gpflow.likelihoods as gl
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.validation import observations
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+_SERIES = 1e-7
+
+
+class Loss(Protocol):
+    """What a function value costs, given an observation."""
+
+    def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor, /) -> tf.Tensor:
+        """Of each row of F [M, L] and Y [M, P], float64: [M]."""
+        ...
+
+
+@dataclass(frozen=True)
+class NegativeLogLikelihood:
+    """``−log p(y | f)``."""
+
+    def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        return -log_density(likelihood, F, Y)
+
+
+@dataclass(frozen=True)
+class BetaLoss:
+    """``−(p^(β−1) − 1)/(β−1) + ∫ p^β dy/β − 1``: bounded, as a density is.
+
+    :param beta: β > 0; above 1 it is robust, at 1 the negative log likelihood.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        _require_positive("beta", self.beta)
+
+    def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        power = box_cox(log_density(likelihood, F, Y), self.beta - 1.0)
+        integral = tf.exp(log_power_integral(likelihood, F, self.beta))
+        return -power + integral / self.beta - 1.0
+
+
+@dataclass(frozen=True)
+class GammaLoss:
+    """``−γ (u − 1)/(γ−1)`` with ``u = p^(γ−1) / (∫ p^γ dy)^((γ−1)/γ)``.
+
+    :param gamma: γ > 0; above 1 it is robust, at 1 the negative log likelihood.
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _require_positive("gamma", self.gamma)
+
+    def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        g = self.gamma
+        scaled = log_density(likelihood, F, Y) - log_power_integral(likelihood, F, g) / g
+        return -g * box_cox(scaled, g - 1.0)
+
+
+@dataclass(frozen=True)
+class GeneralisedCrossEntropy:
+    """``(1 − p^q)/q`` of a label's probability (Zhang & Sabuncu 2018).
+
+    :param q: in [0, 1]; 0 is the negative log likelihood, 1 the mean absolute error.
+    """
+
+    q: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.q <= 1.0:
+            raise InvalidDataError(f"q must lie in [0, 1], got {self.q}")
+
+    def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        return -box_cox(log_density(likelihood, F, Y), self.q)
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0.0:
+        raise InvalidDataError(f"{name} must be positive, got {value}")
+
+
+def box_cox(log_value: tf.Tensor, power: float) -> tf.Tensor:
+    """``(exp(power · x) − 1)/power``, and x where the power is zero."""
+    if abs(power) < _SERIES:
+        return log_value + 0.5 * power * tf.square(log_value)
+    return tf.math.expm1(power * log_value) / power
+
+
+def log_density(likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+    """``log p(y | f)`` of each row: [M]."""
+    unused = tf.zeros([tf.shape(F)[0], 0], tf.float64)  # for X, which no such likelihood reads
+    return likelihood.log_prob(unused, F, observations(likelihood, Y))
+
+
+def log_power_integral(likelihood: gl.Likelihood, F: tf.Tensor, power: float) -> tf.Tensor:
+    """``log ∫ p(y | f)^power dy`` over all observations, a sum over labels for classifiers: [M].
+
+    :raises InvalidDataError: if the likelihood is neither Gaussian nor a classifier.
+    """
+    if isinstance(likelihood, gl.Gaussian):
+        outputs = tf.cast(tf.shape(F)[1], tf.float64)
+        log_scale = LOG_TWO_PI + tf.math.log(likelihood.variance)
+        one = -0.5 * ((power - 1.0) * log_scale + np.log(power))
+        return tf.fill(tf.shape(F)[:1], outputs * one)
+    labels = _number_of_labels(likelihood)
+    rows = [tf.fill([tf.shape(F)[0], 1], tf.constant(k, tf.float64)) for k in range(labels)]
+    log_p = tf.stack([log_density(likelihood, F, label) for label in rows])
+    return tf.reduce_logsumexp(power * log_p, axis=0)
+
+
+def _number_of_labels(likelihood: gl.Likelihood) -> int:
+    if isinstance(likelihood, gl.Bernoulli):
+        return 2
+    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
+        return int(likelihood.num_classes)
+    raise InvalidDataError(
+        f"no closed integral of powers of {type(likelihood).__name__}: robust losses are for "
+        "Gaussian likelihoods and classifiers"
+    )
