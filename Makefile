@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/python examples/banana.py --quick --out out/banana
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow or example or ray"

@@ -49,8 +49,8 @@ SCHEDULES = {
     "backwards": (pvi.Sequential(order=["c4", "c3", "c2", "c1", "c0"]), 1),
     "random": (pvi.Sequential(order="random", seed=3), 2),
     "synchronous": (pvi.Synchronous(damping=1.0), 1),
-    "damped": (pvi.Synchronous(), 120),
-    "by client": (pvi.Synchronous(damping={"c0": 1.0, "c1": 0.5, "c2": 0.5}), 120),
+    "damped": (pvi.Synchronous(damping=0.5), 40),
+    "by client": (pvi.Synchronous(damping={"c0": 1.0, "c1": 0.5, "c2": 0.6, "c3": 0.8}), 110),
     "sampled": (pvi.Synchronous(damping=1.0, fraction=0.4), 20),
     "asynchronous": (
         pvi.Asynchronous(damping=1.0, durations={f"c{i}": 1 + i for i in range(5)}),

@@ -269,6 +269,11 @@ def test_divergences_outside_their_domain_are_refused(rng):
             pvi.VariationalUpdate(batch_size=None, divergence=divergence)(task)
 
 
+def test_online_newton_steps_take_no_other_divergence():
+    with pytest.raises(InvalidDataError, match="KL divergence only"):
+        pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton(), divergence=expfam.Renyi(0.5))
+
+
 def test_models_without_losses_take_none_but_their_own():
     class Plain:
         def expected_log_likelihood(self, q, X, Y, seed):

@@ -450,6 +450,7 @@ print(resident() - start, max(counts))
 """
 
 
+@pytest.mark.slow
 def test_two_hundred_updates_do_not_leak():
     """One point a batch keeps the ledger, whose matrices may grow, small beside a leak; the process
     is its own, so that nothing else allocates."""

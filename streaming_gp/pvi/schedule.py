@@ -12,7 +12,8 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.damping import Damping, DampingRule
 from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.messages import Answer
-from streaming_gp.pvi.server import Outcome, Server
+from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.server_state import Outcome
 
 Rho = float | Mapping[str, float] | DampingRule | None
 Durations = float | Mapping[str, float] | None

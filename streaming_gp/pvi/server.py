@@ -4,69 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from streaming_gp import expfam, serialization
+from streaming_gp import serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
-from streaming_gp.pvi.damping import DampingRule, Memory
-from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.damping import DampingRule
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
-
-
-@dataclass(frozen=True, eq=False)
-class ServerState:
-    """All that a server knows, as a value: this is what its file holds.
-
-    :param prior: the posterior before any data.
-    :param factors: by client, in order of arrival.
-    :param version: how often the posterior has changed.
-    :param sequences: the last question's number, by client.
-    :param memory: of the damping rule.
-    :param history: rounds so far.
-    :param hyperparameters: of the likelihood, unconstrained, where they are learned.
-    """
-
-    prior: ExponentialFamily
-    factors: Mapping[str, Factor] = field(default_factory=dict)
-    version: int = 0
-    sequences: Mapping[str, int] = field(default_factory=dict)
-    memory: Memory = ()
-    history: History = field(default_factory=History)
-    hyperparameters: np.ndarray | None = None
-
-
-VALUE_TYPES: dict[str, type] = {
-    cls.__name__: cls for cls in (ServerState, History, Round, Factor, *expfam.FAMILIES)
-}
-"""Every class that a server's file may hold, by its name there."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of some answers.
-
-    :param refused: why, by client.
-    :param accepted: clients whose factors changed.
-    :param free_energy: sum of the local free energies of the accepted ones.
-    :param share: of the full step that the policy allowed.
-    :param staleness: versions between question and answer, at most.
-    """
-
-    refused: Mapping[str, str]
-    accepted: tuple[str, ...]
-    free_energy: float
-    share: float
-    staleness: int
+from streaming_gp.pvi.server_state import VALUE_TYPES, Outcome, ServerState
 
 
 class Server:

@@ -14,7 +14,12 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
 from streaming_gp.pvi.updates.compiled import compiled_for
-from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, StochasticOptimiser
+from streaming_gp.pvi.updates.optimisers import (
+    LBFGS,
+    Adam,
+    StochasticOptimiser,
+    VariationalOnlineNewton,
+)
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, factor_of
 
 Gain = Callable[..., tf.Tensor]
@@ -33,8 +38,8 @@ class VariationalUpdate:
     :param optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants all data.
     :param divergence: what takes the place of ``KL(q ‖ cavity)`` (generalised PVI: PGVI, eq. 4.5).
     :param loss: what takes the place of ``−log p(y | θ)``, for models with ``expected_loss``.
-    :raises InvalidDataError: if epochs or the minibatch are not positive, or L-BFGS is to see
-        minibatches.
+    :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
+        minibatches, or the online Newton method to take another divergence than KL.
     """
 
     epochs: int = 1
@@ -51,6 +56,9 @@ class VariationalUpdate:
             )
         if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
+        newton = isinstance(self.optimiser, VariationalOnlineNewton)
+        if newton and self.divergence != KL():
+            raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         q, free_energy, steps = self.fitted(task)
