@@ -19,7 +19,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow or example or ray"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or example or ray"
 
 test-all: test test-slow
 
