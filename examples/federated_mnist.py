@@ -5,8 +5,9 @@ prior. PVI in all its schedules and rules beside global VI, committee machines, 
 stochastic natural gradients and federated averaging. Prints and records error, negative log
 likelihood and calibration after every round.
 
-Every run is kept in OUT/runs and never repeated: stop and start again at will. --quick trains on
-6,000 images for a few rounds. --sweep tries learning rates and dampings of synchronous PVI.
+Every run is kept in OUT/runs and never repeated, and results and figures show all that are there:
+stop and start again at will. --quick trains on 6,000 images for a few rounds. --sweep tries
+learning rates and dampings of synchronous PVI.
 """
 
 from __future__ import annotations
@@ -234,23 +235,33 @@ def sweep_figure(runs: list[Results]) -> plt.Figure:
 # ---- one run after another ----
 
 
-def performed(tasks: list[Task], data: Split, folder: Path) -> list[Results]:
-    """Every run, from its file where there is one."""
-    found = []
+def perform_missing(tasks: list[Task], data: Split, folder: Path) -> None:
+    """Every run that has no file yet."""
     for task in tasks:
         path = folder / task.name
-        if not path.exists():
-            with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
-                result = perform(task, data, partial(_advance, bar))
-            write_json(path, result)
-            print(
-                f"{task.name}: last error {result['test_error'][-1]:.4f}, "
-                f"best {min(result['test_error']):.4f}, NLL {result['test_nll'][-1]:.4f}, "
-                f"{result['seconds'][-1]:.0f} s, {result['messages'][-1]} messages",
-                flush=True,
-            )
-        found.append(json.loads(path.read_text()))
-    return found
+        if path.exists():
+            continue
+        with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
+            result = perform(task, data, partial(_advance, bar))
+        write_json(path, result)
+        print(
+            f"{task.name}: last error {result['test_error'][-1]:.4f}, "
+            f"best {min(result['test_error']):.4f}, NLL {result['test_nll'][-1]:.4f}, "
+            f"{result['seconds'][-1]:.0f} s, {result['messages'][-1]} messages",
+            flush=True,
+        )
+
+
+def kept(folder: Path, arguments: argparse.Namespace) -> list[Results]:
+    """All runs on these data that are there, also those of earlier calls."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    wanted = (arguments.dataset, arguments.seed, arguments.quick, arguments.sweep)
+    mine = [
+        one
+        for one in runs
+        if (one["dataset"], one["seed"], one["quick"], one["damping"] is not None) == wanted
+    ]
+    return sorted(mine, key=lambda one: (one["partition"], list(METHODS).index(one["method"])))
 
 
 def _advance(bar: Any, one: pvi.Round) -> None:
@@ -285,8 +296,9 @@ def main(arguments: argparse.Namespace) -> None:
     data = LOADERS[arguments.dataset](arguments.data)
     if arguments.quick:
         data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
-    runs = performed(tasks_of(arguments), data, arguments.out / "runs")
-    for partition in partitions(arguments):
+    perform_missing(tasks_of(arguments), data, arguments.out / "runs")
+    runs = kept(arguments.out / "runs", arguments)
+    for partition in sorted({one["partition"] for one in runs}):
         mine = [one for one in runs if one["partition"] == partition]
         name = f"{arguments.dataset}_{partition}"
         if arguments.sweep:
