@@ -20,6 +20,8 @@ def rows_of(name: str, section: str) -> list[dict[str, Any]]:
 
 def cell(record: dict[str, Any], column: str) -> str:
     value = record[column]
+    if value is None:
+        return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -210,6 +211,7 @@ def figure(runs: list[Results], partition: str) -> plt.Figure:
                 style = "o" if len(one["round"]) == 1 else "-"
                 axes.loglog(one[key], one["test_error"], style, label=one["method"])
         axes.set(xlabel=key)
+        axes.xaxis.set_minor_formatter(NullFormatter())
     panels[0].set(ylabel="test error", title="iid" if partition == "iid" else "one class a client")
     canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     return canvas
@@ -289,6 +291,20 @@ def partitions(arguments: argparse.Namespace) -> list[str]:
     return list(PARTITIONS) if arguments.partition == "both" else [arguments.partition]
 
 
+def command(arguments: argparse.Namespace, runs: list[Results]) -> str:
+    """What to type for the same runs."""
+    flags = " --quick" * arguments.quick + " --sweep" * arguments.sweep
+    script = f"python examples/federated_mnist.py --dataset {arguments.dataset}{flags}"
+    names: dict[str, list[str]] = {}
+    for one in runs:
+        mine = names.setdefault(one["partition"], [])
+        mine += [one["method"]] if one["method"] not in mine else []
+    return "; ".join(
+        f"{script} --seed {arguments.seed} --partition {partition} --methods {','.join(methods)}"
+        for partition, methods in names.items()
+    )
+
+
 def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.methods.split(",")) - set(METHODS)
     if unknown:
@@ -306,7 +322,7 @@ def main(arguments: argparse.Namespace) -> None:
         else:
             save_figure(figure(mine, partition), arguments.out, f"{name}.png")
     results = {
-        "command": "python examples/federated_mnist.py " + " ".join(sys.argv[1:]),
+        "command": command(arguments, runs),
         "seed": arguments.seed,
         "summary": summary(runs),
         "runs": runs,
