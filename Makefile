@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-slow test-all lint docs bench clean
+.PHONY: demo test test-runs test-slow test-all lint docs bench clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+test-runs: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(example or ray) and not slow"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or example or ray"

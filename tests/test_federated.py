@@ -336,6 +336,27 @@ def test_a_network_is_as_good_with_a_client_that_spoils_answers_in_any_round(mni
     assert poisoned <= without + 0.003
 
 
+def test_an_answer_that_cannot_be_read_is_refused(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, [(X, Y)], pvi.AnalyticUpdate())
+    ask, _ = found.ask("c0")
+    ragged = replace(found.clients["c0"].answer(ask), factor=Factor(Normal, ([1.0, [2.0]], None)))
+    outcome = found.accept([ragged], pvi.Damping(None, 1))
+    assert "cannot be read" in outcome.refused["c0"]
+    assert not found.factors
+
+
+def test_an_answer_to_a_question_from_before_its_client_was_removed_is_refused(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
+    pvi.fit(found, pvi.Sequential())
+    ask, _ = found.ask("c1")
+    answer = found.clients["c1"].answer(ask)
+    found.remove("c1")
+    assert "not open" in found.accept([answer], pvi.Damping(None, 2)).refused["c1"]
+    assert list(found.factors) == ["c0"]
+
+
 # ---- the server in the user's hands ----
 
 

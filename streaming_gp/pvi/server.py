@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -109,6 +108,7 @@ class Server:
         if client_id not in self.factors:
             raise InvalidDataError(f"no factor {client_id!r}: there are {list(self.factors)}")
         self._commit(self._ledger.without(client_id))
+        self._outstanding.pop(client_id, None)
 
     def warm_start(self, q: ExponentialFamily) -> None:
         """Begin at q: every client gets an equal share of ``q / prior`` as its factor.
@@ -244,15 +244,22 @@ class Server:
             return "there is no such client"
         if self._outstanding.get(name) != answer.sequence:
             return f"question {answer.sequence} is not open: answered before, or out of date"
-        num_data = self.clients[name].num_data
-        objection = self.checks.objection(self._ledger, answer.factor, num_data)
-        if objection is None and self.hyperparameters is not None:
-            objection = self.checks.objection_to_gradient(answer.gradient, self.hyperparameters)
+        try:
+            objection = self._objection_to_content(answer)
+        except Exception as error:  # an answer may hold anything
+            return f"it cannot be read: {type(error).__name__}: {error}"
         if objection is not None:
             return objection
         one = {name: self._whole(answer)}
         after, _ = rule.mixed(self._ledger, one, share, progress, self._memory)
         return self.checks.objection_to_step(self._ledger, after)
+
+    def _objection_to_content(self, answer: Answer) -> str | None:
+        num_data = self.clients[answer.client_id].num_data
+        objection = self.checks.objection(self._ledger, answer.factor, num_data)
+        if objection is None and self.hyperparameters is not None:
+            objection = self.checks.objection_to_gradient(answer.gradient, self.hyperparameters)
+        return objection
 
     def _require_client(self, client_id: str) -> None:
         if client_id not in self.clients:
@@ -303,7 +310,9 @@ class Server:
         state = serialization.read(path, "federated server", VALUE_TYPES)
         server = cls(prior, clients, policy, checks, seed)
         _require_fit(state, server)
-        server._take(replace(state, factors=dict(state.factors)))
+        server._take(state)
+        if state.hyperparameters is not None:
+            model_parameters.set_values(server._any_model(), state.hyperparameters)
         return server
 
 
