@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.losses import Loss, NegativeLogLikelihood, log_density
+from streaming_gp.losses import Loss, NegativeLogLikelihood
 from streaming_gp.validation import as_data, as_matrix
 
 Data = tuple[np.ndarray, np.ndarray]
@@ -118,18 +118,22 @@ class MeanFieldBNN:
 
     def log_densities(self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int) -> tf.Tensor:
         """``log p(y_n | f_s(x_n))`` of drawn functions: [S, N], float64."""
+        return -self._drawn_losses(q, X, Y, seed, num, NegativeLogLikelihood())
+
+    def _drawn_losses(
+        self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int, loss: Loss
+    ) -> tf.Tensor:
+        """``loss(f_s(x_n), y_n)`` of drawn functions: [S, N], float64."""
         F = tf.cast(self.functions(q, X, seed, num), tf.float64)
         many = tf.tile(tf.cast(Y, tf.float64), [num, 1])
-        flat = log_density(self.likelihood, tf.reshape(F, [-1, self.sizes[-1]]), many)
+        flat = loss(self.likelihood, tf.reshape(F, [-1, self.sizes[-1]]), many)
         return tf.reshape(flat, tf.shape(F)[:2])
 
     def expected_loss(
         self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor, loss: Loss
     ) -> tf.Tensor:
         """An unbiased estimate of ``Σ_n E_q[loss(f(x_n), y_n)]``, float32: []."""
-        F = tf.cast(self.functions(q, X, seed, self.num_samples), tf.float64)
-        many = tf.tile(tf.cast(Y, tf.float64), [self.num_samples, 1])
-        losses = loss(self.likelihood, tf.reshape(F, [-1, self.sizes[-1]]), many)
+        losses = self._drawn_losses(q, X, Y, seed, self.num_samples, loss)
         return tf.cast(tf.reduce_sum(losses) / self.num_samples, tf.float32)
 
     def expected_log_likelihood(
