@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streaming_gp import expfam
 from streaming_gp.errors import ImproperError
-from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal, Normal
 from streaming_gp.pvi.damping import damped
 from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
@@ -27,11 +27,13 @@ def member(family, seed):
     precision = root @ root.T + np.eye(DIMENSION)
     if family is MeanFieldNormal:
         precision = np.diag(precision)
+    if family is IsotropicNormal:
+        precision = np.trace(precision)
     return family(rng.standard_normal(DIMENSION), precision)
 
 
 def scipy_twin(q):
-    covariance = np.diag(q.variance) if isinstance(q, MeanFieldNormal) else np.asarray(q.covariance)
+    covariance = np.asarray(q.covariance) if isinstance(q, Normal) else np.diag(q.variance)
     return scipy.stats.multivariate_normal(np.asarray(q.mean), covariance)
 
 

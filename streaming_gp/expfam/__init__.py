@@ -11,9 +11,10 @@ from streaming_gp.expfam.divergences import (
     ReverseKL,
 )
 from streaming_gp.expfam.factor import Factor
+from streaming_gp.expfam.isotropic import IsotropicNormal
 from streaming_gp.expfam.normal import Gaussian, MeanFieldNormal, Normal
 
-FAMILIES: tuple[type[ExponentialFamily], ...] = (MeanFieldNormal, Normal)
+FAMILIES: tuple[type[ExponentialFamily], ...] = (IsotropicNormal, MeanFieldNormal, Normal)
 """The registry over which the laws are tested."""
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "FisherRao",
     "GammaDivergence",
     "Gaussian",
+    "IsotropicNormal",
     "MeanFieldNormal",
     "Normal",
     "Renyi",
