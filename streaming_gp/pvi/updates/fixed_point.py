@@ -61,14 +61,17 @@ class FixedPointUpdate:
 
 
 def natural_gradient(model: Model, jit: bool) -> Callable[..., Factor]:
-    """Compiled: ``scale · ∂/∂μ E_q[log p(Y | θ, X)]``."""
+    """Compiled: ``scale · ∂/∂μ E_q[log p(Y | θ, X)]``, by the model's own formula if it has one."""
+    given = getattr(model, "natural_gradient", None)
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
     def compiled(family: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
-        def expected(q: Any) -> tf.Tensor:
-            return scale * model.expected_log_likelihood(q, X, Y, seed)
-
-        return family(*natural).natural_gradient(expected).natural
+        q = family(*natural)
+        if given is not None:
+            return (given(q, X, Y, seed) ** scale).natural
+        return q.natural_gradient(
+            lambda q: scale * model.expected_log_likelihood(q, X, Y, seed)
+        ).natural
 
     def gradient(q: ExponentialFamily, X: Any, Y: Any, seed: Any, scale: float) -> Factor:
         natural = tuple(tf.convert_to_tensor(eta) for eta in q.natural)
