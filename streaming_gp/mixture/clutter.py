@@ -198,10 +198,18 @@ def _full(covariance: tf.Tensor, dimension: int) -> tf.Tensor:
 def _standard_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes [S, D] and weights [S] for expectations under N(0, I)."""
     if dimension not in NODES_PER_AXIS:
-        uniform = scipy.stats.qmc.Sobol(dimension, seed=0).random_base2(LOG2_SOBOL_NODES)
-        return scipy.stats.norm.ppf(uniform), np.full(len(uniform), 1.0 / len(uniform))
+        return _sobol_nodes(dimension)
     nodes, weights = scipy.special.roots_hermitenorm(NODES_PER_AXIS[dimension])
     axes = np.meshgrid(*[nodes] * dimension, indexing="ij")
     products = np.meshgrid(*[weights / weights.sum()] * dimension, indexing="ij")
     grid = np.stack([axis.ravel() for axis in axes], axis=1)
     return grid, np.prod([part.ravel() for part in products], axis=0)
+
+
+def _sobol_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened, so that mean and covariance are exact, and with them Gaussian expectations."""
+    uniform = scipy.stats.qmc.Sobol(dimension, seed=0).random_base2(LOG2_SOBOL_NODES)
+    nodes = scipy.stats.norm.ppf(uniform)
+    nodes -= nodes.mean(axis=0)
+    chol = np.linalg.cholesky(nodes.T @ nodes / len(nodes))
+    return np.linalg.solve(chol, nodes.T).T, np.full(len(nodes), 1.0 / len(nodes))
