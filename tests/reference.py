@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import scipy.stats
 
 
 def conditioned_process(kernel, mean_function, rows, X):
@@ -43,3 +44,36 @@ def smooth_data(rng, num=60, num_columns=1, input_dim=2, noise=0.1):
     X = rng.uniform(-2.0, 2.0, (num, input_dim))
     f = np.stack([np.sin(2.0 * X[:, 0] + p) + np.cos(X[:, -1]) for p in range(num_columns)], axis=1)
     return X, f + noise * rng.standard_normal(f.shape)
+
+
+def probit_by_expectation_propagation(X, labels, sweeps=200):
+    """Mean and covariance of weights with prior N(0, I): one scalar site a datum, one at a time."""
+    signs = 2.0 * labels[:, 0] - 1.0
+    precision, shift = np.zeros(len(X)), np.zeros(len(X))
+    for _ in range(sweeps):
+        for n, x in enumerate(X):
+            covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
+            mean = covariance @ X.T @ shift
+            m, v = x @ mean, x @ covariance @ x
+            v_cavity = 1.0 / (1.0 / v - precision[n])
+            m_cavity = v_cavity * (m / v - shift[n])
+            z = signs[n] * m_cavity / np.sqrt(1.0 + v_cavity)
+            hazard = np.exp(scipy.stats.norm.logpdf(z) - scipy.stats.norm.logcdf(z))
+            m_new = m_cavity + signs[n] * v_cavity * hazard / np.sqrt(1.0 + v_cavity)
+            v_new = v_cavity - v_cavity**2 * hazard * (z + hazard) / (1.0 + v_cavity)
+            precision[n] = 1.0 / v_new - 1.0 / v_cavity
+            shift[n] = m_new / v_new - m_cavity / v_cavity
+    covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
+    return covariance @ X.T @ shift, covariance
+
+
+def moments_on_a_grid(log_density, size=401, reach=8.0):
+    """Mean, covariance and log normaliser of a density of two coordinates, on a dense grid."""
+    axis = np.linspace(-reach, reach, size)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    log_values = log_density(points)
+    weights = np.exp(log_values - log_values.max())
+    log_normaliser = np.log(weights.sum() * (axis[1] - axis[0]) ** 2) + log_values.max()
+    mean = weights @ points / weights.sum()
+    centred = points - mean
+    return mean, (centred.T * weights) @ centred / weights.sum(), log_normaliser
