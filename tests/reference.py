@@ -46,25 +46,40 @@ def smooth_data(rng, num=60, num_columns=1, input_dim=2, noise=0.1):
     return X, f + noise * rng.standard_normal(f.shape)
 
 
-def probit_by_expectation_propagation(X, labels, sweeps=200):
+def probit_by_assumed_density_filtering(X, labels):
+    """Mean and covariance of weights with prior N(0, I) after one pass."""
+    mean, covariance = np.zeros(X.shape[1]), np.eye(X.shape[1])
+    for x, sign in zip(X, 2.0 * labels[:, 0] - 1.0, strict=True):
+        along = covariance @ x
+        gradient, curvature = _probit_derivatives(sign, x @ mean, x @ along)
+        mean = mean + gradient * along
+        covariance = covariance - curvature * np.outer(along, along)
+    return mean, covariance
+
+
+def probit_by_expectation_propagation(X, labels, sweeps=100):
     """Mean and covariance of weights with prior N(0, I): one scalar site a datum, one at a time."""
-    signs = 2.0 * labels[:, 0] - 1.0
     precision, shift = np.zeros(len(X)), np.zeros(len(X))
     for _ in range(sweeps):
-        for n, x in enumerate(X):
+        for n, (x, sign) in enumerate(zip(X, 2.0 * labels[:, 0] - 1.0, strict=True)):
             covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
-            mean = covariance @ X.T @ shift
-            m, v = x @ mean, x @ covariance @ x
+            m, v = x @ covariance @ X.T @ shift, x @ covariance @ x
             v_cavity = 1.0 / (1.0 / v - precision[n])
             m_cavity = v_cavity * (m / v - shift[n])
-            z = signs[n] * m_cavity / np.sqrt(1.0 + v_cavity)
-            hazard = np.exp(scipy.stats.norm.logpdf(z) - scipy.stats.norm.logcdf(z))
-            m_new = m_cavity + signs[n] * v_cavity * hazard / np.sqrt(1.0 + v_cavity)
-            v_new = v_cavity - v_cavity**2 * hazard * (z + hazard) / (1.0 + v_cavity)
+            gradient, curvature = _probit_derivatives(sign, m_cavity, v_cavity)
+            m_new = m_cavity + v_cavity * gradient
+            v_new = v_cavity - v_cavity**2 * curvature
             precision[n] = 1.0 / v_new - 1.0 / v_cavity
             shift[n] = m_new / v_new - m_cavity / v_cavity
     covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
     return covariance @ X.T @ shift, covariance
+
+
+def _probit_derivatives(sign, mean, variance):
+    """First and minus second derivative of ``log Φ(sign · mean / √(1 + variance))`` by the mean."""
+    z = sign * mean / np.sqrt(1.0 + variance)
+    hazard = np.exp(scipy.stats.norm.logpdf(z) - scipy.stats.norm.logcdf(z))
+    return sign * hazard / np.sqrt(1.0 + variance), hazard * (z + hazard) / (1.0 + variance)
 
 
 def moments_on_a_grid(log_density, size=401, reach=8.0):

@@ -88,6 +88,7 @@ class GeneralisedLinearModel:
         :param x: [D].
         :param y: [1].
         :param alpha: α > 0; for 1 GPflow's predictive density, closed where the likelihood has it.
+        :raises InvalidDataError: for other α, if the likelihood has no quadrature.
         """
         X, Y = x[None], y[None]
         mean, variance = self.predictor(cavity, X)
@@ -189,22 +190,22 @@ def _standard_normal() -> tfp.distributions.Normal:
 
 
 def log_expected_power(
-    likelihood: gpflow.likelihoods.Likelihood,
-    X: Any,
-    mean: Any,
-    variance: Any,
-    Y: Any,
-    alpha: float,
+    likelihood: Any, X: Any, mean: Any, variance: Any, Y: Any, alpha: float
 ) -> tf.Tensor:
     """``log E[p(y_n | f_n)^α]`` for ``f_n`` of these means and variances [N, 1]: [N].
 
-    By Gauss-Hermite quadrature, in logarithms.
+    By the quadrature that the likelihood takes its other expectations by, in logarithms.
+
+    :raises InvalidDataError: if it has none.
     """
-    nodes, weights = scipy.special.roots_hermitenorm(NUM_NODES)
-    F = mean + tf.sqrt(variance) * nodes
-    X, Y = (tf.repeat(array, NUM_NODES, axis=0) for array in (X, Y))
-    log_prob = tf.reshape(likelihood.log_prob(X, tf.reshape(F, [-1, 1]), Y), tf.shape(F))
-    return tf.reduce_logsumexp(alpha * log_prob + np.log(weights / weights.sum()), axis=1)
+    if not isinstance(likelihood, gpflow.likelihoods.QuadratureLikelihood):
+        name = type(likelihood).__name__
+        raise InvalidDataError(f"{name} has no quadrature, which the power {alpha:g} of it needs")
+
+    def log_power(F: Any, X: Any, Y: Any) -> tf.Tensor:
+        return alpha * likelihood.log_prob(X, F, Y)[..., None]
+
+    return likelihood.quadrature.logspace(log_power, mean, variance, X=X, Y=Y)[..., 0]
 
 
 def logistic_regression(

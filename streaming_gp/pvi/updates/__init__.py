@@ -5,6 +5,7 @@ from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
+from streaming_gp.pvi.updates.stochastic_ep import StochasticEPUpdate
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, UpdateRule
 from streaming_gp.pvi.updates.variational import VariationalUpdate
 
@@ -19,6 +20,7 @@ __all__ = [
     "Model",
     "PowerEPUpdate",
     "SplitPriorUpdate",
+    "StochasticEPUpdate",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",
