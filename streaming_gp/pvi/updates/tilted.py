@@ -7,7 +7,7 @@ arrays have a leading axis.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -18,12 +18,28 @@ from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.task import LocalTask
 
 
+class TiltedModel(Protocol):
+    """What expectation propagation asks of a model beyond a prior."""
+
+    def log_tilted(self, cavity: Any, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
+        """``log ∫ cavity(θ) p(y | θ, x)^α dθ`` of one datum.
+
+        :param cavity: a Gaussian; the integral is differentiable in its moments.
+        :param x: [D].
+        :param y: [P].
+        :param alpha: α.
+        :returns: a scalar.
+        :raises InvalidDataError: where it has no form for this α.
+        """
+        ...
+
+
 def tilted_factors(model: Any, alpha: float, cavities: Factor, X: Any, Y: Any) -> Factor:
     """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for N data: N sites.
 
     A site whose cavity or tilted distribution is improper is NaN, its constant always.
 
-    :param model: with ``log_tilted``.
+    :param model: a ``TiltedModel``.
     :param alpha: α.
     :param cavities: q_n, one for each datum, or a single one for all of them.
     :param X: [N, D].
