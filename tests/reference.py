@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import scipy.stats
 
 
 def conditioned_process(kernel, mean_function, rows, X):
@@ -43,3 +44,51 @@ def smooth_data(rng, num=60, num_columns=1, input_dim=2, noise=0.1):
     X = rng.uniform(-2.0, 2.0, (num, input_dim))
     f = np.stack([np.sin(2.0 * X[:, 0] + p) + np.cos(X[:, -1]) for p in range(num_columns)], axis=1)
     return X, f + noise * rng.standard_normal(f.shape)
+
+
+def probit_by_assumed_density_filtering(X, labels):
+    """Mean and covariance of weights with prior N(0, I) after one pass."""
+    mean, covariance = np.zeros(X.shape[1]), np.eye(X.shape[1])
+    for x, sign in zip(X, 2.0 * labels[:, 0] - 1.0, strict=True):
+        along = covariance @ x
+        gradient, curvature = _probit_derivatives(sign, x @ mean, x @ along)
+        mean = mean + gradient * along
+        covariance = covariance - curvature * np.outer(along, along)
+    return mean, covariance
+
+
+def probit_by_expectation_propagation(X, labels, sweeps=100):
+    """Mean and covariance of weights with prior N(0, I): one scalar site a datum, one at a time."""
+    precision, shift = np.zeros(len(X)), np.zeros(len(X))
+    for _ in range(sweeps):
+        for n, (x, sign) in enumerate(zip(X, 2.0 * labels[:, 0] - 1.0, strict=True)):
+            covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
+            m, v = x @ covariance @ X.T @ shift, x @ covariance @ x
+            v_cavity = 1.0 / (1.0 / v - precision[n])
+            m_cavity = v_cavity * (m / v - shift[n])
+            gradient, curvature = _probit_derivatives(sign, m_cavity, v_cavity)
+            m_new = m_cavity + v_cavity * gradient
+            v_new = v_cavity - v_cavity**2 * curvature
+            precision[n] = 1.0 / v_new - 1.0 / v_cavity
+            shift[n] = m_new / v_new - m_cavity / v_cavity
+    covariance = np.linalg.inv(np.eye(X.shape[1]) + (X.T * precision) @ X)
+    return covariance @ X.T @ shift, covariance
+
+
+def _probit_derivatives(sign, mean, variance):
+    """First and minus second derivative of ``log Φ(sign · mean / √(1 + variance))`` by the mean."""
+    z = sign * mean / np.sqrt(1.0 + variance)
+    hazard = np.exp(scipy.stats.norm.logpdf(z) - scipy.stats.norm.logcdf(z))
+    return sign * hazard / np.sqrt(1.0 + variance), hazard * (z + hazard) / (1.0 + variance)
+
+
+def moments_on_a_grid(log_density, size=401, reach=8.0):
+    """Mean, covariance and log normaliser of a density of two coordinates, on a dense grid."""
+    axis = np.linspace(-reach, reach, size)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    log_values = log_density(points)
+    weights = np.exp(log_values - log_values.max())
+    log_normaliser = np.log(weights.sum() * (axis[1] - axis[0]) ** 2) + log_values.max()
+    mean = weights @ points / weights.sum()
+    centred = points - mean
+    return mean, (centred.T * weights) @ centred / weights.sum(), log_normaliser

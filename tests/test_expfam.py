@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 import tensorflow_probability as tfp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -227,6 +228,24 @@ def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(famil
     generic = expfam.ExponentialFamily.natural_gradient(q, lambda q: q.expected_log(likelihood))
     for a, b in zip(generic.natural, likelihood.natural, strict=True):
         assert_close(a, b, 1e-6)
+
+
+@LAWS
+@given(families, seeds)
+def test_moments_of_a_product_within_the_family_are_matched_by_the_other_factor(family, seed):
+    q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
+    found = q.moment_match(lambda q: (q.as_factor() * likelihood).log_integral())
+    for a, b in zip(found.natural, likelihood.natural, strict=True):
+        assert_close(a, b)
+    assert_close(found.log_scale, likelihood.log_scale)
+
+
+@LAWS
+@given(families, seeds)
+def test_an_improper_gaussian_has_no_moments_to_match(family, seed):
+    q = member(family, seed)
+    improper = family(*(-eta for eta in q.natural))
+    assert np.isnan(improper.moment_match(lambda q: tf.reduce_sum(q.mean)).log_scale)
 
 
 @LAWS

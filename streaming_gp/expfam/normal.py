@@ -60,6 +60,12 @@ class Gaussian(ExponentialFamily):
     def _symmetric(self, gradient: Any) -> Any:
         """A gradient by the covariance, among the family's covariances."""
 
+    @abc.abstractmethod
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        """Natural parameters that lead to the mean ``m + V g`` and the covariance
+        ``V − V (g gᵀ − 2 D) V``, or what the family keeps of it, from gradients g and D.
+        """
+
     @property
     @abc.abstractmethod
     def mean(self) -> Any:
@@ -80,13 +86,34 @@ class Gaussian(ExponentialFamily):
 
         The mean parameter ``−½ (V + m mᵀ)`` loses the digits of a V much smaller than m².
         """
+        _, by_mean, by_covariance = self._by_moments(function)
+        precision = -2.0 * by_covariance
+        return Factor(type(self), (by_mean + self._times(precision, self.mean), precision))
+
+    def moment_match(self: G, log_normaliser: Callable[[G], tf.Tensor]) -> Factor:
+        """The factor that gives this Gaussian p the moments of the tilted ``p(x) l(x) / Z``.
+
+        With gradients g and D of ``log Z`` by mean m and covariance V these moments are ``m + V g``
+        and ``V − V (g gᵀ − 2 D) V`` (Minka 2001, section 3.2). Its constant is such that the
+        integral of p times the factor is Z. Where p is improper, or the tilted has no moments,
+        every number in it that matters is NaN, the constant always.
+
+        :param log_normaliser: ``log ∫ p(x) l(x) dx`` of a member p, differentiable: a scalar.
+        """
+        value, by_mean, by_covariance = self._by_moments(log_normaliser)
+        factor = Factor(type(self), self._tilting(by_mean, by_covariance))
+        tilted = type(self)(*(self.as_factor() * factor).natural)
+        scale = value + self.log_partition() - tilted.log_partition()
+        return Factor(type(self), factor.natural, scale)
+
+    def _by_moments(self: G, function: Callable[[G], tf.Tensor]) -> tuple[Any, Any, Any]:
+        """Of a member's function: its value, and its gradients by mean and covariance."""
         mean, covariance = self.moments()
         with tf.GradientTape() as tape:
             tape.watch((mean, covariance))
             value = function(type(self).from_moments(mean, covariance))
         by_mean, by_covariance = tape.gradient(value, (mean, covariance))
-        precision = -2.0 * self._symmetric(by_covariance)
-        return Factor(type(self), (by_mean + self._times(precision, mean), precision))
+        return value, by_mean, self._symmetric(by_covariance)
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)
@@ -124,6 +151,13 @@ class MeanFieldNormal(Gaussian):
 
     def _symmetric(self, gradient: Any) -> Any:
         return gradient
+
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        mean, variance = self.moments()
+        bend = tf.square(by_mean) - 2.0 * by_covariance
+        shrinkage = 1.0 - bend * variance
+        precision = bend / shrinkage
+        return precision * mean + by_mean / shrinkage, precision
 
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         mean, variance = self.moments()
@@ -211,6 +245,20 @@ class Normal(Gaussian):
 
     def _symmetric(self, gradient: Any) -> Any:
         return 0.5 * (gradient + tf.linalg.matrix_transpose(gradient))
+
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        """With ``B = g gᵀ − 2 D`` and a root S of V the precision changes by
+        ``(I − B V)⁻¹ B = B + B S (I − Sᵀ B S)⁻¹ Sᵀ B``.
+        """
+        identity = tf.eye(tf.shape(self.precision)[0], dtype=by_covariance.dtype)
+        root = tf.linalg.triangular_solve(self._chol(), identity, adjoint=True)
+        bend = by_mean[:, None] * by_mean[None, :] - 2.0 * by_covariance
+        inside = tf.matmul(root, tf.concat([bend, by_mean[:, None]], 1), transpose_a=True)
+        chol = tf.linalg.cholesky(identity - tf.matmul(inside[:, :-1], root))
+        half = tf.linalg.triangular_solve(chol, inside)
+        precision = bend + tf.matmul(half[:, :-1], half[:, :-1], transpose_a=True)
+        gradient = by_mean + tf.linalg.matvec(half[:, :-1], half[:, -1], transpose_a=True)
+        return tf.linalg.matvec(precision, self.mean) + gradient, precision
 
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         mean, covariance = self.moments()

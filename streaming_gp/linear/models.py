@@ -79,6 +79,20 @@ class GeneralisedLinearModel:
         mean, variance = self.predictor(q, X)
         return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
 
+    def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
+        """``log ∫ cavity(θ) p(y | θᵀx)^α dθ`` of one datum, an integral over the predictor: [].
+
+        :param x: [D].
+        :param y: [1].
+        :param alpha: α > 0; for 1 GPflow's predictive density, closed where the likelihood has it.
+        :raises InvalidDataError: for other α, if the likelihood has no quadrature.
+        """
+        X, Y = x[None], y[None]
+        mean, variance = self.predictor(cavity, X)
+        if alpha == 1.0:
+            return self.likelihood.predict_log_density(X, mean, variance, Y)[0]
+        return log_expected_power(self.likelihood, X, mean, variance, Y, alpha)[0]
+
     def expected_loss(
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any, loss: Loss
     ) -> tf.Tensor:
@@ -132,6 +146,15 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         scale = -0.5 * (np.sum(Y**2) / self.noise_variance + len(Y) * constant)
         return Factor(Normal, natural, float(scale))
 
+    def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
+        """``log N(y; θᵀx, σ²)^α`` under the cavity: a Gaussian of variance σ²/α, and a constant."""
+        mean, variance = self.predictor(cavity, x[None])
+        noise = tf.convert_to_tensor(self.likelihood.variance)
+        constant = 0.5 * ((1.0 - alpha) * (LOG_TWO_PI + tf.math.log(noise)) - np.log(alpha))
+        total = variance + noise / alpha
+        density = LOG_TWO_PI + tf.math.log(total) + tf.square(y - mean) / total
+        return constant - 0.5 * density[0, 0]
+
 
 class Logistic(gpflow.likelihoods.Bernoulli):
     """P(y = 1) = 1/(1 + exp(−f)); its logarithm is finite whatever f."""
@@ -141,6 +164,9 @@ class Logistic(gpflow.likelihoods.Bernoulli):
 
     def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
         return tf.math.log_sigmoid((2.0 * Y - 1.0) * F)
+
+    def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
+        return log_expected_power(self, X, Fmu, Fvar, Y, 1.0)
 
 
 class Probit(gpflow.likelihoods.Bernoulli):
@@ -152,9 +178,31 @@ class Probit(gpflow.likelihoods.Bernoulli):
     def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
         return _standard_normal().log_cdf((2.0 * Y - 1.0) * F)
 
+    def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
+        return self._scalar_log_prob(X, Fmu / tf.sqrt(1.0 + Fvar), Y)[:, 0]
+
 
 def _standard_normal() -> tfp.distributions.Normal:
     return tfp.distributions.Normal(tf.zeros([], tf.float64), 1.0)
+
+
+def log_expected_power(
+    likelihood: Any, X: Any, mean: Any, variance: Any, Y: Any, alpha: float
+) -> tf.Tensor:
+    """``log E[p(y_n | f_n)^α]`` for ``f_n`` of these means and variances [N, 1]: [N].
+
+    By the quadrature that the likelihood takes its other expectations by, in logarithms.
+
+    :raises InvalidDataError: if it has none.
+    """
+    if not isinstance(likelihood, gpflow.likelihoods.QuadratureLikelihood):
+        name = type(likelihood).__name__
+        raise InvalidDataError(f"{name} has no quadrature, which the power {alpha:g} of it needs")
+
+    def log_power(F: Any, X: Any, Y: Any) -> tf.Tensor:
+        return alpha * likelihood.log_prob(X, F, Y)[..., None]
+
+    return likelihood.quadrature.logspace(log_power, mean, variance, X=X, Y=Y)[..., 0]
 
 
 def logistic_regression(

@@ -45,7 +45,7 @@ class Client:
         result = self.update(task)
         return Answer(
             self.client_id, ask.sequence, ask.version, result.factor.as_arrays(),
-            self.num_data, result.free_energy, result.steps, gradient,
+            self.num_data, result.free_energy, result.steps, result.skipped, gradient,
         )  # fmt: skip
 
     def _gradient(self, ask: Ask) -> np.ndarray | None:

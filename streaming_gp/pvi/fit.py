@@ -133,4 +133,5 @@ def _summary(traffic: Traffic) -> dict[str, Any]:
         "share": min((outcome.share for outcome in outcomes), default=1.0),
         "removed_fraction": traffic.removed_fraction,
         "staleness": max((outcome.staleness for outcome in outcomes), default=0),
+        "skipped": sum(outcome.skipped for outcome in outcomes),
     }

@@ -25,6 +25,7 @@ class Round:
     :param share: of the full step, smaller than one where the policy had to backtrack.
     :param removed_fraction: smallest share of an old factor that cavities left out.
     :param staleness: versions between question and answer, at most.
+    :param skipped: sites of accepted answers that an improper cavity kept as they were.
     """
 
     round: int
@@ -41,6 +42,7 @@ class Round:
     share: float = 1.0
     removed_fraction: float = 1.0
     staleness: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Answer:
     :param num_data: data points it speaks for.
     :param free_energy: local free energy in nats, NaN where the rule has none.
     :param steps: of the local optimiser.
+    :param skipped: sites that an improper cavity kept as they were.
     :param gradient: ``E_q[∂ log p(y_k | θ, ε)/∂ε]`` at the server's q, where ε is learned: [H].
     """
 
@@ -59,6 +60,7 @@ class Answer:
     num_data: int
     free_energy: float = float("nan")
     steps: int = 0
+    skipped: int = 0
     gradient: np.ndarray | None = None
 
     @property

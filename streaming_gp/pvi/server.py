@@ -213,7 +213,8 @@ class Server:
         if used > 0.0:
             self._version += 1
         free_energy = float(sum(answer.free_energy for answer in proposals.values()))
-        return Outcome(refused, tuple(proposals), free_energy, used / share, max(stale))
+        skipped = sum(answer.skipped for answer in proposals.values())
+        return Outcome(refused, tuple(proposals), free_energy, used / share, max(stale), skipped)
 
     def _step(
         self, proposals: Mapping[str, Answer], rule: DampingRule, progress: float, share: float

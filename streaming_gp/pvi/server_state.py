@@ -50,6 +50,7 @@ class Outcome:
     :param free_energy: sum of the local free energies of the accepted ones.
     :param share: of the full step that the policy allowed.
     :param staleness: versions between question and answer, at most.
+    :param skipped: sites of accepted answers that an improper cavity kept as they were.
     """
 
     refused: Mapping[str, str]
@@ -57,3 +58,4 @@ class Outcome:
     free_energy: float
     share: float
     staleness: int
+    skipped: int = 0

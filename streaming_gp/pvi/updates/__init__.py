@@ -4,6 +4,8 @@ from streaming_gp.pvi.updates.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
+from streaming_gp.pvi.updates.stochastic_ep import StochasticEPUpdate
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, UpdateRule
 from streaming_gp.pvi.updates.variational import VariationalUpdate
 
@@ -16,7 +18,9 @@ __all__ = [
     "LocalResult",
     "LocalTask",
     "Model",
+    "PowerEPUpdate",
     "SplitPriorUpdate",
+    "StochasticEPUpdate",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",

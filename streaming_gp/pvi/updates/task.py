@@ -101,11 +101,13 @@ class LocalResult:
     :param factor: the client's new factor, before any damping.
     :param free_energy: local free energy in nats; NaN where the rule has none.
     :param steps: that were made.
+    :param skipped: sites that an improper cavity kept as they were, summed over steps.
     """
 
     factor: Factor
     free_energy: float = float("nan")
     steps: int = 0
+    skipped: int = 0
 
 
 class UpdateRule(Protocol):

@@ -1,0 +1,62 @@
+"""Stochastic power EP: one site for all data (Li et al. 2015; PVI 2018, algorithm 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.pvi.damping import damped, require_damping
+from streaming_gp.pvi.updates.task import LocalResult, LocalTask
+from streaming_gp.pvi.updates.tilted import (
+    evidence,
+    own_factor,
+    product,
+    refined,
+    stacked,
+    tilted_factors,
+)
+
+
+@dataclass(frozen=True)
+class StochasticEPUpdate:
+    """``t ← t^(1−ρ) Π_n (proj[q_1 p(y_n | θ)^α] / q_1)^(ρN/(αB))`` under ``q_1 = q / t^(α/N)``.
+
+    The client's N data share one site ``t^(1/N)``, and a minibatch of B says what an average datum
+    is worth: memory is that of one factor, where ``PowerEPUpdate`` needs N of them. For α → 0 this
+    is ``FixedPointUpdate`` on the same minibatches (property 7).
+
+    - All data and damping 1, the default: averaged EP; of several clients, distributed averaged EP.
+    - ``StochasticEPUpdate(steps=N, damping=1 / N, batch_size=1)``: a pass of stochastic EP; of
+      several clients, distributed stochastic EP.
+
+    :param alpha: α > 0.
+    :param steps: of one visit.
+    :param damping: ρ in (0, 1].
+    :param batch_size: B, random rows in each step; all if None.
+    """
+
+    alpha: float = 1.0
+    steps: int = 1
+    damping: float = 1.0
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.alpha > 0.0:
+            raise InvalidDataError(
+                f"alpha and steps must be positive, got {self.alpha} and {self.steps}"
+            )
+        require_damping(self.damping)
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        (X, Y), share = task.data, 1.0 / task.num_data
+        factor, skipped = own_factor(task), 0
+        for rows in islice(task.minibatches(self.batch_size), self.steps):
+            q = (task.cavity * factor).normalised().as_factor()
+            site = stacked(factor**share)
+            new = tilted_factors(task.model, self.alpha, q / site**self.alpha, X[rows], Y[rows])
+            sites, without = refined(site, new)
+            target = product(sites) ** (task.num_data / len(rows))
+            factor = damped(factor, target, self.damping).as_arrays()
+            skipped += without
+        return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
