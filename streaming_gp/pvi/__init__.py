@@ -19,6 +19,14 @@ from streaming_gp.pvi.protocols import Factor, LocalFit, Posterior
 from streaming_gp.pvi.schedule import Asynchronous, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.server_optimisers import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedYogi,
+    MaskedAveraging,
+    ServerOptimiser,
+)
 from streaming_gp.pvi.updates import (
     LBFGS,
     Adam,
@@ -48,6 +56,10 @@ __all__ = [
     "Damping",
     "EarlyStopping",
     "Factor",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedYogi",
     "FixedPointUpdate",
     "History",
     "LargestProperFraction",
@@ -56,6 +68,7 @@ __all__ = [
     "LocalFit",
     "LocalResult",
     "LocalTask",
+    "MaskedAveraging",
     "Model",
     "Momentum",
     "PassResult",
@@ -66,6 +79,7 @@ __all__ = [
     "Sequential",
     "Serial",
     "Server",
+    "ServerOptimiser",
     "SplitPriorUpdate",
     "Synchronous",
     "UpdateRule",
