@@ -94,9 +94,7 @@ class Comparison:
         if self.alpha == 1.0:
             return pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
         divergence = Renyi(self.alpha)
-        return pvi.VariationalUpdate(
-            batch_size=None, optimiser=pvi.LBFGS(), divergence=divergence
-        )
+        return pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), divergence=divergence)
 
 
 BY_CLIENTS = (

@@ -181,6 +181,11 @@ def labelled(rng, number=60):
 
 def fitted(model, data, rounds=6, **settings):
     update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), **settings)
+    return reached(update, model, data, rounds)
+
+
+def reached(update, model, data, rounds):
+    """Where rounds of two clients, one after another, end."""
     clients = pvi.make_clients(model, datasets.partition_iid(*data, 2), update)
     server = pvi.Server(model.prior(), clients)
     history = pvi.fit(server, pvi.Sequential(), rounds)
@@ -207,6 +212,72 @@ def test_generalised_pvi_tends_to_pvi(rng, family, settings):
     found = fitted(model, data, **({"loss": losses.NegativeLogLikelihood()} | settings))
     for a, b in zip(plain.natural, found.natural, strict=True):
         np.testing.assert_allclose(a, b, rtol=LIMIT, atol=LIMIT)
+
+
+@pytest.mark.parametrize("family", expfam.FAMILIES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"divergence": expfam.Renyi(0.5)},
+        {"divergence": expfam.Renyi(2.5)},
+        {"divergence": expfam.ReverseKL()},
+        {"divergence": expfam.KL(0.5)},
+        {"loss": losses.GeneralisedCrossEntropy(0.3)},
+        {"loss": losses.BetaLoss(1.3), "divergence": expfam.Renyi(1.5)},
+    ],
+)
+def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stationary(
+    rng, family, settings
+):
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), **settings)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
+    pvi.fit(server, pvi.Sequential())
+    ask, _ = server.ask("c0")
+    task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
+    found = pvi.FixedPointUpdate(**settings)(task).factor
+    for a, b in zip(ask.own.natural, found.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=LIMIT, atol=5 * LIMIT)
+
+
+@pytest.mark.parametrize("family", expfam.FAMILIES)
+def test_natural_gradients_end_where_local_fits_end(rng, family):
+    settings = {"loss": losses.GeneralisedCrossEntropy(0.3), "divergence": expfam.Renyi(0.5)}
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    optimum = fitted(model, data, rounds=8, **settings)
+    found = reached(pvi.FixedPointUpdate(steps=10, damping=0.3, **settings), model, data, 12)
+    for a, b in zip(optimum.natural, found.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=10 * LIMIT, atol=10 * LIMIT)
+
+
+@pytest.mark.parametrize("family", expfam.FAMILIES)
+def test_natural_gradients_of_other_divergences_tend_to_those_of_kl(rng, family):
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, [data], pvi.FixedPointUpdate()))
+    pvi.fit(server, rounds=2)
+    ask, _ = server.ask("c0")
+    task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
+    plain = pvi.FixedPointUpdate()(task).factor
+    for divergence in (expfam.Renyi(1.0 + 1e-7), expfam.Renyi(1.0), expfam.KL(1.0 + 1e-9)):
+        found = pvi.FixedPointUpdate(divergence=divergence)(task).factor
+        for a, b in zip(plain.natural, found.natural, strict=True):
+            np.testing.assert_allclose(a, b, rtol=LIMIT, atol=LIMIT)
+
+
+def test_renyi_has_a_gradient_under_an_improper_cavity(rng):
+    """Where the mixture is proper: the cavity's normaliser is a constant."""
+    model, data = linear.logistic_regression(2, family=MeanFieldNormal), labelled(rng)
+    q = MeanFieldNormal(np.zeros(2), np.ones(2))
+    own = expfam.Factor(MeanFieldNormal, (np.zeros(2), np.array([1.5, 0.5])))
+    task = pvi.LocalTask(model, data, q, own, q, seed=0)
+    with pytest.raises(ImproperError, match="mixture"):
+        pvi.FixedPointUpdate(divergence=expfam.Renyi(0.1))(task)
+    likelihood = pvi.FixedPointUpdate()(task).factor
+    found = pvi.FixedPointUpdate(divergence=expfam.Renyi(0.5))(task).factor
+    # of D by the variance, with equal means: (1 / (1 − α)) (1/(2v) − 1/(2v²(1/v − (1 − α)t)))
+    slope = -(1.0 - 1.0 / (1.0 - 0.5 * own.natural[1])) / 0.5
+    wanted = likelihood.natural[1] + own.natural[1] - slope
+    np.testing.assert_allclose(found.natural[1], wanted, rtol=THROUGH_CHOLESKY)
 
 
 def test_quadrature_of_the_loss_agrees_with_the_expected_log_likelihood(rng):

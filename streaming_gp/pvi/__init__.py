@@ -19,6 +19,14 @@ from streaming_gp.pvi.protocols import Factor, LocalFit, Posterior
 from streaming_gp.pvi.schedule import Asynchronous, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.server_optimisers import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedYogi,
+    MaskedAveraging,
+    ServerOptimiser,
+)
 from streaming_gp.pvi.updates import (
     LBFGS,
     Adam,
@@ -50,6 +58,10 @@ __all__ = [
     "Damping",
     "EarlyStopping",
     "Factor",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedYogi",
     "FixedPointUpdate",
     "History",
     "LargestProperFraction",
@@ -58,6 +70,7 @@ __all__ = [
     "LocalFit",
     "LocalResult",
     "LocalTask",
+    "MaskedAveraging",
     "Model",
     "Momentum",
     "PassResult",
@@ -69,6 +82,7 @@ __all__ = [
     "Sequential",
     "Serial",
     "Server",
+    "ServerOptimiser",
     "SplitPriorUpdate",
     "StochasticEPUpdate",
     "Synchronous",

@@ -33,6 +33,25 @@ def require_damping(rho: float) -> float:
     return rho
 
 
+def require_decay(name: str, value: float) -> None:
+    """Check that what is kept of the past lies in [0, 1).
+
+    :raises InvalidDataError: if it does not.
+    """
+    if not 0.0 <= value < 1.0:
+        raise InvalidDataError(f"{name} must lie in [0, 1), got {value}")
+
+
+def require_mean_field(rule: Any, ledger: Ledger[Any]) -> None:
+    """Check that a ledger is of mean-field Gaussians.
+
+    :raises InvalidDataError: if it is not.
+    """
+    if not isinstance(ledger.prior, MeanFieldNormal):
+        name, family = type(rule).__name__, type(ledger.prior).__name__
+        raise InvalidDataError(f"{name} is for mean-field Gaussians, not for {family}")
+
+
 class DampingRule(Protocol):
     """Turns proposals into a new ledger; ``ledger`` itself never changes."""
 
@@ -121,8 +140,7 @@ class Momentum:
     def __post_init__(self) -> None:
         require_damping(self.learning_rate)
         require_damping(self.precision_rate)
-        if not 0.0 <= self.momentum < 1.0:
-            raise InvalidDataError(f"momentum must lie in [0, 1), got {self.momentum}")
+        require_decay("momentum", self.momentum)
 
     def mixed(
         self,
@@ -132,9 +150,7 @@ class Momentum:
         progress: float,
         memory: Memory,
     ) -> tuple[Ledger[Any], Memory]:
-        if not isinstance(ledger.prior, MeanFieldNormal):
-            family = type(ledger.prior).__name__
-            raise InvalidDataError(f"Momentum is for mean-field Gaussians, not for {family}")
+        require_mean_field(self, ledger)
         mean = np.asarray(ledger.posterior.mean)
         size = share * (0.5 * (1.0 + np.cos(np.pi * progress)) if self.cosine else 1.0)
         rho, rate = size * self.learning_rate, size * self.precision_rate
