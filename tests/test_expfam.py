@@ -231,7 +231,7 @@ def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(famil
 
 
 @LAWS
-@given(families, seeds)
+@given(gaussians, seeds)
 def test_moments_of_a_product_within_the_family_are_matched_by_the_other_factor(family, seed):
     q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
     found = q.moment_match(lambda q: (q.as_factor() * likelihood).log_integral())
@@ -241,7 +241,7 @@ def test_moments_of_a_product_within_the_family_are_matched_by_the_other_factor(
 
 
 @LAWS
-@given(families, seeds)
+@given(gaussians, seeds)
 def test_an_improper_gaussian_has_no_moments_to_match(family, seed):
     q = member(family, seed)
     improper = family(*(-eta for eta in q.natural))

@@ -57,6 +57,14 @@ class IsotropicNormal(Gaussian):
         """``∂/∂v`` is the trace of the gradient by the covariance: shared out evenly."""
         return gradient / self._dimension()
 
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        """The mean of all coordinates' second moments is matched."""
+        mean, variance = self.moments()
+        bend = tf.reduce_mean(tf.square(by_mean)) - 2.0 * by_covariance
+        shrinkage = 1.0 - bend * variance
+        precision = bend / shrinkage
+        return precision * mean + by_mean / shrinkage, precision
+
     def _dimension(self) -> tf.Tensor:
         return tf.cast(tf.shape(self.precision_mean)[0], tf.as_dtype(self.precision_mean.dtype))
 

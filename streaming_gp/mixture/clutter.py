@@ -15,6 +15,7 @@ from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.linalg import logdet_from_cholesky
 from streaming_gp.losses import Loss
 from streaming_gp.mixture.points import as_points
+from streaming_gp.pvi.checks import Checks
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 NODES_PER_AXIS = {1: 100, 2: 40}
@@ -100,6 +101,9 @@ class ClutterModel:
     :param prior_variance: of each coordinate, about zero.
     :param family: of the posterior, ``Normal``, ``MeanFieldNormal`` or ``IsotropicNormal``.
     """
+
+    checks = Checks(max_precision_loss=np.inf)
+    """The likelihood is not log-concave: a datum that may be clutter takes precision away."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ class Model(Protocol):
 
     Some rules ask for more: ``likelihood_factor(X, Y)`` of a conjugate model, ``expected_loss(q, X,
     Y, seed, loss)`` for robust losses; and ``natural_gradient(q, X, Y, seed)``, a factor, where a
-    model knows its own better than differentiation does.
+    model knows its own better than differentiation does. ``checks`` are the limits of its honest
+    answers, where they are not the default ones.
     """
 
     def prior(self) -> ExponentialFamily:
