@@ -141,7 +141,7 @@ def one_dimensional(problem: Problem, seed: int) -> Results:
     methods = {
         "VI": (known, 1, local, 1),
         "PVI": (known, number, local, 15),
-        "EP": (known, number, pvi.PowerEPUpdate(), 50),
+        "EP": (known, number, pvi.PowerEPUpdate(sweeps=1, damping=1.0), 20),
         "PGVI": (unknown, number, robust, 15),
     }
     found = {

@@ -354,3 +354,42 @@ def test_models_without_losses_take_none_but_their_own():
     task = pvi.LocalTask(Plain(), (np.zeros((2, 1)), np.zeros((2, 1))), q, None, q, seed=0)
     with pytest.raises(InvalidDataError, match="no expected_loss"):
         pvi.VariationalUpdate(loss=losses.BetaLoss(1.5))(task)
+
+
+# ---- the logarithmic opinion pool ----
+
+
+def test_an_opinion_pool_multiplies_the_clients_own_fits(rng):
+    """``q ← Π q_k^ρ_k`` with weights that sum to one (PGVI, section 3.2.4)."""
+    model = linear.logistic_regression(2)
+    shards = datasets.partition_iid(*labelled(rng), 3)
+    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    weights = {"c0": 1.0, "c1": 2.0, "c2": 5.0}
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+    for _ in range(2):
+        product = [np.zeros(2), np.zeros((2, 2))]
+        for name, client in server.clients.items():
+            alone = pvi.Server(model.prior(), server.clients)
+            alone._take(server.state)
+            pvi.fit(alone, pvi.Sequential(order=[name]))
+            for total, eta in zip(product, alone.posterior.natural, strict=True):
+                total += weights[name] / 8.0 * eta
+        pvi.fit(server, pvi.Synchronous(damping=pvi.OpinionPool(weights)))
+        for total, eta in zip(product, server.posterior.natural, strict=True):
+            np.testing.assert_allclose(eta, total, rtol=1e-6)
+
+
+def test_an_opinion_pool_of_equal_weights_is_the_default_damping(rng):
+    model = linear.logistic_regression(2)
+    shards = datasets.partition_iid(*labelled(rng), 3)
+    servers = []
+    for damping in (None, pvi.OpinionPool()):
+        clients = pvi.make_clients(model, shards, pvi.FixedPointUpdate())
+        servers.append(pvi.Server(model.prior(), clients))
+        pvi.fit(servers[-1], pvi.Synchronous(damping=damping), 3)
+    for a, b in zip(*(one.posterior.natural for one in servers), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(InvalidDataError, match="no weight for client 'c1'"):
+        pvi.fit(servers[-1], pvi.Synchronous(damping=pvi.OpinionPool({"c0": 1.0})))
+    with pytest.raises(InvalidDataError, match="must be positive, got -1"):
+        pvi.OpinionPool({"c0": -1.0})

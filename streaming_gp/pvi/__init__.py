@@ -8,7 +8,7 @@ are spread over clients.
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.client_pass import PassResult, client_pass
-from streaming_gp.pvi.damping import Damping, Momentum
+from streaming_gp.pvi.damping import Damping, Momentum, OpinionPool
 from streaming_gp.pvi.fit import EarlyStopping, fit
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import LikelihoodParameters, PriorVariance
@@ -73,6 +73,7 @@ __all__ = [
     "MaskedAveraging",
     "Model",
     "Momentum",
+    "OpinionPool",
     "PassResult",
     "Posterior",
     "PowerEPUpdate",

@@ -110,6 +110,45 @@ class Damping:
 
 
 @dataclass(frozen=True)
+class OpinionPool:
+    """Damping whose weights sum to one over the clients that answered together.
+
+    Under one posterior ``Π_k q_k^ρ_k`` is then the new one: the logarithmic opinion pool of the
+    clients' own fits, which is externally Bayesian (Genest 1984; PGVI, section 3.2.4).
+
+    :param weights: of each client, positive, in any unit; equal if None.
+    :raises InvalidDataError: if a weight is not positive, or a client has none.
+    """
+
+    weights: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, weight in (self.weights or {}).items():
+            if not 0.0 < weight < np.inf:
+                raise InvalidDataError(f"the weight of {name!r} must be positive, got {weight}")
+
+    def mixed(
+        self,
+        ledger: Ledger[Any],
+        proposals: Mapping[str, Any],
+        share: float,
+        progress: float,
+        memory: Memory,
+    ) -> tuple[Ledger[Any], Memory]:
+        given = {name: self._weight(name) for name in proposals}
+        total = sum(given.values())
+        rho = {name: weight / total for name, weight in given.items()}
+        return Damping(rho, len(proposals)).mixed(ledger, proposals, share, progress, memory)
+
+    def _weight(self, name: str) -> float:
+        if self.weights is None:
+            return 1.0
+        if name not in self.weights:
+            raise InvalidDataError(f"no weight for client {name!r}: there are {list(self.weights)}")
+        return self.weights[name]
+
+
+@dataclass(frozen=True)
 class Momentum:
     """Natural-gradient steps with momentum, for mean-field Gaussians and ``FixedPointUpdate``.
 
