@@ -105,8 +105,8 @@ def main(arguments: argparse.Namespace) -> None:
     again = pvi.fit(server, pvi.Sequential(), PASSES)
     q = server.posterior
     picture(next(panels), model, q, Y, f"{PASSES} more passes")
-    last = {"components": len(claimed(model, q))}
-    last |= {"test_log_density": float(model.predict_log_density(q, test).mean())}
+    density = float(model.predict_log_density(q, test).mean())
+    last = {"components": len(claimed(model, q)), "test_log_density": density}
     print(
         f"after one pass {records[-1]}, after {PASSES} more {last}, {again[-1].messages} messages"
     )

@@ -8,7 +8,7 @@ tends to the negative log likelihood as its parameter tends to its limit, and is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import gpflow.likelihoods as gl
 import numpy as np
@@ -88,6 +88,40 @@ class GeneralisedCrossEntropy:
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         return -box_cox(log_density(likelihood, F, Y), self.q)
+
+
+class GeneralisedLikelihood(gl.ScalarLikelihood):
+    """``exp(−loss)`` in the place of ``p(y | f)``: a GP with it has a generalised posterior.
+
+    Give it to ``StreamingGP`` as its likelihood. Predictions of observations are those of the
+    likelihood itself. A robust loss is not log-concave: sites that would be negative are cut off,
+    and counted in ``UpdateInfo``.
+
+    :param likelihood: of one latent function, as GPflow has them.
+    :param loss: of this likelihood.
+    """
+
+    def __init__(self, likelihood: gl.ScalarLikelihood, loss: Loss) -> None:
+        super().__init__()
+        self.likelihood = likelihood
+        self.loss = loss
+
+    def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
+        shape = tf.broadcast_dynamic_shape(tf.shape(F), tf.shape(Y))
+        flat = (tf.reshape(tf.broadcast_to(values, shape), [-1, 1]) for values in (F, Y))
+        return tf.reshape(-self.loss(self.likelihood, *flat), shape)
+
+    def _conditional_mean(self, X: Any, F: Any) -> tf.Tensor:
+        return self.likelihood._conditional_mean(X, F)
+
+    def _conditional_variance(self, X: Any, F: Any) -> tf.Tensor:
+        return self.likelihood._conditional_variance(X, F)
+
+    def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> Any:
+        return self.likelihood._predict_mean_and_var(X, Fmu, Fvar)
+
+    def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
+        return self.likelihood._predict_log_density(X, Fmu, Fvar, Y)
 
 
 def _require_positive(name: str, value: float) -> None:

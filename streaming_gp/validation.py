@@ -81,6 +81,7 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
 
     :raises InvalidDataError: naming the support and the first value outside it.
     """
+    likelihood = getattr(likelihood, "likelihood", likelihood)  # within a loss
     if isinstance(likelihood, (gl.Softmax, gl.MultiClass)) and Y.shape[1] != 1:
         raise InvalidDataError(
             f"{type(likelihood).__name__} wants one column of class labels, got {Y.shape[1]}"

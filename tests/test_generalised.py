@@ -7,6 +7,7 @@ import scipy.integrate
 import scipy.stats
 import tensorflow as tf
 
+import streaming_gp as sgp
 from streaming_gp import bnn, datasets, expfam, linear, losses, pvi
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal, Normal
@@ -393,3 +394,63 @@ def test_an_opinion_pool_of_equal_weights_is_the_default_damping(rng):
         pvi.fit(servers[-1], pvi.Synchronous(damping=pvi.OpinionPool({"c0": 1.0})))
     with pytest.raises(InvalidDataError, match="must be positive, got -1"):
         pvi.OpinionPool({"c0": -1.0})
+
+
+# ---- Gaussian processes ----
+
+
+def streamed(likelihood, X, Y):
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        likelihood,
+        pseudo_points=sgp.PrivatePseudoPoints(12),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+    for rows in (slice(0, None, 2), slice(1, None, 2)):
+        info = model.update((X[rows], Y[rows]))
+    return model, info
+
+
+def sine(rng):
+    X = np.linspace(0.0, 6.0, 60)[:, None]
+    f = np.sin(1.5 * X)
+    return X, f, f + 0.1 * rng.standard_normal(X.shape)
+
+
+@pytest.mark.parametrize("make", [gpflow.likelihoods.Gaussian, gpflow.likelihoods.Bernoulli])
+@pytest.mark.parametrize(
+    "loss", [losses.NegativeLogLikelihood(), losses.BetaLoss(1 + 1e-9), losses.GammaLoss(1 - 1e-9)]
+)
+def test_a_gp_under_a_loss_tends_to_that_under_the_likelihood(rng, make, loss):
+    X, _, Y = sine(rng)
+    Y = (Y > 0.0).astype(float) if make is gpflow.likelihoods.Bernoulli else Y
+    found, _ = streamed(losses.GeneralisedLikelihood(make(), loss), X, Y)
+    wanted, _ = streamed(make(), X, Y)
+    for a, b in zip(found.predict_f(X), wanted.predict_f(X), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(
+        found.predict_log_density((X, Y)), wanted.predict_log_density((X, Y)), atol=1e-4
+    )
+
+
+def test_a_robust_loss_keeps_a_gp_from_its_outliers(rng):
+    X, f, Y = sine(rng)
+    spoiled = Y.copy()
+    spoiled[rng.choice(len(Y), 6, replace=False)] += 5.0
+    plain = gpflow.likelihoods.Gaussian(0.05)
+    robust = losses.GeneralisedLikelihood(plain, losses.BetaLoss(1.3))
+
+    def error(likelihood, Y):
+        mean, _ = streamed(likelihood, X, Y)[0].predict_f(X)
+        return np.sqrt(np.mean((mean - f) ** 2))
+
+    assert error(plain, spoiled) > 5.0 * error(plain, Y)
+    assert error(robust, spoiled) < 1.3 * error(robust, Y)
+    assert streamed(robust, X, spoiled)[1].clipped_sites > 0
+
+
+def test_labels_outside_the_support_are_refused_under_a_loss_too(rng):
+    X, _, Y = sine(rng)
+    likelihood = losses.GeneralisedLikelihood(gpflow.likelihoods.Bernoulli(), losses.BetaLoss(1.2))
+    with pytest.raises(InvalidDataError, match="support of Bernoulli"):
+        streamed(likelihood, X, Y)

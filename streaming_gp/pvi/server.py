@@ -48,7 +48,7 @@ class Server:
             raise InvalidDataError("no clients: a server needs at least one")
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
-        self.checks = checks or getattr(self._any_model(), "checks", Checks())
+        self.checks: Checks = checks or getattr(self._any_model(), "checks", Checks())
         self.seed = seed
         self._outstanding: dict[str, int] = {}
         self._kept: dict[str, float] = {}
