@@ -228,10 +228,14 @@ class Normal(Gaussian):
 
     @classmethod
     def from_moments(cls, mean: Any, covariance: Any) -> Normal:
-        return cls.from_mean_covariance(mean, covariance)
+        """It keeps the moments: a function of them alone is differentiated without a Cholesky."""
+        q = cls.from_mean_covariance(mean, covariance)
+        object.__setattr__(q, "_given", (mean, covariance))
+        return q
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return self.mean, self.covariance
+        given: tuple[tf.Tensor, tf.Tensor] | None = getattr(self, "_given", None)
+        return given or (self.mean, self.covariance)
 
     @staticmethod
     def _times(precision: Any, vector: Any) -> Any:

@@ -181,6 +181,10 @@ class Probit(gpflow.likelihoods.Bernoulli):
     def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
         return _standard_normal().log_cdf((2.0 * Y - 1.0) * F)
 
+    def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean = self.invlink(Fmu / tf.sqrt(1.0 + Fvar))
+        return mean, mean - tf.square(mean)
+
     def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
         return self._scalar_log_prob(X, Fmu / tf.sqrt(1.0 + Fvar), Y)[:, 0]
 
