@@ -113,6 +113,8 @@ def log_power_integral(likelihood: gl.Likelihood, F: tf.Tensor, power: float) ->
 
     :raises InvalidDataError: if the likelihood is neither Gaussian nor a classifier.
     """
+    if hasattr(likelihood, "log_power_integral"):
+        return likelihood.log_power_integral(F, power)
     if isinstance(likelihood, gl.Gaussian):
         outputs = tf.cast(tf.shape(F)[1], tf.float64)
         log_scale = LOG_TWO_PI + tf.math.log(likelihood.variance)

@@ -13,7 +13,7 @@ FLOORS = [
     {"engines"},
     {"validation"},
     {"losses"},
-    {"gp", "bnn", "linear"},
+    {"gp", "bnn", "linear", "mixture"},
     {"evaluate", "plotting", "progress", "sklearn", "__init__"},
 ]
 LIBRARIES, MODELS = 4, 6

@@ -112,15 +112,22 @@ class ExponentialFamily(abc.ABC):
         """``∂ function(q) / ∂μ`` as a factor (PVI 2018, eq. 9).
 
         Of an expected log likelihood it is the factor that the likelihood is worth under q; where
-        the model is conjugate it is the likelihood itself, whatever q.
+        the model is conjugate it is the likelihood itself, whatever q. As ``∂μ/∂η`` is the Fisher
+        information, it solves a linear system; statistics that come twice, as the entries of a
+        symmetric matrix do, share their part evenly.
 
         :param function: of a member, differentiable: a scalar.
         """
-        moments = self.mean_parameters()
+        natural = tuple(tf.convert_to_tensor(eta) for eta in self.natural)
         with tf.GradientTape() as tape:
-            tape.watch(moments)
-            value = function(type(self).from_mean_parameters(*moments))
-        return Factor(type(self), tuple(tape.gradient(value, moments)))
+            tape.watch(natural)
+            value = function(type(self)(*natural))
+        gradient = tape.gradient(value, natural, unconnected_gradients="zero")
+        flat = tf.concat([tf.reshape(part, [-1]) for part in gradient], 0)
+        solved = tf.linalg.lstsq(self.fisher_information(), flat[:, None], fast=False)[:, 0]
+        parts = tf.split(solved, [int(np.size(eta)) for eta in gradient])
+        shaped = (tf.reshape(part, eta.shape) for part, eta in zip(parts, natural, strict=True))
+        return Factor(type(self), tuple(shaped))
 
     def log_prob(self, x: Array) -> tf.Tensor:
         """``log p(x)`` at points ``x`` [N, ...]: [N]."""
@@ -145,14 +152,6 @@ class ExponentialFamily(abc.ABC):
         difference = [a - b for a, b in zip(self.natural, other.natural, strict=True)]
         divergence = inner(difference, self.mean_parameters())
         return divergence - self.log_partition() + other.log_partition()
-
-    def renyi_divergence(self: Family, other: Family, alpha: float) -> tf.Tensor:
-        """``D_α = (α−1)⁻¹ log ∫ p^α p'^(1−α)``, tending to KL as α → 1 (Li & Turner 2016, eq. 3).
-
-        :raises ImproperError: if ``p^α p'^(1−α)`` has no finite integral (possible for α > 1).
-        """
-        mixed = (self.as_factor() ** alpha) * (other.as_factor() ** (1.0 - alpha))
-        return mixed.log_integral() / (alpha - 1.0)
 
     def as_factor(self) -> Factor:
         """This normalised density as a factor, so that its integral is one."""

@@ -172,15 +172,32 @@ def require_domain(divergence: Divergence, q: ExponentialFamily, cavity: Factor)
     :raises ImproperError: if the cavity is no distribution and the divergence needs one, or if an
         α outside [0, 1] leaves the mixture of natural parameters improper.
     """
-    if isinstance(divergence, KL):
-        return
-    name = type(divergence).__name__
-    if not cavity.is_proper:
-        raise ImproperError(f"{name} needs a cavity that is a distribution")
+    if not isinstance(divergence, KL):
+        _require_distribution(divergence, cavity)
+        require_gradient(divergence, q, cavity)
+
+
+def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> None:
+    """Check that a divergence has a gradient by q.
+
+    A Rényi divergence has one where its mixture is proper, although the cavity may not be: what
+    normalises the cavity is a constant.
+
+    :raises ImproperError: if it has none.
+    """
     if isinstance(divergence, Renyi):
-        a = divergence.alpha
-        mixed = q.as_factor() ** a * cavity ** (1.0 - a)
-        if not mixed.is_proper:
-            raise ImproperError(
-                f"for α = {a:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is not"
-            )
+        _require_mixture(divergence.alpha, q, cavity)
+    elif not isinstance(divergence, KL):
+        _require_distribution(divergence, cavity)
+
+
+def _require_distribution(divergence: Divergence, cavity: Factor) -> None:
+    if not cavity.is_proper:
+        raise ImproperError(f"{type(divergence).__name__} needs a cavity that is a distribution")
+
+
+def _require_mixture(alpha: float, q: ExponentialFamily, cavity: Factor) -> None:
+    if not (q.as_factor() ** alpha * cavity ** (1.0 - alpha)).is_proper:
+        raise ImproperError(
+            f"for α = {alpha:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is not"
+        )

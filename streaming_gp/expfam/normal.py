@@ -21,7 +21,8 @@ G = TypeVar("G", bound="Gaussian")
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
-def _standard_normal(shape: list[Any], seed: int, dtype: Any) -> tf.Tensor:
+def standard_normal(shape: list[Any], seed: int, dtype: Any) -> tf.Tensor:
+    """The same draws for the same seed."""
     return tf.random.stateless_normal(shape, seed=[seed, 0], dtype=dtype)
 
 
@@ -47,15 +48,17 @@ class Gaussian(ExponentialFamily):
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [D] and what the family keeps of the covariance."""
 
-    @staticmethod
     @abc.abstractmethod
-    def _times(precision: Any, vector: Any) -> Any:
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        """``var[aᵀx]`` for the rows a of ``directions`` [N, D]: [N]."""
+
+    @abc.abstractmethod
+    def _times(self, precision: Any, vector: Any) -> Any:
         """Precision times a vector [D]."""
 
-    @staticmethod
     @abc.abstractmethod
-    def _symmetric(gradient: Any) -> Any:
-        """A gradient by the covariance, among symmetric matrices."""
+    def _symmetric(self, gradient: Any) -> Any:
+        """A gradient by the covariance, among the family's covariances."""
 
     @abc.abstractmethod
     def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
@@ -140,12 +143,13 @@ class MeanFieldNormal(Gaussian):
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(self.variance)
 
-    @staticmethod
-    def _times(precision: Any, vector: Any) -> Any:
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        return tf.linalg.matvec(tf.square(directions), self.variance)
+
+    def _times(self, precision: Any, vector: Any) -> Any:
         return precision * vector
 
-    @staticmethod
-    def _symmetric(gradient: Any) -> Any:
+    def _symmetric(self, gradient: Any) -> Any:
         return gradient
 
     def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
@@ -204,7 +208,7 @@ class MeanFieldNormal(Gaussian):
         return bool(finite and (precision > 0.0).all())
 
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
-        noise = _standard_normal([num_samples, tf.size(self.mean)], seed, self.precision.dtype)
+        noise = standard_normal([num_samples, tf.size(self.mean)], seed, self.precision.dtype)
         return self.mean + tf.sqrt(self.variance) * noise
 
 
@@ -237,12 +241,13 @@ class Normal(Gaussian):
         given: tuple[tf.Tensor, tf.Tensor] | None = getattr(self, "_given", None)
         return given or (self.mean, self.covariance)
 
-    @staticmethod
-    def _times(precision: Any, vector: Any) -> Any:
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        return tf.reduce_sum(tf.matmul(directions, self.covariance) * directions, axis=1)
+
+    def _times(self, precision: Any, vector: Any) -> Any:
         return tf.linalg.matvec(precision, vector)
 
-    @staticmethod
-    def _symmetric(gradient: Any) -> Any:
+    def _symmetric(self, gradient: Any) -> Any:
         return 0.5 * (gradient + tf.linalg.matrix_transpose(gradient))
 
     def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
@@ -325,5 +330,5 @@ class Normal(Gaussian):
 
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
         shape = [num_samples, tf.shape(self.precision)[0]]
-        noise = _standard_normal(shape, seed, self.precision.dtype)
+        noise = standard_normal(shape, seed, self.precision.dtype)
         return self.mean + tf.linalg.matmul(noise, self.scale, transpose_b=True)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor, Gaussian, MeanFieldNormal, Normal
+from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.losses import Loss
 from streaming_gp.validation import as_data
 
@@ -26,7 +26,8 @@ class GeneralisedLinearModel:
     :param num_inputs: D; add a column of ones to X for an intercept.
     :param likelihood: its expectations are GPflow's own, closed or by quadrature.
     :param prior_variance: of each weight.
-    :param family: of the posterior, ``Normal`` (full covariance) or ``MeanFieldNormal``.
+    :param family: of the posterior, ``Normal`` (full covariance), ``MeanFieldNormal`` or
+        ``IsotropicNormal``.
     """
 
     def __init__(
@@ -69,11 +70,7 @@ class GeneralisedLinearModel:
 
     def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of f(X), [N, 1] each."""
-        mean, covariance = q.moments()
-        mean_f = tf.linalg.matvec(X, mean)[:, None]
-        if isinstance(q, MeanFieldNormal):
-            return mean_f, tf.linalg.matvec(tf.square(X), covariance)[:, None]
-        return mean_f, tf.reduce_sum(tf.matmul(X, covariance) * X, axis=1, keepdims=True)
+        return tf.linalg.matvec(X, q.mean)[:, None], q.variance_along(X)[:, None]
 
     def expected_log_likelihood(
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any

@@ -8,7 +8,7 @@ are spread over clients.
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.client_pass import PassResult, client_pass
-from streaming_gp.pvi.damping import Damping, Momentum
+from streaming_gp.pvi.damping import Damping, Momentum, OpinionPool
 from streaming_gp.pvi.fit import EarlyStopping, fit
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import LikelihoodParameters, PriorVariance
@@ -19,6 +19,14 @@ from streaming_gp.pvi.protocols import Factor, LocalFit, Posterior
 from streaming_gp.pvi.schedule import Asynchronous, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.server_optimisers import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedYogi,
+    MaskedAveraging,
+    ServerOptimiser,
+)
 from streaming_gp.pvi.updates import (
     LBFGS,
     Adam,
@@ -50,6 +58,10 @@ __all__ = [
     "Damping",
     "EarlyStopping",
     "Factor",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedYogi",
     "FixedPointUpdate",
     "History",
     "LargestProperFraction",
@@ -58,8 +70,10 @@ __all__ = [
     "LocalFit",
     "LocalResult",
     "LocalTask",
+    "MaskedAveraging",
     "Model",
     "Momentum",
+    "OpinionPool",
     "PassResult",
     "Posterior",
     "PowerEPUpdate",
@@ -69,6 +83,7 @@ __all__ = [
     "Sequential",
     "Serial",
     "Server",
+    "ServerOptimiser",
     "SplitPriorUpdate",
     "StochasticEPUpdate",
     "Synchronous",

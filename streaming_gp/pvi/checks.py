@@ -103,4 +103,4 @@ def _not_finite(factor: Factor) -> str | None:
 
 def _diagonal(precision: Any) -> np.ndarray:
     precision = np.asarray(precision)
-    return np.diagonal(precision) if precision.ndim == 2 else precision
+    return np.diagonal(precision) if precision.ndim == 2 else np.atleast_1d(precision)

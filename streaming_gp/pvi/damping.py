@@ -33,6 +33,25 @@ def require_damping(rho: float) -> float:
     return rho
 
 
+def require_decay(name: str, value: float) -> None:
+    """Check that what is kept of the past lies in [0, 1).
+
+    :raises InvalidDataError: if it does not.
+    """
+    if not 0.0 <= value < 1.0:
+        raise InvalidDataError(f"{name} must lie in [0, 1), got {value}")
+
+
+def require_mean_field(rule: Any, ledger: Ledger[Any]) -> None:
+    """Check that a ledger is of mean-field Gaussians.
+
+    :raises InvalidDataError: if it is not.
+    """
+    if not isinstance(ledger.prior, MeanFieldNormal):
+        name, family = type(rule).__name__, type(ledger.prior).__name__
+        raise InvalidDataError(f"{name} is for mean-field Gaussians, not for {family}")
+
+
 class DampingRule(Protocol):
     """Turns proposals into a new ledger; ``ledger`` itself never changes."""
 
@@ -91,6 +110,45 @@ class Damping:
 
 
 @dataclass(frozen=True)
+class OpinionPool:
+    """Damping whose weights sum to one over the clients that answered together.
+
+    Under one posterior ``Π_k q_k^ρ_k`` is then the new one: the logarithmic opinion pool of the
+    clients' own fits, which is externally Bayesian (Genest 1984; PGVI, section 3.2.4).
+
+    :param weights: of each client, positive, in any unit; equal if None.
+    :raises InvalidDataError: if a weight is not positive, or a client has none.
+    """
+
+    weights: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, weight in (self.weights or {}).items():
+            if not 0.0 < weight < np.inf:
+                raise InvalidDataError(f"the weight of {name!r} must be positive, got {weight}")
+
+    def mixed(
+        self,
+        ledger: Ledger[Any],
+        proposals: Mapping[str, Any],
+        share: float,
+        progress: float,
+        memory: Memory,
+    ) -> tuple[Ledger[Any], Memory]:
+        given = {name: self._weight(name) for name in proposals}
+        total = sum(given.values())
+        rho = {name: weight / total for name, weight in given.items()}
+        return Damping(rho, len(proposals)).mixed(ledger, proposals, share, progress, memory)
+
+    def _weight(self, name: str) -> float:
+        if self.weights is None:
+            return 1.0
+        if name not in self.weights:
+            raise InvalidDataError(f"no weight for client {name!r}: there are {list(self.weights)}")
+        return self.weights[name]
+
+
+@dataclass(frozen=True)
 class Momentum:
     """Natural-gradient steps with momentum, for mean-field Gaussians and ``FixedPointUpdate``.
 
@@ -121,8 +179,7 @@ class Momentum:
     def __post_init__(self) -> None:
         require_damping(self.learning_rate)
         require_damping(self.precision_rate)
-        if not 0.0 <= self.momentum < 1.0:
-            raise InvalidDataError(f"momentum must lie in [0, 1), got {self.momentum}")
+        require_decay("momentum", self.momentum)
 
     def mixed(
         self,
@@ -132,9 +189,7 @@ class Momentum:
         progress: float,
         memory: Memory,
     ) -> tuple[Ledger[Any], Memory]:
-        if not isinstance(ledger.prior, MeanFieldNormal):
-            family = type(ledger.prior).__name__
-            raise InvalidDataError(f"Momentum is for mean-field Gaussians, not for {family}")
+        require_mean_field(self, ledger)
         mean = np.asarray(ledger.posterior.mean)
         size = share * (0.5 * (1.0 + np.cos(np.pi * progress)) if self.cosine else 1.0)
         rho, rate = size * self.learning_rate, size * self.precision_rate

@@ -31,7 +31,7 @@ class Server:
     :param prior: over the parameters.
     :param clients: by name, as ``make_clients`` gives them.
     :param policy: what to do about improper cavities and posteriors.
-    :param checks: what answers must be.
+    :param checks: what answers must be; the model's own ``checks`` if None, or the defaults.
     :param seed: of all questions' seeds.
     :raises InvalidDataError: if there are no clients.
     """
@@ -48,7 +48,7 @@ class Server:
             raise InvalidDataError("no clients: a server needs at least one")
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
-        self.checks = checks or Checks()
+        self.checks = checks or getattr(self._any_model(), "checks", Checks())
         self.seed = seed
         self._outstanding: dict[str, int] = {}
         self._kept: dict[str, float] = {}

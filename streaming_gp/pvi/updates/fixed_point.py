@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
+from streaming_gp.expfam.divergences import require_gradient
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.updates.compiled import compiled_for
+from streaming_gp.pvi.updates.gain import gain_of
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model
 
 
@@ -26,15 +28,23 @@ class FixedPointUpdate:
     that differ much between clients, together with ``Momentum`` at the server. With more steps
     each client goes on towards the optimum of its local free energy.
 
+    With a loss and a divergence D (PGVI, eq. 4.5) a step goes to
+    ``t + ∂/∂μ (−E_q[loss] − D(q ‖ q/t))``. The last term is −t for KL, and so the two agree;
+    other divergences differ from it in second order of t, and then the partition matters.
+
     :param steps: fixed-point steps of one visit.
     :param damping: ρ in (0, 1].
     :param batch_size: each step sees so many random rows, scaled to all (section 3.4.1); all if
         None.
+    :param loss: what takes the place of ``−log p(y | θ)``, for models with ``expected_loss``.
+    :param divergence: what takes the place of ``KL(q ‖ cavity)``.
     """
 
     steps: int = 1
     damping: float = 1.0
     batch_size: int | None = None
+    loss: Any = None
+    divergence: Divergence = field(default_factory=KL)
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0.0 < self.damping <= 1.0:
@@ -46,7 +56,9 @@ class FixedPointUpdate:
     def __call__(self, task: LocalTask) -> LocalResult:
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         gradient = compiled_for(
-            task.model, ("natural gradient", jit), lambda model: natural_gradient(model, jit)
+            task.model,
+            ("natural gradient", self.loss, jit),
+            lambda model: natural_gradient(model, self.loss, jit),
         )
         X, Y = task.data
         factor: Any = task.own
@@ -56,19 +68,25 @@ class FixedPointUpdate:
                 q = (task.cavity * factor).normalised()
             seed = np.array([task.seed, step], np.int32)
             target = gradient(q, X[rows], Y[rows], seed, task.num_data / len(rows))
+            if self.divergence != KL():
+                target = target * _excess(self.divergence, q, task.cavity)
             factor = damped(factor, target, self.damping)
         return LocalResult(factor, steps=self.steps)
 
 
-def natural_gradient(model: Model, jit: bool) -> Callable[..., Factor]:
-    """Compiled: ``scale · ∂/∂μ E_q[log p(Y | θ, X)]``."""
+def natural_gradient(model: Model, loss: Any, jit: bool) -> Callable[..., Factor]:
+    """Compiled: ``scale · ∂/∂μ`` of what the data are worth to q, by the model's own formula if it
+    has one.
+    """
+    given = getattr(model, "natural_gradient", None) if loss is None else None
+    gain = gain_of(model, loss)
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
     def compiled(family: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
-        def expected(q: Any) -> tf.Tensor:
-            return scale * model.expected_log_likelihood(q, X, Y, seed)
-
-        return family(*natural).natural_gradient(expected).natural
+        q = family(*natural)
+        if given is not None:
+            return (given(q, X, Y, seed) ** scale).natural
+        return q.natural_gradient(lambda q: scale * gain(q, X, Y, seed)).natural
 
     def gradient(q: ExponentialFamily, X: Any, Y: Any, seed: Any, scale: float) -> Factor:
         natural = tuple(tf.convert_to_tensor(eta) for eta in q.natural)
@@ -76,3 +94,15 @@ def natural_gradient(model: Model, jit: bool) -> Callable[..., Factor]:
         return Factor(type(q), by_mean).as_arrays()
 
     return gradient
+
+
+def _excess(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> Factor:
+    """``t − ∂/∂μ D(q ‖ cavity)`` with t = q / cavity: nothing for KL.
+
+    :raises ImproperError: if the divergence has no gradient there.
+    """
+    require_gradient(divergence, q, cavity)
+    tensors = type(q)(*(tf.convert_to_tensor(eta) for eta in q.natural))
+    slope = tensors.natural_gradient(lambda q: divergence(q, cavity))
+    natural = zip(q.natural, cavity.natural, slope.natural, strict=True)
+    return Factor(type(q), tuple(np.asarray(a - b - c) for a, b, c in natural))

@@ -17,7 +17,13 @@ Data = tuple[np.ndarray, np.ndarray]
 
 
 class Model(Protocol):
-    """What the loop asks of a model: a prior over its parameters θ, and a likelihood."""
+    """What the loop asks of a model: a prior over its parameters θ, and a likelihood.
+
+    Some rules ask for more: ``likelihood_factor(X, Y)`` of a conjugate model, ``expected_loss(q, X,
+    Y, seed, loss)`` for robust losses; and ``natural_gradient(q, X, Y, seed)``, a factor, where a
+    model knows its own better than differentiation does. ``checks`` are the limits of its honest
+    answers, where they are not the default ones.
+    """
 
     def prior(self) -> ExponentialFamily:
         """p(θ)."""

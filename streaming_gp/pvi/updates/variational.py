@@ -14,16 +14,14 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
 from streaming_gp.pvi.updates.compiled import compiled_for
+from streaming_gp.pvi.updates.gain import Gain, gain_of
 from streaming_gp.pvi.updates.optimisers import (
     LBFGS,
     Adam,
     StochasticOptimiser,
     VariationalOnlineNewton,
 )
-from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, factor_of
-
-Gain = Callable[..., tf.Tensor]
-"""What the data are worth to q, by (q, X, Y, seed)."""
+from streaming_gp.pvi.updates.task import LocalResult, LocalTask, factor_of
 
 
 @dataclass(frozen=True)
@@ -120,19 +118,6 @@ def _tensors(cavity: Factor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
     """Natural parameters and log constant, all of one dtype."""
     natural = tuple(tf.convert_to_tensor(eta) for eta in cavity.natural)
     return natural, tf.cast(cavity.log_scale, natural[0].dtype)
-
-
-def gain_of(model: Model, loss: Any) -> Gain:
-    """Expected log likelihood, or minus the expected loss.
-
-    :raises InvalidDataError: if there is a loss, and the model has no ``expected_loss``.
-    """
-    if loss is None:
-        return lambda q, X, Y, seed: model.expected_log_likelihood(q, X, Y, seed)
-    if not hasattr(model, "expected_loss"):
-        raise InvalidDataError("this model has no expected_loss: it takes no loss but its own")
-    expected: Any = model
-    return lambda q, X, Y, seed: -expected.expected_loss(q, X, Y, seed, loss)
 
 
 def _compiled_step(

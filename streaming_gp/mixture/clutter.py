@@ -1,0 +1,219 @@
+"""The clutter problem (Minka 2001): a Gaussian whose location is wanted, among known noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpflow
+import numpy as np
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Gaussian, Normal
+from streaming_gp.linalg import logdet_from_cholesky
+from streaming_gp.losses import Loss
+from streaming_gp.mixture.points import as_points
+from streaming_gp.pvi.checks import Checks
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+NODES_PER_AXIS = {1: 100, 2: 40}
+LOG2_SOBOL_NODES = 12
+
+
+class Clutter(gpflow.likelihoods.Likelihood):
+    """``p(y | θ) = (1 − w) N(y; θ, Σ) + w N(y; ν, Λ)``, with the location θ as function value.
+
+    :param covariance: Σ [D, D].
+    :param share: w in [0, 1); at 0 a Gaussian of known covariance.
+    :param clutter_mean: ν [D]; zero if None.
+    :param clutter_covariance: Λ [D, D]; Σ if None.
+    """
+
+    def __init__(
+        self,
+        covariance: Any,
+        share: float = 0.0,
+        clutter_mean: Any = None,
+        clutter_covariance: Any = None,
+    ) -> None:
+        if not 0.0 <= share < 1.0:
+            raise InvalidDataError(f"the share of clutter must lie in [0, 1), got {share}")
+        self.covariance = _covariance("covariance", covariance)
+        dimension = len(self.covariance)
+        super().__init__(input_dim=None, latent_dim=dimension, observation_dim=dimension)
+        self.share = share
+        mean = np.zeros(dimension) if clutter_mean is None else np.asarray(clutter_mean, float)
+        if mean.shape != (dimension,) or not np.isfinite(mean).all():
+            raise InvalidDataError(f"clutter_mean must be finite, [{dimension}], got {mean}")
+        self.clutter_mean = mean
+        self.clutter_covariance = (
+            self.covariance
+            if clutter_covariance is None
+            else _covariance("clutter_covariance", clutter_covariance, dimension)
+        )
+
+    def _log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
+        return self.log_density(Y - F, self.covariance, Y)
+
+    def log_density(self, difference: Any, covariance: Any, Y: Any) -> tf.Tensor:
+        """``log[(1 − w) N(difference; 0, covariance) + w N(Y; ν, Λ)]`` of rows [N, D]: [N]."""
+        signal = np.log1p(-self.share) + _log_normal(difference, covariance)
+        if self.share == 0.0:
+            return signal
+        clutter = _log_normal(Y - self.clutter_mean, self.clutter_covariance)
+        return tf.reduce_logsumexp([signal, np.log(self.share) + clutter], axis=0)
+
+    def log_power_integral(self, F: tf.Tensor, power: float) -> tf.Tensor:
+        """``log ∫ p(y | θ)^power dy`` of rows of F: [M].
+
+        :raises InvalidDataError: if there is clutter: the integral has no closed form then.
+        """
+        if self.share > 0.0:
+            raise InvalidDataError(
+                "no closed integral of powers of a mixture: robust losses are for share 0"
+            )
+        logdet = np.linalg.slogdet(self.covariance)[1]
+        dimension = len(self.covariance)
+        one = dimension * (LOG_TWO_PI * (power - 1.0) + np.log(power)) + (power - 1.0) * logdet
+        return tf.fill(tf.shape(F)[:1], tf.constant(-0.5 * one, F.dtype))
+
+    # what GPflow wants of a likelihood, and no location model asks for
+
+    def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> Any:
+        raise NotImplementedError
+
+    def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
+        raise NotImplementedError
+
+    def _variational_expectations(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
+        raise NotImplementedError
+
+
+class ClutterModel:
+    """The location of a Gaussian in clutter: ``p(θ) Π_n p(y_n | θ)`` with a Gaussian prior.
+
+    Expectations under q are deterministic: over Gauss-Hermite nodes in one and two dimensions, and
+    over a fixed Sobol sequence in more.
+
+    :param likelihood: of a data point.
+    :param prior_variance: of each coordinate, about zero.
+    :param family: of the posterior, ``Normal``, ``MeanFieldNormal`` or ``IsotropicNormal``.
+    """
+
+    checks = Checks(max_precision_loss=np.inf)
+    """The likelihood is not log-concave: a datum that may be clutter takes precision away."""
+
+    def __init__(
+        self,
+        likelihood: Clutter,
+        prior_variance: float = 100.0,
+        family: type[Gaussian] = Normal,
+    ) -> None:
+        if not prior_variance > 0.0:
+            raise InvalidDataError(f"prior_variance must be positive, got {prior_variance}")
+        self.likelihood = likelihood
+        self.prior_variance = prior_variance
+        self.family = family
+        self.num_dimensions = len(likelihood.covariance)
+        self._nodes, self._weights = _standard_nodes(self.num_dimensions)
+
+    def prior(self) -> Gaussian:
+        """``N(θ; 0, prior_variance I)``."""
+        scale = np.sqrt(self.prior_variance) * np.eye(self.num_dimensions)
+        return self.family.from_mean_scale(np.zeros(self.num_dimensions), scale).as_arrays()
+
+    def initial(self, seed: int) -> Gaussian:
+        """The prior."""
+        return self.prior()
+
+    def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """X without columns, and Y [N, D].
+
+        :raises InvalidDataError: if there are inputs, or Y is not what the model can take.
+        """
+        return as_points(X, Y, self.num_dimensions)
+
+    def expected_log_likelihood(
+        self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> tf.Tensor:
+        """``Σ_n E_q[log p(y_n | θ)]``: []."""
+        F, many = self._pairs(q, Y)
+        return self._averaged(self.likelihood.log_prob(many[:, :0], F, many))
+
+    def expected_loss(
+        self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any, loss: Loss
+    ) -> tf.Tensor:
+        """``Σ_n E_q[loss(θ, y_n)]``: []."""
+        F, many = self._pairs(q, Y)
+        return self._averaged(loss(self.likelihood, F, many))
+
+    def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
+        """``log ∫ cavity(θ) p(y | θ) dθ`` for one y [D]: [] (Minka 2001, section 3.3).
+
+        :raises InvalidDataError: for other powers than 1, which have no closed form.
+        """
+        if alpha != 1.0:
+            raise InvalidDataError(f"the clutter problem takes EP with alpha 1 only, got {alpha}")
+        mean, covariance = cavity.moments()
+        spread = self.likelihood.covariance + _full(covariance, self.num_dimensions)
+        return self.likelihood.log_density((y - mean)[None], spread, y[None])[0]
+
+    def _pairs(self, q: Gaussian, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Every node with every data point: [S N, D] both."""
+        theta = q.mean + tf.matmul(self._nodes, q.scale, transpose_b=True)
+        F = tf.repeat(theta, tf.shape(Y)[0], axis=0)
+        return F, tf.tile(Y, [len(self._nodes), 1])
+
+    def _averaged(self, values: tf.Tensor) -> tf.Tensor:
+        by_node = tf.reduce_sum(tf.reshape(values, [len(self._nodes), -1]), axis=1)
+        return tf.reduce_sum(self._weights * by_node)
+
+
+def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:
+    found = np.atleast_2d(np.asarray(values, np.float64))
+    try:
+        np.linalg.cholesky(found)
+        right = dimension in (None, len(found)) and np.allclose(found, found.T)
+    except np.linalg.LinAlgError:
+        right = False
+    if not right:
+        raise InvalidDataError(f"{name} must be symmetric and positive definite, got {found}")
+    return found
+
+
+def _log_normal(difference: Any, covariance: Any) -> tf.Tensor:
+    """``log N(difference; 0, covariance)`` of rows [N, D]: [N]."""
+    chol = tf.linalg.cholesky(covariance)
+    white = tf.linalg.triangular_solve(chol, tf.transpose(difference))
+    dimension = tf.cast(tf.shape(difference)[1], white.dtype)
+    constant = logdet_from_cholesky(chol) + dimension * LOG_TWO_PI
+    return -0.5 * (tf.reduce_sum(tf.square(white), axis=0) + constant)
+
+
+def _full(covariance: tf.Tensor, dimension: int) -> tf.Tensor:
+    """[D, D] from what a family keeps."""
+    if len(covariance.shape) == 2:
+        return covariance
+    return tf.linalg.diag(covariance * tf.ones(dimension, covariance.dtype))
+
+
+def _standard_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes [S, D] and weights [S] for expectations under N(0, I)."""
+    if dimension not in NODES_PER_AXIS:
+        return _sobol_nodes(dimension)
+    nodes, weights = scipy.special.roots_hermitenorm(NODES_PER_AXIS[dimension])
+    axes = np.meshgrid(*[nodes] * dimension, indexing="ij")
+    products = np.meshgrid(*[weights / weights.sum()] * dimension, indexing="ij")
+    grid = np.stack([axis.ravel() for axis in axes], axis=1)
+    return grid, np.prod([part.ravel() for part in products], axis=0)
+
+
+def _sobol_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened, so that mean and covariance are exact, and with them Gaussian expectations."""
+    uniform = scipy.stats.qmc.Sobol(dimension, seed=0).random_base2(LOG2_SOBOL_NODES)
+    nodes = scipy.stats.norm.ppf(uniform)
+    nodes -= nodes.mean(axis=0)
+    chol = np.linalg.cholesky(nodes.T @ nodes / len(nodes))
+    return np.linalg.solve(chol, nodes.T).T, np.full(len(nodes), 1.0 / len(nodes))

@@ -1,0 +1,158 @@
+"""Bayesian Gaussian mixtures by variational message passing (Bishop 2006, section 10.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import (
+    Dirichlet,
+    DirichletNormalWishart,
+    Factor,
+    NormalWishart,
+)
+from streaming_gp.mixture.points import as_points
+from streaming_gp.validation import as_matrix
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """K Gaussians in D dimensions with unknown weights, means and precisions.
+
+    Given q, the optimal responsibilities are closed form; with them the model is conjugate. Its
+    rule is therefore ``FixedPointUpdate``: one undamped step is one round of variational message
+    passing. A client a data point, or one pass, make the online methods of PVI 2018, table 1.
+
+    :param num_components: K.
+    :param num_dimensions: D.
+    :param concentration: of the Dirichlet prior, for each weight; 1/K if None.
+    :param strength: β of the prior: how many data points its means are worth.
+    :param mean: m of the prior [D]; zero if None.
+    :param dof: ν of the prior, above D − 1; D if None.
+    :param covariance: [D, D]; ``W⁻¹ = ν covariance``; the identity if None.
+    :param centres: [K, D] where the components start, to break their symmetry; drawn from
+        ``N(mean, covariance)`` if None.
+    """
+
+    num_components: int
+    num_dimensions: int
+    concentration: float | None = None
+    strength: float = 1.0
+    mean: Any = None
+    dof: float | None = None
+    covariance: Any = None
+    centres: Any = None
+
+    def __post_init__(self) -> None:
+        if self.num_components < 1 or self.num_dimensions < 1:
+            raise InvalidDataError(
+                "num_components and num_dimensions must be positive, got "
+                f"{self.num_components} and {self.num_dimensions}"
+            )
+        if not self.prior().is_proper:
+            raise InvalidDataError(
+                "the prior is no distribution: concentration and strength must be positive, dof "
+                f"above {self.num_dimensions - 1}, and covariance positive definite"
+            )
+
+    # ---- what the loop asks of a model ----
+
+    def prior(self) -> DirichletNormalWishart:
+        """A Dirichlet times K equal normal-Wisharts."""
+        K, D = self.num_components, self.num_dimensions
+        alpha = 1.0 / K if self.concentration is None else self.concentration
+        dof = float(D) if self.dof is None else self.dof
+        scale_inverse = dof * self._prior_covariance()
+        components = NormalWishart.from_standard(
+            np.tile(self._prior_mean(), (K, 1)),
+            np.full(K, float(self.strength)),
+            np.full(K, dof),
+            np.tile(scale_inverse, (K, 1, 1)),
+        )
+        return DirichletNormalWishart.of(Dirichlet(np.full(K, alpha)), components).as_arrays()
+
+    def initial(self, seed: int) -> DirichletNormalWishart:
+        """The prior with its means moved apart."""
+        prior = self.prior()
+        parts = prior.components
+        start = NormalWishart.from_standard(
+            self._starts(seed), parts.strength, parts.dof, np.asarray(parts.scale_inverse)
+        )
+        even = Dirichlet(np.ones(self.num_components))
+        return DirichletNormalWishart.of(even, start).as_arrays()
+
+    def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """X without columns, and Y [N, D].
+
+        :raises InvalidDataError: if there are inputs, or Y is not what the model can take.
+        """
+        return as_points(X, Y, self.num_dimensions)
+
+    def expected_log_likelihood(
+        self, q: DirichletNormalWishart, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> tf.Tensor:
+        """``Σ_n log Σ_k exp E_q[log π_k N(y_n; μ_k, Λ_k⁻¹)]``: with the best responsibilities."""
+        return tf.reduce_sum(tf.reduce_logsumexp(self.log_joint(q, Y), axis=1))
+
+    def natural_gradient(
+        self, q: DirichletNormalWishart, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> Factor:
+        """Expected statistics ``Σ_n r_nk (1, 1, y_n, 1, y_n y_nᵀ)``: the gradient by the mean
+        parameters, in which the expectation above is a log-sum of exponentials of linear functions.
+        """
+        r = tf.nn.softmax(self.log_joint(q, Y), axis=1)
+        counts = tf.reduce_sum(r, axis=0)
+        sums = tf.matmul(r, Y, transpose_a=True)
+        squares = tf.einsum("nk,nd,ne->kde", r, Y, Y)
+        return Factor(DirichletNormalWishart, (counts, counts, sums, counts, squares))
+
+    # ---- what it says ----
+
+    def log_joint(self, q: DirichletNormalWishart, Y: Any) -> tf.Tensor:
+        """``E_q[log π_k + log N(y_n; μ_k, Λ_k⁻¹)]``: [N, K]."""
+        parts = q.components
+        constant = self.num_dimensions * LOG_TWO_PI
+        log_normal = parts.expected_log_determinant() - parts.expected_squared_distance(Y)
+        return q.weights.mean_parameters()[0] + 0.5 * (log_normal - constant)
+
+    def responsibilities(self, q: DirichletNormalWishart, Y: Any) -> np.ndarray:
+        """Of component k for each row of Y [N, D]: [N, K], rows sum to one."""
+        Y = as_matrix("Y", Y, self.num_dimensions)
+        return np.asarray(tf.nn.softmax(self.log_joint(q, Y), axis=1))
+
+    def predict_log_density(self, q: DirichletNormalWishart, Y: Any) -> np.ndarray:
+        """``log E_q[p(y)]`` for each row of Y [N, D]: a mixture of Student's t (Bishop 2006,
+        eq. 10.81): [N].
+        """
+        Y = as_matrix("Y", Y, self.num_dimensions)
+        parts = q.components
+        dof = parts.dof + 1.0 - self.num_dimensions
+        share = parts.strength / (1.0 + parts.strength) * dof
+        chol = tf.linalg.cholesky(parts.scale_inverse / share[:, None, None])
+        student = tfp.distributions.MultivariateStudentTLinearOperator(
+            dof, parts.mean, tf.linalg.LinearOperatorLowerTriangular(chol)
+        )
+        log_density = student.log_prob(Y[:, None, :])
+        return np.asarray(tf.reduce_logsumexp(np.log(q.weights.mean) + log_density, axis=1))
+
+    def _prior_mean(self) -> np.ndarray:
+        zero = np.zeros(self.num_dimensions)
+        return zero if self.mean is None else np.asarray(self.mean, np.float64)
+
+    def _prior_covariance(self) -> np.ndarray:
+        identity = np.eye(self.num_dimensions)
+        return identity if self.covariance is None else np.asarray(self.covariance, np.float64)
+
+    def _starts(self, seed: int) -> np.ndarray:
+        if self.centres is not None:
+            return as_matrix("centres", self.centres, self.num_dimensions)
+        rng = np.random.default_rng(seed)
+        size = self.num_components
+        return rng.multivariate_normal(self._prior_mean(), self._prior_covariance(), size)

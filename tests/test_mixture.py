@@ -1,0 +1,345 @@
+"""Mixtures at their exact limits, and beside scikit-learn."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+from sklearn.mixture import BayesianGaussianMixture
+
+from streaming_gp import expfam, losses, mixture, pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import DirichletNormalWishart, Normal
+from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
+
+FIXED_POINT = 1e-6
+GRID = np.linspace(-20.0, 20.0, 40_001)
+LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+
+
+def parted(Y, number):
+    return [(None, part) for part in np.array_split(Y, number)]
+
+
+def fitted(model, shards, update, schedule, rounds):
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, update))
+    history = pvi.fit(server, schedule, rounds)
+    assert not history[-1].failed
+    assert not history[-1].refused
+    return server
+
+
+def assert_same(a, b, tolerance):
+    for x, y in zip(a.natural, b.natural, strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+# ---- clutter ----
+
+
+def one_dimensional(center=2.0, clutter=2.0, share=0.5, number=40, seed=0):
+    """The thesis's problem: signal and clutter about zero, with their variances."""
+    rng = np.random.default_rng(seed)
+    likelihood = mixture.Clutter([[1.0]], share, clutter_covariance=[[clutter]])
+    spoiled = rng.uniform(size=(number, 1)) < share
+    signal = center + rng.standard_normal((number, 1))
+    noise = np.sqrt(clutter) * rng.standard_normal((number, 1))
+    return mixture.ClutterModel(likelihood, 10.0), np.where(spoiled, noise, signal)
+
+
+def by_hand(theta, Y, share, clutter):
+    signal = (1.0 - share) * scipy.stats.norm(theta, 1.0).pdf(Y)
+    return np.log(signal + share * scipy.stats.norm(0.0, np.sqrt(clutter)).pdf(Y))
+
+
+def test_expectations_are_integrals():
+    model, Y = one_dimensional()
+    q = Normal.from_mean_covariance(np.array([1.3]), np.array([[0.4]]))
+    weight = scipy.stats.norm(1.3, np.sqrt(0.4)).pdf(GRID)
+    values = by_hand(GRID[:, None], Y.T, 0.5, 2.0).sum(axis=1)
+    expected = scipy.integrate.simpson(weight * values, x=GRID)
+    found = model.expected_log_likelihood(q, np.empty((len(Y), 0)), Y, None)
+    np.testing.assert_allclose(found, expected, rtol=THROUGH_CHOLESKY)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_without_clutter_it_is_conjugate(rng, dimension, family):
+    Y = rng.standard_normal((12, dimension)) + 1.0
+    model = mixture.ClutterModel(mixture.Clutter(0.5 * np.eye(dimension)), 10.0, family)
+    found = fitted(model, parted(Y, 3), LBFGS, pvi.Sequential(), 3).posterior
+    precision = 0.1 + len(Y) / 0.5
+    np.testing.assert_allclose(found.mean, Y.sum(axis=0) / 0.5 / precision, rtol=FIXED_POINT)
+    np.testing.assert_allclose(found.variance, 1.0 / precision, rtol=FIXED_POINT)
+
+
+def test_variational_inference_does_not_depend_on_the_number_of_clients():
+    model, Y = one_dimensional()
+    optimum = fitted(model, parted(Y, 1), LBFGS, pvi.Sequential(), 1).posterior
+    for number, schedule, rounds in (
+        (5, pvi.Sequential(), 12),
+        (40, pvi.Sequential(), 8),
+        (5, pvi.Synchronous(damping=0.5), 20),
+    ):
+        found = fitted(model, parted(Y, number), LBFGS, schedule, rounds).posterior
+        assert_same(found, optimum, 1e-5)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_tilted_integrals_are_integrals(rng, family):
+    covariance = np.array([[1.0, 0.3], [0.3, 0.8]])
+    model = mixture.ClutterModel(
+        mixture.Clutter(covariance, 0.3, [1.0, -1.0], 2.0 * covariance), 10.0, family
+    )
+    scale = np.linalg.cholesky(np.array([[0.5, 0.1], [0.1, 0.3]]))
+    cavity = family.from_mean_scale(np.array([0.2, -0.1]), scale)
+    y = rng.standard_normal(2)
+    nodes, weights = model._nodes, model._weights
+    theta = cavity.mean + nodes @ np.transpose(cavity.scale)
+    many = np.tile(y, (len(theta), 1))
+    log_p = model.likelihood.log_prob(np.empty((len(theta), 0)), theta, many)
+    expected = np.log(np.sum(weights * np.exp(log_p)))
+    np.testing.assert_allclose(
+        model.log_tilted(cavity, None, tf.constant(y), 1.0), expected, rtol=1e-9
+    )
+    with pytest.raises(InvalidDataError, match=r"alpha 1 only, got 0\.5"):
+        model.log_tilted(cavity, None, tf.constant(y), 0.5)
+
+
+@pytest.mark.parametrize(("center", "clutter"), [(2.0, 2.0), (4.0, 0.75)])
+def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clutter):
+    """The thesis's unimodal and bimodal problems, against the posterior on a grid."""
+    model, Y = one_dimensional(center, clutter)
+    found = fitted(model, parted(Y, len(Y)), pvi.PowerEPUpdate(), pvi.Sequential(), 10).posterior
+    log_p = by_hand(GRID[:, None], Y.T, 0.5, clutter).sum(axis=1)
+    log_p += scipy.stats.norm(0.0, np.sqrt(10.0)).logpdf(GRID)
+    density = np.exp(log_p - log_p.max())
+    density /= scipy.integrate.simpson(density, x=GRID)
+    mean = scipy.integrate.simpson(GRID * density, x=GRID)
+    sd = np.sqrt(scipy.integrate.simpson((GRID - mean) ** 2 * density, x=GRID))
+    np.testing.assert_allclose(found.mean[0], mean, atol=0.05)
+    np.testing.assert_allclose(np.sqrt(found.variance[0]), sd, rtol=0.1)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_expectation_propagation_ends_where_no_tilted_moment_moves(family):
+    """In two dimensions, whatever the number of clients: every tilted distribution has q's own
+    moments, as its family keeps them.
+    """
+    rng = np.random.default_rng(3)
+    likelihood = mixture.Clutter(0.8 * np.eye(2), 0.4, None, 3.0 * np.eye(2))
+    model = mixture.ClutterModel(likelihood, 10.0, family)
+    Y = rng.standard_normal((12, 2)) + np.array([1.5, 2.5])
+    whole = fitted(model, parted(Y, 12), pvi.PowerEPUpdate(), pvi.Sequential(), 12)
+    fewer = fitted(model, parted(Y, 3), pvi.PowerEPUpdate(sweeps=60), pvi.Sequential(), 12)
+    assert_same(whole.posterior, fewer.posterior, 1e-6)
+    q = whole.posterior
+    for name, client in whole.clients.items():
+        cavity, y = whole.cavity(name), client.data[1][0]
+        theta = np.asarray(cavity.mean + model._nodes @ np.transpose(cavity.scale))
+        many = np.tile(y, (len(theta), 1))
+        weight = model._weights * np.exp(likelihood.log_prob(many[:, :0], theta, many))
+        weight /= weight.sum()
+        np.testing.assert_allclose(weight @ theta, q.mean, atol=1e-6)
+        spread = weight @ (theta - q.mean) ** 2
+        np.testing.assert_allclose(spread.mean(), np.mean(q.variance), rtol=1e-5)
+
+
+def test_a_robust_loss_of_a_gaussian_has_its_closed_integral():
+    likelihood = mixture.Clutter([[0.7]])
+    density = scipy.stats.norm(0.0, np.sqrt(0.7)).pdf(GRID)
+    expected = np.log(scipy.integrate.simpson(density**1.5, x=GRID))
+    found = losses.log_power_integral(likelihood, tf.zeros([3, 1], tf.float64), 1.5)
+    np.testing.assert_allclose(found, np.full(3, expected), rtol=1e-9)
+    cluttered = mixture.Clutter([[0.7]], 0.5)
+    with pytest.raises(InvalidDataError, match="no closed integral"):
+        losses.log_power_integral(cluttered, tf.zeros([3, 1], tf.float64), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[1.0]], 1.0), "share of clutter"),
+        (([[-1.0]],), "covariance must be symmetric and positive definite"),
+        ((np.eye(2), 0.5, [0.0]), "clutter_mean"),
+        ((np.eye(2), 0.5, None, [[1.0]]), "clutter_covariance"),
+    ],
+)
+def test_a_likelihood_that_makes_no_sense_is_refused(arguments, message):
+    with pytest.raises(InvalidDataError, match=message):
+        mixture.Clutter(*arguments)
+
+
+# ---- Gaussian mixtures ----
+
+
+def clusters(seed=0):
+    rng = np.random.default_rng(seed)
+    parts = [
+        rng.multivariate_normal([0.0, 0.0], [[0.3, 0.1], [0.1, 0.2]], 60),
+        rng.multivariate_normal([4.0, 1.0], [[0.5, -0.2], [-0.2, 0.6]], 80),
+        rng.multivariate_normal([-2.0, 5.0], [[0.2, 0.0], [0.0, 0.3]], 60),
+    ]
+    Y = np.concatenate(parts)
+    return Y[rng.permutation(len(Y))]
+
+
+PRIOR_MEAN, PRIOR_COVARIANCE = np.array([1.0, 1.5]), np.array([[6.0, 0.5], [0.5, 4.0]])
+
+
+def gaussian_mixture(centres=None):
+    return mixture.GaussianMixture(
+        3, 2, concentration=0.7, strength=0.5, mean=PRIOR_MEAN, dof=4.0,
+        covariance=PRIOR_COVARIANCE / 4.0, centres=centres,
+    )  # fmt: skip
+
+
+VMP = pvi.FixedPointUpdate()
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_the_optimum_is_scikit_learns(number):
+    Y = clusters()
+    model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
+    q = fitted(model, parted(Y, number), VMP, pvi.Sequential(), 60).posterior
+    other = BayesianGaussianMixture(
+        n_components=3, weight_concentration_prior_type="dirichlet_distribution",
+        weight_concentration_prior=0.7, mean_precision_prior=0.5, mean_prior=PRIOR_MEAN,
+        degrees_of_freedom_prior=4.0, covariance_prior=PRIOR_COVARIANCE, reg_covar=0.0, tol=1e-12,
+        max_iter=5000, random_state=0,
+    ).fit(Y)  # fmt: skip
+    mine, theirs = np.argsort(q.components.mean[:, 0]), np.argsort(other.means_[:, 0])
+    np.testing.assert_allclose(q.components.mean[mine], other.means_[theirs], rtol=FIXED_POINT)
+    weights = np.asarray(q.weights.mean)[mine]
+    np.testing.assert_allclose(weights, other.weights_[theirs], rtol=FIXED_POINT)
+    covariances = np.asarray(q.components.scale_inverse / q.components.dof[:, None, None])[mine]
+    np.testing.assert_allclose(covariances, other.covariances_[theirs], rtol=FIXED_POINT)
+    bound = model.expected_log_likelihood(q, None, Y, None) - q.kl_divergence(model.prior())
+    np.testing.assert_allclose(bound, other.lower_bound_ - constants(model, Y), rtol=FIXED_POINT)
+
+
+def constants(model, Y):
+    """What scikit-learn leaves out of its bound."""
+    number, dimension = Y.shape
+    multigamma = 3 * dimension * (dimension - 1) / 4.0 * np.log(np.pi)
+    data = 0.5 * number * dimension * np.log(2.0 * np.pi)
+    return float(model.prior().log_partition()) + data - multigamma
+
+
+def test_clients_and_schedules_agree():
+    Y = clusters()
+    model = gaussian_mixture(centres=Y[:3])
+    optimum = fitted(model, parted(Y, 1), VMP, pvi.Sequential(), 80).posterior
+    slow = {"c0": 3.0, "c1": 1.0, "c2": 1.0, "c3": 1.0}
+    for number, schedule, rounds in (
+        (4, pvi.Synchronous(damping=0.6), 50),
+        (4, pvi.Asynchronous(damping=0.6, durations=slow), 100),
+    ):
+        found = fitted(model, parted(Y, number), VMP, schedule, rounds).posterior
+        assert_same(found, optimum, FIXED_POINT)
+
+
+def test_one_step_is_a_step_of_variational_message_passing():
+    """Property 5 for mixtures: responsibilities at q, then conjugate counts (Bishop 2006)."""
+    Y = clusters()
+    model = gaussian_mixture(centres=Y[:3])
+    r = model.responsibilities(model.initial(0), Y)
+    q = fitted(model, parted(Y, 5), VMP, pvi.Synchronous(damping=1.0), 1).posterior
+    counts = r.sum(axis=0)
+    np.testing.assert_allclose(q.concentration, 0.7 + counts, rtol=ALGEBRA)
+    np.testing.assert_allclose(q.components.strength, 0.5 + counts, rtol=ALGEBRA)
+    np.testing.assert_allclose(q.components.dof, 4.0 + counts, rtol=ALGEBRA)
+    mean = (0.5 * PRIOR_MEAN + r.T @ Y) / (0.5 + counts)[:, None]
+    np.testing.assert_allclose(q.components.mean, mean, rtol=THROUGH_CHOLESKY)
+
+
+def test_the_closed_natural_gradient_is_that_of_the_expectation():
+    Y = clusters()[:20]
+    model = gaussian_mixture(centres=Y[:3])
+    q = fitted(model, parted(Y, 1), VMP, pvi.Sequential(), 2).posterior
+    closed = model.natural_gradient(q, None, Y, None)
+    generic = q.natural_gradient(lambda q: model.expected_log_likelihood(q, None, Y, None))
+    for a, b in zip(closed.natural, generic.natural, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "divergence", [expfam.KL(), expfam.Renyi(1.0 - 1e-8), expfam.Renyi(1.0 + 1e-8)]
+)
+def test_an_optimiser_ends_where_message_passing_does(divergence):
+    Y = clusters()[:40]
+    model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
+    optimum = fitted(model, parted(Y, 1), VMP, pvi.Sequential(), 100).posterior
+    rule = pvi.VariationalUpdate(
+        batch_size=None, optimiser=pvi.LBFGS(max_iterations=2000), divergence=divergence
+    )
+    found = fitted(model, parted(Y, 1), rule, pvi.Sequential(), 1).posterior
+    bounds = [
+        model.expected_log_likelihood(q, None, Y, None) - q.kl_divergence(model.prior())
+        for q in (found, optimum)
+    ]
+    np.testing.assert_allclose(*bounds, rtol=FIXED_POINT)
+
+
+def test_responsibilities_and_predictive_density():
+    Y = clusters()
+    model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
+    q = fitted(model, parted(Y, 2), VMP, pvi.Sequential(), 30).posterior
+    r = model.responsibilities(q, Y)
+    np.testing.assert_allclose(r.sum(axis=1), 1.0, rtol=ALGEBRA)
+    nearest = np.argmin(np.linalg.norm(Y[:, None] - q.components.mean, axis=2), axis=1)
+    assert (np.argmax(r, axis=1) == nearest).mean() > 0.98
+    draws = np.asarray(q.sample(20_000, seed=0))
+    point = Y[:1]
+    total = np.zeros(len(draws))
+    for k in range(3):
+        weight, mu, precision = draws[:, k, 0], draws[:, k, 1:3], draws[:, k, 3:].reshape(-1, 2, 2)
+        away = point - mu
+        square = np.einsum("nd,nde,ne->n", away, precision, away)
+        total += weight * np.sqrt(np.linalg.det(precision)) / (2 * np.pi) * np.exp(-square / 2)
+    error = 4.0 * total.std() / np.sqrt(len(draws))
+    assert abs(np.exp(model.predict_log_density(q, point)[0]) - total.mean()) < error
+
+
+def test_a_mixture_s_server_is_saved_and_goes_on(tmp_path):
+    Y = clusters()
+    model = gaussian_mixture(centres=Y[:3])
+    whole = fitted(model, parted(Y, 3), VMP, pvi.Sequential(), 6)
+    half = fitted(model, parted(Y, 3), VMP, pvi.Sequential(), 3)
+    half.save(tmp_path / "server")
+    again = pvi.Server.load(tmp_path / "server", model.prior(), half.clients)
+    assert isinstance(again.posterior, DirichletNormalWishart)
+    pvi.fit(again, pvi.Sequential(), 3)
+    for a, b in zip(again.posterior.natural, whole.posterior.natural, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_data_that_a_mixture_cannot_take_are_refused(rng):
+    model = gaussian_mixture()
+    with pytest.raises(InvalidDataError, match="a mixture has no inputs"):
+        pvi.make_clients(model, [(np.zeros((3, 1)), np.zeros((3, 2)))], VMP)
+    with pytest.raises(InvalidDataError, match=r"Y must have shape \[N, 2\]"):
+        pvi.make_clients(model, [(None, np.zeros((3, 1)))], VMP)
+    with pytest.raises(InvalidDataError, match="the prior is no distribution"):
+        mixture.GaussianMixture(2, 3, dof=1.5)
+
+
+def test_a_spoiled_answer_of_a_mixture_is_refused():
+    Y = clusters()
+    model = gaussian_mixture(centres=Y[:3])
+    server = fitted(model, parted(Y, 3), VMP, pvi.Sequential(), 2)
+    before = server.posterior.natural
+
+    def spoiled(value):
+        ask, _ = server.ask("c0")
+        answer = server.clients["c0"].answer(ask)
+        natural = (np.full(3, value), *answer.factor.natural[1:])
+        factor = expfam.Factor(DirichletNormalWishart, natural)
+        answer = pvi.Answer(answer.client_id, answer.sequence, answer.version, factor, 67)
+        return server.accept([answer], pvi.Damping(1.0, 3)).refused["c0"]
+
+    assert "not finite" in spoiled(np.nan)
+    assert "improper" in spoiled(-1e3)
+    for a, b in zip(before, server.posterior.natural, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,270 @@
+"""Federated averaging, its optimisers and masks: against their published formulas."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from streaming_gp import datasets, linear, pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import KL, MeanFieldNormal
+from tests.conftest import ALGEBRA
+
+WIDTH = 1e-2
+SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+PRIOR = MeanFieldNormal.from_mean_variance(np.array([0.7, -0.2, 0.0]), np.array([2.0, 1.0, 0.5]))
+START = np.array([0.1, 0.3, -0.4])
+TARGETS = np.array([[1.0, 2.0, -1.0], [-1.0, 2.5, 0.5], [0.2, 1.5, 0.3]])
+SHARES = np.array([0.5, 0.2, 0.3])
+
+
+@dataclass(frozen=True)
+class Towards:
+    """Goes three tenths of the way from the server's weights to its own target, and answers as
+    ``AveragingUpdate`` does.
+    """
+
+    target: np.ndarray
+    share: float
+
+    def __call__(self, task):
+        mean = np.asarray(task.posterior.mean)
+        weights = mean + 0.3 * (self.target - mean)
+        q = MeanFieldNormal.from_mean_variance(weights, np.full(3, WIDTH**2))
+        return pvi.LocalResult((q / PRIOR) ** self.share)
+
+
+def averaging_server():
+    model = linear.logistic_regression(3, family=MeanFieldNormal)
+    clients = {
+        f"c{k}": pvi.Client(f"c{k}", model, (np.zeros((1, 3)), np.zeros((1, 1))), rule)
+        for k, rule in enumerate(map(Towards, TARGETS, SHARES))
+    }
+    server = pvi.Server(PRIOR, clients, checks=SURE)
+    server.warm_start(MeanFieldNormal.from_mean_variance(START, np.full(3, WIDTH**2)))
+    return server
+
+
+def fitted(rule, rounds=3):
+    server = averaging_server()
+    means = []
+    for _ in range(rounds):
+        pvi.fit(server, pvi.Synchronous(damping=rule))
+        means.append(np.asarray(server.posterior.mean))
+        np.testing.assert_allclose(server.posterior.variance, WIDTH**2, rtol=ALGEBRA)
+    return np.array(means)
+
+
+def published(step, rounds=3):
+    """Weights after each round; ``step`` maps all clients' ``θ_k − θ`` to the server's step."""
+    weights, found = START, []
+    for _ in range(rounds):
+        weights = weights + step(0.3 * (TARGETS - weights))
+        found.append(weights)
+    return np.array(found)
+
+
+def averaged(changes):
+    return SHARES @ changes
+
+
+def momentum(rate, beta):
+    velocity = np.zeros(3)
+
+    def step(changes):
+        nonlocal velocity
+        velocity = beta * velocity + averaged(changes)
+        return rate * velocity
+
+    return step
+
+
+def adaptive(rate, beta, tau, second_moment):
+    first, second = None, np.full(3, tau**2)
+
+    def step(changes):
+        nonlocal first, second
+        delta = averaged(changes)
+        first = delta if first is None else beta * first + (1 - beta) * delta
+        second = second_moment(second, delta**2)
+        return rate * first / (np.sqrt(second) + tau)
+
+    return step
+
+
+PUBLISHED = {
+    "FedAvg": (pvi.FedAvg(), averaged),
+    "FedAvgM": (pvi.FedAvg(0.5, 0.8), momentum(0.5, 0.8)),
+    "FedAdagrad": (
+        pvi.FedAdagrad(0.2, 0.6, 0.05),
+        adaptive(0.2, 0.6, 0.05, lambda v, square: v + square),
+    ),
+    "FedAdam": (
+        pvi.FedAdam(0.2, 0.6, 0.05, 0.7),
+        adaptive(0.2, 0.6, 0.05, lambda v, square: 0.7 * v + 0.3 * square),
+    ),
+    "FedYogi": (
+        pvi.FedYogi(0.2, 0.6, 0.05, 0.7),
+        adaptive(0.2, 0.6, 0.05, lambda v, square: v - 0.3 * square * np.sign(v - square)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_first_steps_are_those_of_the_published_formulas(name):
+    rule, step = PUBLISHED[name]
+    np.testing.assert_allclose(fitted(rule), published(step), rtol=ALGEBRA)
+
+
+def clients_of(rng, rule, number=3):
+    X = rng.standard_normal((60, 3))
+    noise = rng.uniform(size=(60, 1))
+    Y = (noise < 1.0 / (1.0 + np.exp(-X @ np.array([[1.0], [-2.0], [0.5]])))).astype(float)
+    model = linear.logistic_regression(3, family=MeanFieldNormal)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, number), rule)
+    share = {name: client.num_data / len(X) for name, client in clients.items()}
+    return model, {
+        name: replace(client, update=pvi.AveragingUpdate(share[name], rule))
+        for name, client in clients.items()
+    }
+
+
+def test_with_learning_rate_one_it_is_federated_averaging_factor_by_factor(rng):
+    rule = pvi.VariationalUpdate(epochs=3, batch_size=7, learning_rate=0.05)
+    model, clients = clients_of(rng, rule, number=4)
+    servers = []
+    for damping in (1.0, pvi.FedAvg(), pvi.MaskedAveraging(threshold=0.0)):
+        server = pvi.Server(model.prior(), clients, checks=SURE)
+        pvi.fit(server, pvi.Synchronous(damping=damping), 3)
+        servers.append(server)
+    plain = servers[0]
+    for server in servers[1:]:
+        for name, factor in plain.factors.items():
+            for a, b in zip(factor.natural, server.factors[name].natural, strict=True):
+                np.testing.assert_allclose(a, b, rtol=ALGEBRA)
+
+
+def test_those_who_answer_are_averaged_among_themselves():
+    server = averaging_server()
+    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
+    before = np.asarray(server.posterior.mean)
+    absent = server.factors["c1"]
+    asks = [server.ask(name)[0] for name in ("c0", "c2")]
+    answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
+    assert not server.accept(answers, pvi.FedAvg()).refused
+    change = 0.3 * (np.array([0.5, 0.3]) @ (TARGETS[[0, 2]] - before)) / 0.8
+    np.testing.assert_allclose(server.posterior.mean, before + change, rtol=ALGEBRA)
+    assert server.factors["c1"] is absent
+
+
+# ---- masks ----
+
+
+def agreement(changes):
+    return np.abs(np.sign(changes).sum(axis=0)) / len(changes)
+
+
+def masked(step, threshold, soft=False):
+    def masked_step(changes):
+        agreed = agreement(changes)
+        return np.where(agreed >= threshold, 1.0, agreed * soft) * step(changes)
+
+    return masked_step
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("soft", [False, True])
+def test_masks_are_those_of_the_published_formula(threshold, soft):
+    found = fitted(pvi.MaskedAveraging(threshold, soft=soft))
+    np.testing.assert_allclose(found, published(masked(averaged, threshold, soft)), rtol=ALGEBRA)
+
+
+def test_weights_that_clients_disagree_on_stay_where_they_are():
+    found = fitted(pvi.MaskedAveraging(threshold=1.0), rounds=1)[0]
+    plain = fitted(pvi.FedAvg(), rounds=1)[0]
+    agreed = agreement(TARGETS - START) == 1.0
+    assert agreed.tolist() == [False, True, False]
+    np.testing.assert_allclose(found, np.where(agreed, plain, START), rtol=ALGEBRA)
+
+
+def test_masks_lie_over_the_steps_of_an_optimiser():
+    rule = pvi.MaskedAveraging(0.5, pvi.FedAdam(0.2, 0.6, 0.05, 0.7))
+    adam = adaptive(0.2, 0.6, 0.05, lambda v, square: 0.7 * v + 0.3 * square)
+    np.testing.assert_allclose(fitted(rule), published(masked(adam, 0.5)), rtol=ALGEBRA)
+
+
+# ---- files, and what users may get wrong ----
+
+
+@pytest.mark.parametrize("rule", [pvi.FedAvg(0.5, 0.8), pvi.MaskedAveraging(0.5, pvi.FedYogi())])
+def test_a_resumed_run_remembers_what_its_optimiser_knew(tmp_path, rule):
+    whole, part = averaging_server(), averaging_server()
+    schedule = pvi.Synchronous(damping=rule)
+    pvi.fit(whole, schedule, 5)
+    pvi.fit(part, schedule, 2, checkpoint=tmp_path / "run.npz")
+    resumed = pvi.Server.load(tmp_path / "run.npz", PRIOR, part.clients, checks=SURE)
+    pvi.fit(resumed, schedule, 3)
+    for a, b in zip(whole.posterior.natural, resumed.posterior.natural, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pvi.FedAvg(0.0), "learning_rate must be positive"),
+        (lambda: pvi.FedAvg(momentum=1.0), r"momentum must lie in \[0, 1\)"),
+        (lambda: pvi.FedAdagrad(adaptivity=0.0), "adaptivity must be positive"),
+        (lambda: pvi.FedAdam(decay=1.0), "decay must lie"),
+        (lambda: pvi.FedYogi(decay=-0.1), "decay must lie"),
+        (lambda: pvi.MaskedAveraging(1.1), "threshold must lie"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(InvalidDataError, match=message):
+        make()
+
+
+def test_server_optimisers_are_for_mean_field_gaussians(rng):
+    X, Y = rng.standard_normal((5, 2)), np.zeros((5, 1))
+    model = linear.BayesianLinearRegression(2)
+    clients = pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate())
+    server = pvi.Server(model.prior(), clients)
+    with pytest.raises(InvalidDataError, match="FedAdam is for mean-field Gaussians, not for Norm"):
+        pvi.fit(server, pvi.Synchronous(damping=pvi.FedAdam()))
+
+
+# ---- federated averaging as a limit of generalised PVI ----
+
+
+def test_generalised_pvi_tends_to_federated_averaging_as_the_divergence_fades(rng):
+    """``E_q[−log p] + w KL``: as w → 0 its optimum narrows about the maximum of likelihood, which
+    is the answer of a member of federated averaging.
+    """
+    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    model, clients = clients_of(rng, rule, number=1)
+    X, Y = clients["c0"].data
+    signs = 2.0 * Y[:, 0] - 1.0
+    best = scipy.optimize.minimize(
+        lambda theta: np.logaddexp(0.0, -signs * (X @ theta)).sum(), np.zeros(3), tol=1e-12
+    ).x
+    averaging = pvi.Server(model.prior(), clients, checks=SURE)
+    pvi.fit(averaging)
+    np.testing.assert_allclose(averaging.posterior.mean, best, atol=1e-4)
+
+    def weakly(weight):
+        update = replace(rule, divergence=KL(weight))
+        alone = {"c0": replace(clients["c0"], update=update)}
+        server = pvi.Server(model.prior(), alone, checks=SURE)
+        pvi.fit(server)
+        return server.posterior
+
+    weights = [1e-1, 1e-2, 1e-3, 1e-5]
+    found = [weakly(weight) for weight in weights]
+    errors = [np.abs(np.asarray(q.mean) - averaging.posterior.mean).max() for q in found]
+    widths = [np.max(q.variance) for q in found]
+    for values in (errors, widths):
+        ratios = np.divide(values[:2], values[1:3])
+        assert ((ratios > 5.0) & (ratios < 15.0)).all(), values  # in proportion to the weight
+    assert errors[-1] < 2e-4
+    assert widths[-1] < 1e-4
