@@ -262,6 +262,26 @@ def test_stochastic_ep_comes_close_to_ep(rng):
     np.testing.assert_allclose(np.sqrt(found.variance), sd, rtol=0.15)
 
 
+@pytest.mark.parametrize("update", [one_sweep(), pvi.StochasticEPUpdate()])
+def test_data_of_other_sizes_are_not_compiled_again(rng, update):
+    X, Y = labelled_data(rng)
+    model = Counting(3, linear.probit_regression(3).likelihood)
+    fitted(model, [(X[:size], Y[:size]) for size in (2, 3)], update)
+    before = model.calls
+    fitted(model, [(X[:size], Y[:size]) for size in range(4, 12)], update)
+    assert model.calls == before > 0
+
+
+class Counting(linear.GeneralisedLinearModel):
+    """Counts how often Python asks for a tilted distribution: once or so in each compilation."""
+
+    calls = 0
+
+    def log_tilted(self, cavity, x, y, alpha):
+        self.calls += 1
+        return super().log_tilted(cavity, x, y, alpha)
+
+
 # ---- what may go wrong ----
 
 

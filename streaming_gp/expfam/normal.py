@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -218,6 +218,7 @@ class Normal(Gaussian):
 
     precision_mean: Any
     precision: Any
+    _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # known to a member made of them
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> Normal:
@@ -234,12 +235,11 @@ class Normal(Gaussian):
     def from_moments(cls, mean: Any, covariance: Any) -> Normal:
         """It keeps the moments: a function of them alone is differentiated without a Cholesky."""
         q = cls.from_mean_covariance(mean, covariance)
-        object.__setattr__(q, "_given", (mean, covariance))
+        object.__setattr__(q, "_moments", (mean, covariance))
         return q
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
-        given: tuple[tf.Tensor, tf.Tensor] | None = getattr(self, "_given", None)
-        return given or (self.mean, self.covariance)
+        return self.mean, self.covariance
 
     def variance_along(self, directions: Any) -> tf.Tensor:
         return tf.reduce_sum(tf.matmul(directions, self.covariance) * directions, axis=1)
@@ -282,11 +282,15 @@ class Normal(Gaussian):
 
     @property
     def mean(self) -> tf.Tensor:
+        if self._moments is not None:
+            return self._moments[0]
         return tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0]
 
     @property
     def covariance(self) -> tf.Tensor:
         """[D, D]."""
+        if self._moments is not None:
+            return self._moments[1]
         identity = tf.eye(tf.shape(self.precision)[0], dtype=self.precision.dtype)
         return tf.linalg.cholesky_solve(self._chol(), identity)
 
