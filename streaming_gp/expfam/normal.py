@@ -112,7 +112,9 @@ class Gaussian(ExponentialFamily):
         with tf.GradientTape() as tape:
             tape.watch((mean, covariance))
             value = function(type(self).from_moments(mean, covariance))
-        by_mean, by_covariance = tape.gradient(value, (mean, covariance))
+        by_mean, by_covariance = tape.gradient(
+            value, (mean, covariance), unconnected_gradients="zero"
+        )
         return value, by_mean, self._symmetric(by_covariance)
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
