@@ -3,7 +3,7 @@
 Four unit Gaussians at (±3, ±3) are labelled by the sign of the product of their coordinates; every
 training point is the centre of a feature exp(−|x − x'|²/2) whose weight has the prior N(0, 1).
 Prints and records test error, mean test log likelihood and the bytes that a method has to keep, for
-10, 20 and 50 training points a Gaussian and 50 test points, as mean ± standard error over ten sets.
+10, 20 and 50 training points a Gaussian and 50 test points, as mean ± standard error over sets.
 
 - EP keeps a site for each datum; assumed density filtering (ADF) is its first pass, which needs
   none of them again;
@@ -33,6 +33,7 @@ from common import Results, parser, run, save_figure, write_json, write_results
 
 from streaming_gp import linear, pvi
 from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.metrics import error_rate
 
 CENTRES = np.array([[3.0, 3.0], [-3.0, -3.0], [3.0, -3.0], [-3.0, 3.0]])
@@ -211,7 +212,10 @@ def contours(runs: list[Results]) -> plt.Figure:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    sizes, sets = ([10], 2) if arguments.quick else ([10, 20, 50], 10)
+    if arguments.sets is not None and arguments.sets < 1:
+        raise InvalidDataError(f"sets must be positive, got {arguments.sets}")
+    sizes = [10] if arguments.quick else [10, 20, 50]
+    sets = arguments.sets or (2 if arguments.quick else 10)
     tasks = [
         Task(method, size, repetition, arguments.seed)
         for size in sizes
@@ -227,7 +231,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
     save_figure(contours(runs), arguments.out, "stochastic_ep.png")
     results = {
-        "command": f"python examples/stochastic_ep.py --seed {arguments.seed}"
+        "command": f"python examples/stochastic_ep.py --seed {arguments.seed} --sets {sets}"
         + " --quick" * arguments.quick,
         "seed": arguments.seed,
         "summary": rows,
@@ -237,4 +241,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(main, parser(__doc__))
+    options = parser(__doc__)
+    options.add_argument("--sets", type=int, help="training sets of each size; 10, or 2 if quick")
+    run(main, options)
