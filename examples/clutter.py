@@ -35,6 +35,7 @@ GRID = np.linspace(-4.0, 8.0, 4001)
 CLIENTS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 17, 20, 25, 50)
 QUICK_CLIENTS = (2, 10, 50)
 SCHEDULE_CLIENTS = 10
+PASSES, DAMPING = 8, 0.3
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ BY_SCHEDULE = (
 )
 SLOW = {f"c{k}": 5.0 if k == 0 else 1.0 for k in range(SCHEDULE_CLIENTS)}
 SCHEDULES: dict[str, tuple[Any, int]] = {
-    "sequential": (pvi.Sequential(), 20),
-    "synchronous": (pvi.Synchronous(), 100),
-    "asynchronous": (pvi.Asynchronous(durations=SLOW), 150),
+    "sequential": (pvi.Sequential(), PASSES),
+    "synchronous": (pvi.Synchronous(damping=DAMPING), 30),
+    "asynchronous": (pvi.Asynchronous(damping=DAMPING, durations=SLOW), 40),
 }
 
 
@@ -140,9 +141,9 @@ def one_dimensional(problem: Problem, seed: int) -> Results:
     number, visits = problem.number, pvi.Sequential()
     methods = {
         "VI": (known, 1, local, 1),
-        "PVI": (known, number, local, 15),
+        "PVI": (known, number, local, PASSES),
         "EP": (known, number, pvi.PowerEPUpdate(sweeps=1, damping=1.0), 20),
-        "PGVI": (unknown, number, robust, 15),
+        "PGVI": (unknown, number, robust, PASSES),
     }
     found = {
         name: posterior(model, Y, clients, rule, visits, rounds)
@@ -221,7 +222,7 @@ def by_clients(comparison: Comparison, numbers: tuple[int, ...], seed: int) -> l
     model = mixture.ClutterModel(problem.likelihood, PRIOR_VARIANCE, comparison.family)
     rows, reference = [], None
     for number in tqdm((1, *numbers), desc=f"table {comparison.table}"):
-        rounds = 1 if number == 1 else 15
+        rounds = 1 if number == 1 else PASSES
         q = posterior(model, Y, number, comparison.rule, pvi.Sequential(), rounds)
         reference = q if reference is None else reference
         rows.append({"clients": number, **difference(q, reference), "posterior": as_lists(q)})

@@ -90,13 +90,13 @@ def test_any_schedule_and_rule_reaches_the_optimum_of_global_vi(rng, make, famil
     slow = {"c0": 4.0, "c1": 1.0, "c2": 1.0}
     for update, schedule, rounds in (
         (LBFGS, pvi.Sequential(), 25),
-        (pvi.FixedPointUpdate(), pvi.Synchronous(damping=0.6), 100),
+        (pvi.FixedPointUpdate(), pvi.Synchronous(damping=0.6), 150),
         (pvi.FixedPointUpdate(steps=5, damping=0.5), pvi.Sequential(), 50),
         (pvi.FixedPointUpdate(), pvi.Asynchronous(damping=0.6, durations=slow), 250),
     ):
         found = server(model, shards, update)
         pvi.fit(found, schedule, rounds)
-        assert_same(found.posterior, optimum.posterior, 20 * FIXED_POINT)
+        assert_same(found.posterior, optimum.posterior, FIXED_POINT)
 
 
 def test_free_energies_of_clients_add_up_to_the_global_one(rng):
@@ -167,10 +167,10 @@ def momentum_server(rng, checks=None):
 def test_momentum_ends_at_the_optimum_with_every_client_s_own_factor(rng):
     found, model, (X, Y) = momentum_server(rng)
     rule = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5, cosine=False)
-    pvi.fit(found, pvi.Synchronous(damping=rule), 200)
+    pvi.fit(found, pvi.Synchronous(damping=rule), 300)
     optimum = server(model, [(X, Y)], LBFGS)
     pvi.fit(optimum)
-    assert_same(found.posterior, optimum.posterior, 20 * FIXED_POINT)
+    assert_same(found.posterior, optimum.posterior, FIXED_POINT)
     q = found.posterior
     for name, client in found.clients.items():
         gradient = q.natural_gradient(
@@ -531,7 +531,7 @@ def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
         alone = server(split, [shard], LBFGS)
         pvi.fit(alone)
         natural = tuple(a + b for a, b in zip(natural, alone.posterior.natural, strict=True))
-    assert_same(found.posterior, Normal(*natural), 1e-5)
+    assert_same(found.posterior, Normal(*natural), FIXED_POINT)
     history = pvi.fit(found, pvi.Synchronous(damping=1.0))
     assert "answers once" in history[-1].failed["c0"]
 

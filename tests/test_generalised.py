@@ -368,7 +368,7 @@ def test_an_opinion_pool_multiplies_the_clients_own_fits(rng):
     server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
     for _ in range(2):
         product = [np.zeros(2), np.zeros((2, 2))]
-        for name, client in server.clients.items():
+        for name in server.clients:
             alone = pvi.Server(model.prior(), server.clients)
             alone._take(server.state)
             pvi.fit(alone, pvi.Sequential(order=[name]))

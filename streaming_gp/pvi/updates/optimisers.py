@@ -144,7 +144,7 @@ class LBFGS:
 
         if not np.isfinite(loss(np.ravel(numbers))[0]):
             raise NumericalError("the local free energy is not finite where the fit starts")
-        options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 1e-15}
+        options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
         found = scipy.optimize.minimize(
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
         )
