@@ -208,6 +208,44 @@ def test_sweeps_over_one_datum_minimise_the_alpha_divergence(alpha):
     np.testing.assert_allclose(found.scale[0, 0], np.exp(log_sd), rtol=QUADRATURE)
 
 
+# ---- distributed expectation propagation ----
+
+
+def test_of_a_conjugate_model_weights_are_equal_and_distributed_ep_is_exact(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    update = pvi.DistributedEPUpdate(pvi.AnalyticUpdate(), num_samples=300)
+    found = fitted(model, datasets.partition_iid(X, Y, 4), update)
+    assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
+    product = model.prior().as_factor() * model.likelihood_factor(X, Y)
+    np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
+
+
+@EITHER_FAMILY
+def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, family):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2, family=family)
+    X, Y = X[:12, :2], Y[:12]
+    update = pvi.DistributedEPUpdate(num_samples=40_000)
+    found = fitted(model, [(X, Y)], update)
+
+    def log_joint(points):
+        log_odds = (2.0 * Y[:, 0] - 1.0) * (points @ X.T)
+        return scipy.stats.norm.logpdf(points).sum(1) - np.logaddexp(0.0, -log_odds).sum(1)
+
+    mean, covariance, evidence = reference.moments_on_a_grid(log_joint)
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
+    np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.02)
+    np.testing.assert_allclose(found.history[-1].free_energy, evidence, atol=0.01)
+
+
+def test_distributed_ep_says_when_its_proposal_is_poor(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    one_step = pvi.FixedPointUpdate(damping=0.01)
+    found = server(model, [(np.tile(X, (20, 1)), np.tile(Y, (20, 1)))], one_step)
+    poor = server(model, [found.clients["c0"].data], pvi.DistributedEPUpdate(one_step))
+    assert "effective samples, wanted 200" in pvi.fit(poor)[-1].failed["c0"]
+
+
 # ---- one site for all data ----
 
 
@@ -262,6 +300,26 @@ def test_stochastic_ep_comes_close_to_ep(rng):
     np.testing.assert_allclose(np.sqrt(found.variance), sd, rtol=0.15)
 
 
+@pytest.mark.parametrize("update", [one_sweep(), pvi.StochasticEPUpdate()])
+def test_data_of_other_sizes_are_not_compiled_again(rng, update):
+    X, Y = labelled_data(rng)
+    model = Counting(3, linear.probit_regression(3).likelihood)
+    fitted(model, [(X[:size], Y[:size]) for size in (2, 3)], update)
+    before = model.calls
+    fitted(model, [(X[:size], Y[:size]) for size in range(4, 12)], update)
+    assert model.calls == before > 0
+
+
+class Counting(linear.GeneralisedLinearModel):
+    """Counts how often Python asks for a tilted distribution: once or so in each compilation."""
+
+    calls = 0
+
+    def log_tilted(self, cavity, x, y, alpha):
+        self.calls += 1
+        return super().log_tilted(cavity, x, y, alpha)
+
+
 # ---- what may go wrong ----
 
 
@@ -299,6 +357,13 @@ def test_a_site_under_an_improper_cavity_stays(rng, family, update):
     assert result.skipped == 2
     assert np.isnan(result.free_energy)
     assert_same(result.factor, own, ALGEBRA)
+
+
+def test_a_model_without_likelihoods_of_draws_is_named(rng):
+    net = bnn.MeanFieldBNN([2, 3, 1], likelihood=gpflow.likelihoods.Gaussian())
+    update = pvi.DistributedEPUpdate(pvi.FixedPointUpdate(damping=0.01))
+    history = pvi.fit(server(net, [(np.ones((4, 2)), np.ones((4, 1)))], update))
+    assert "MeanFieldBNN has no log_likelihood" in history[-1].failed["c0"]
 
 
 @pytest.mark.parametrize("update", [pvi.PowerEPUpdate(), pvi.StochasticEPUpdate()])

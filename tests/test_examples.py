@@ -140,6 +140,22 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 
 
 @pytest.mark.example
+def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
+    first = run("stochastic_ep.py", tmp_path, "--quick")
+    assert first.returncode == 0, first.stderr
+    again = run("stochastic_ep.py", tmp_path, "--quick")
+    assert "8 of 8 runs are there already" in again.stdout
+    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    factor = 8 * (40 + 40**2)
+    kept = {"EP": 41, "ADF": 1, "SEP": 2, "DSEP": 5}
+    assert {name: row["bytes"] for name, row in rows.items()} == {
+        name: number * factor for name, number in kept.items()
+    }
+    assert all(float(row["test_error"].split()[0]) < 0.05 for row in rows.values())
+    assert (tmp_path / "stochastic_ep.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
 @pytest.mark.data
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")

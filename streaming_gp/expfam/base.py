@@ -162,7 +162,8 @@ class ExponentialFamily(abc.ABC):
 
         :raises ImproperError: if the product cannot be normalised.
         """
-        return cast(Family, reduce(mul, factors, self.as_factor()).normalised())
+        arrays_then_tensors = [*factors, self.as_factor()]  # tensors cost more to add
+        return cast(Family, reduce(mul, arrays_then_tensors).normalised())
 
     def __truediv__(self: Family, other: Family) -> Factor:
         """The factor ``self / other``: a difference of natural parameters, proper or not."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -112,7 +112,9 @@ class Gaussian(ExponentialFamily):
         with tf.GradientTape() as tape:
             tape.watch((mean, covariance))
             value = function(type(self).from_moments(mean, covariance))
-        by_mean, by_covariance = tape.gradient(value, (mean, covariance))
+        by_mean, by_covariance = tape.gradient(
+            value, (mean, covariance), unconnected_gradients="zero"
+        )
         return value, by_mean, self._symmetric(by_covariance)
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
@@ -218,6 +220,7 @@ class Normal(Gaussian):
 
     precision_mean: Any
     precision: Any
+    _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # known to a member made of them
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> Normal:
@@ -232,7 +235,10 @@ class Normal(Gaussian):
 
     @classmethod
     def from_moments(cls, mean: Any, covariance: Any) -> Normal:
-        return cls.from_mean_covariance(mean, covariance)
+        """It keeps the moments: a function of them alone is differentiated without a Cholesky."""
+        q = cls.from_mean_covariance(mean, covariance)
+        object.__setattr__(q, "_moments", (mean, covariance))
+        return q
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         return self.mean, self.covariance
@@ -278,11 +284,15 @@ class Normal(Gaussian):
 
     @property
     def mean(self) -> tf.Tensor:
+        if self._moments is not None:
+            return self._moments[0]
         return tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0]
 
     @property
     def covariance(self) -> tf.Tensor:
         """[D, D]."""
+        if self._moments is not None:
+            return self._moments[1]
         identity = tf.eye(tf.shape(self.precision)[0], dtype=self.precision.dtype)
         return tf.linalg.cholesky_solve(self._chol(), identity)
 

@@ -79,6 +79,11 @@ class GeneralisedLinearModel:
         mean, variance = self.predictor(q, X)
         return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
 
+    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
+        """``Σ_n log p(y_n | θ_sᵀx_n)`` for weights ``theta`` [S, D]: [S]."""
+        F = tf.matmul(X, theta, transpose_b=True)[..., None]
+        return tf.reduce_sum(self.likelihood.log_prob(X[:, None], F, Y[:, None]), axis=0)
+
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
         """``log ∫ cavity(θ) p(y | θᵀx)^α dθ`` of one datum, an integral over the predictor: [].
 
@@ -177,6 +182,10 @@ class Probit(gpflow.likelihoods.Bernoulli):
 
     def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
         return _standard_normal().log_cdf((2.0 * Y - 1.0) * F)
+
+    def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean = self.invlink(Fmu / tf.sqrt(1.0 + Fvar))
+        return mean, mean - tf.square(mean)
 
     def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
         return self._scalar_log_prob(X, Fmu / tf.sqrt(1.0 + Fvar), Y)[:, 0]

@@ -2,6 +2,7 @@
 
 from streaming_gp.pvi.updates.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
+from streaming_gp.pvi.updates.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
@@ -14,6 +15,7 @@ __all__ = [
     "Adam",
     "AnalyticUpdate",
     "AveragingUpdate",
+    "DistributedEPUpdate",
     "FixedPointUpdate",
     "LocalResult",
     "LocalTask",

@@ -23,8 +23,8 @@ class StochasticEPUpdate:
     """``t ← t^(1−ρ) Π_n (proj[q_1 p(y_n | θ)^α] / q_1)^(ρN/(αB))`` under ``q_1 = q / t^(α/N)``.
 
     The client's N data share one site ``t^(1/N)``, and a minibatch of B says what an average datum
-    is worth: memory is that of one factor, where ``PowerEPUpdate`` needs N of them. For α → 0 this
-    is ``FixedPointUpdate`` on the same minibatches (property 7).
+    is worth. What is kept is one factor, where power EP keeps N of them; a step holds B for a
+    moment. For α → 0 this is ``FixedPointUpdate`` on the same minibatches (property 7).
 
     - All data and damping 1, the default: averaged EP; of several clients, distributed averaged EP.
     - ``StochasticEPUpdate(steps=N, damping=1 / N, batch_size=1)``: a pass of stochastic EP; of
