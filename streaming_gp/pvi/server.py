@@ -48,7 +48,8 @@ class Server:
             raise InvalidDataError("no clients: a server needs at least one")
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
-        self.checks: Checks = checks or getattr(self._any_model(), "checks", Checks())
+        models_own: Checks = getattr(self._any_model(), "checks", None) or Checks()
+        self.checks = checks or models_own
         self.seed = seed
         self._outstanding: dict[str, int] = {}
         self._kept: dict[str, float] = {}
