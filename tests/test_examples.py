@@ -156,6 +156,42 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
 
 
 @pytest.mark.example
+def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
+    finished = run("clutter.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    for problem in results["one_dimensional"].values():
+        for method in ("VI", "PVI", "EP"):
+            assert abs(problem[method]["mean"] - problem["exact"]["mean"]) < 0.05
+            assert abs(problem[method]["sd"] / problem["exact"]["sd"] - 1.0) < 0.1
+    for row in results["3.1"] + results["3.2"][1:]:
+        assert max(row["mean"], row["covariance"]) < 0.01
+    for name in ("clutter_1d.png", "clutter_2d.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.example
+def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
+    finished = run("influence.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads((tmp_path / "results.json").read_text())["influence"]
+    for name, values in found.items():
+        falling = np.diff(values) < 0.0
+        assert falling.all() if "loss" in name else not falling.any(), name
+    assert (tmp_path / "influence.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+def test_the_mixture_stream_finds_its_clusters(tmp_path):
+    finished = run("mixture_stream.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    used = [one["components"] for one in results["stream"]]
+    assert used[0] < used[-1]
+    assert (tmp_path / "mixture_stream.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
 @pytest.mark.data
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
