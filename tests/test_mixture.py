@@ -8,7 +8,7 @@ import scipy.stats
 import tensorflow as tf
 from sklearn.mixture import BayesianGaussianMixture
 
-from streaming_gp import expfam, losses, mixture, pvi
+from streaming_gp import expfam, linear, losses, mixture, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import DirichletNormalWishart, Normal
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
@@ -280,6 +280,31 @@ def test_an_optimiser_ends_where_message_passing_does(divergence):
         for q in (found, optimum)
     ]
     np.testing.assert_allclose(*bounds, rtol=FIXED_POINT)
+
+
+def test_a_stream_of_clusters_claims_one_component_for_each():
+    rng = np.random.default_rng(1)
+    model = mixture.GaussianMixture(
+        5, 2, concentration=0.5, strength=0.05, covariance=9.0 * np.eye(2), dof=4.0
+    )
+    centres = np.array([[0.0, 0.0], [5.0, 1.0], [-3.0, 4.0]])
+    batches = [(None, centre + 0.6 * rng.standard_normal((40, 2))) for centre in centres]
+    update = mixture.BirthUpdate(attempts=3)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, batches, update))
+    for number, name in enumerate(server.clients):
+        pvi.fit(server, pvi.Sequential(order=[name]))
+        assert model.claimed(server.posterior).sum() == number + 1
+    q = server.posterior
+    found = np.asarray(q.components.mean)[model.claimed(q)]
+    by_first = (points[np.argsort(points[:, 0])] for points in (found, centres))
+    np.testing.assert_allclose(*by_first, atol=0.4)
+
+
+def test_births_are_for_mixtures(rng):
+    model = linear.BayesianLinearRegression(2)
+    clients = pvi.make_clients(model, [(np.eye(2), np.ones((2, 1)))], mixture.BirthUpdate())
+    history = pvi.fit(pvi.Server(model.prior(), clients))
+    assert "not for BayesianLinearRegression" in history[-1].failed["c0"]
 
 
 def test_responsibilities_and_predictive_density():

@@ -127,6 +127,11 @@ class GaussianMixture:
         Y = as_matrix("Y", Y, self.num_dimensions)
         return np.asarray(tf.nn.softmax(self.log_joint(q, Y), axis=1))
 
+    def claimed(self, q: DirichletNormalWishart) -> np.ndarray:
+        """Whether a component has gained at least one data point's worth of weight: [K]."""
+        gained = np.asarray(q.concentration) - np.asarray(self.prior().concentration)
+        return np.asarray(gained > 1.0)
+
     def predict_log_density(self, q: DirichletNormalWishart, Y: Any) -> np.ndarray:
         """``log E_q[p(y)]`` for each row of Y [N, D]: a mixture of Student's t (Bishop 2006,
         eq. 10.81): [N].
