@@ -156,6 +156,35 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
 
 
+@pytest.mark.example
+@pytest.mark.data
+def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_path):
+    first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
+    assert first.returncode == 0, first.stderr
+    both = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence,labels")
+    assert both.returncode == 0, both.stderr
+    assert "0.75" not in both.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    titles = [row["title"] for row in results["summary"]]
+    assert titles.count("VI") == titles.count("PGVI, α = 0.75") == 1
+    labels = {(row["contamination"], row["loss"]) for row in results["summary"]}
+    assert len(labels) == 12
+    for row in results["summary"]:
+        assert row["refused_or_failed"] == 0
+        assert row["best_error"] <= row["last_error"] < 0.6
+        assert row["best_nll"] <= row["last_nll"]
+    for study in ("divergence", "labels"):
+        assert (tmp_path / f"mnist_natural_{study}.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_path):
+    finished = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "magic")
+    assert finished.returncode == 2
+    assert "error: no study 'magic'" in finished.stderr
+
+
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
 def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
     finished = run("barrett_stream.py", tmp_path, "--quick", *options)
