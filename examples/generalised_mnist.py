@@ -115,7 +115,7 @@ def adam(setting: Setting) -> pvi.UpdateRule:
 RULES = {
     "natural": Rule(
         natural, lambda setting: pvi.Synchronous(pvi.Momentum(setting.learning_rate)), 400, 40,
-        0.05, scored_every=10, warm=True, checks=SURE,
+        0.05, scored_every=20, warm=True, checks=SURE,
     ),
     "adam": Rule(adam, lambda setting: pvi.Sequential(damping=0.5), 12, 2, 2e-3),
 }  # fmt: skip
@@ -160,7 +160,8 @@ def studies(rule: Rule) -> dict[str, list[Setting]]:
 def perform(data: Split, task: Task, progress: Progress) -> Results:
     """One run: a list for each quantity, with an entry for each round that is scored."""
     rule = RULES[task.rule]
-    net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
+    labels = int(data.Y.max()) + 1
+    net = bnn.MeanFieldBNN([data.X.shape[1], 200, labels], gpflow.likelihoods.Softmax(labels))
     server = server_of(net, data, task)
     rounds = rule.quick_rounds if task.quick else rule.rounds
 
@@ -191,10 +192,10 @@ def server_of(net: bnn.MeanFieldBNN, data: Split, task: Task) -> pvi.Server:
 
 
 def contaminated(Y: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Labels [N, 1], of which a share is replaced by one of the nine others."""
-    rng = np.random.default_rng([seed, 10])
+    """Labels [N, 1], of which a share is replaced by one of the others."""
+    rng, number = np.random.default_rng([seed, 10]), int(Y.max()) + 1
     wrong = rng.uniform(size=Y.shape) < share
-    return np.where(wrong, (Y + rng.integers(1, 10, Y.shape)) % 10, Y).astype(Y.dtype)
+    return np.where(wrong, (Y + rng.integers(1, number, Y.shape)) % number, Y).astype(Y.dtype)
 
 
 # ---- tables and figures ----
@@ -261,10 +262,9 @@ FIGURES: dict[str, Callable[[list[Results]], plt.Figure]] = {
 # ---- one run after another ----
 
 
-def kept(folder: Path, arguments: argparse.Namespace) -> list[Results]:
-    """All runs by this rule on these data that are there, also those of earlier calls."""
+def kept(folder: Path, **wanted: Any) -> list[Results]:
+    """All runs of this kind that are there, also those of earlier calls."""
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    wanted = {name: getattr(arguments, name) for name in ("rule", "dataset", "seed", "quick")}
     return [one for one in runs if wanted.items() <= one.items()]
 
 
@@ -278,29 +278,26 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.quick:
         data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
     settings = dict.fromkeys(setting for study in chosen for setting in every[study])
-    common = (arguments.rule, arguments.dataset, arguments.seed, arguments.quick)
-    tasks = [Task(setting, *common) for setting in settings]
+    common = {name: getattr(arguments, name) for name in ("rule", "dataset", "seed", "quick")}
+    tasks = [Task(setting, **common) for setting in settings]
     perform_missing(tasks, partial(perform, data), arguments.out / "runs")
-    runs = kept(arguments.out / "runs", arguments)
+    runs = kept(arguments.out / "runs", **common)
     by_setting = {Setting(**one["setting"]): one for one in runs}
     for study, figure in FIGURES.items():
         mine = [by_setting[setting] for setting in every[study] if setting in by_setting]
         if len(mine) == len(every[study]) or study in chosen:
             name = f"{arguments.dataset}_{arguments.rule}_{study}.png"
             save_figure(figure(mine), arguments.out, name)
-    write_results(
-        arguments.out,
-        {"command": command(arguments), "summary": summary(runs), "runs": runs},
-    )
+    results = {"command": command(arguments), "summary": summary(runs), "runs": runs}
+    write_results(arguments.out, results)
 
 
 def command(arguments: argparse.Namespace) -> str:
     """What to type for the same runs."""
+    flags = " --quick" * arguments.quick
     return (
         f"python examples/generalised_mnist.py --dataset {arguments.dataset} "
-        f"--rule {arguments.rule} --studies {arguments.studies} --seed {arguments.seed}"
-        + " --quick"
-        * arguments.quick
+        f"--rule {arguments.rule} --studies {arguments.studies} --seed {arguments.seed}{flags}"
     )
 
 

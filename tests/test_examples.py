@@ -179,6 +179,17 @@ def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_pa
 
 @pytest.mark.example
 @pytest.mark.data
+def test_the_photographs_example_says_which_data_it_learned_from(fashion_mnist, tmp_path):
+    finished = run("generalised_images.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    stood_in = "Fashion-MNIST stands in for CIFAR-10" in finished.stdout
+    assert results["dataset"] == ("fashion-mnist" if stood_in else "cifar-10")
+    assert [row["title"] for row in results["summary"]] == ["PVI", "PGVI, α = 1.5"]
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_path):
     finished = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "magic")
     assert finished.returncode == 2
