@@ -1,5 +1,6 @@
 """The paper's experiments: their figures as bounds, and the scripts from end to end."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -161,20 +162,32 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_path):
     first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
     assert first.returncode == 0, first.stderr
-    both = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence,labels")
+    both = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence,rate")
     assert both.returncode == 0, both.stderr
     assert "0.75" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
     titles = [row["title"] for row in results["summary"]]
-    assert titles.count("VI") == titles.count("PGVI, α = 0.75") == 1
-    labels = {(row["contamination"], row["loss"]) for row in results["summary"]}
-    assert len(labels) == 12
+    assert titles.count("VI") == titles.count("PVI") == titles.count("PGVI, α = 0.75") == 1
+    assert len({row["learning_rate"] for row in results["summary"]}) == 4
     for row in results["summary"]:
         assert row["refused_or_failed"] == 0
         assert row["best_error"] <= row["last_error"] < 0.6
         assert row["best_nll"] <= row["last_nll"]
-    for study in ("divergence", "labels"):
+    for study in ("divergence", "rate"):
         assert (tmp_path / f"mnist_natural_{study}.png").stat().st_size > 10_000
+
+
+def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    generalised = importlib.import_module("generalised_mnist")
+    Y = np.repeat(np.arange(10.0, dtype=np.float32), 5000)[:, None]
+    found = generalised.contaminated(Y, 0.4, seed=1)
+    wrong = found != Y
+    assert found.dtype == Y.dtype
+    assert abs(wrong.mean() - 0.4) < 0.01
+    by_label = np.bincount(found[wrong].astype(int), minlength=10) / wrong.sum()
+    np.testing.assert_allclose(by_label, 0.1, atol=0.01)
+    np.testing.assert_array_equal(generalised.contaminated(Y, 0.0, seed=1), Y)
 
 
 @pytest.mark.example
