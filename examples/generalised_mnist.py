@@ -226,7 +226,7 @@ def curves(
 ) -> None:
     """Test error of each run."""
     for one in runs:
-        axes.loglog(one[x], one["test_error"], label=label(Setting(**one["setting"])))
+        axes.loglog(one[x], one["test_error"], ".-", label=label(Setting(**one["setting"])))
     axes.set(xlabel=x if x == "seconds" else "rounds")
     axes.legend(fontsize=8)
 

@@ -171,7 +171,7 @@ def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_pa
     assert len({row["learning_rate"] for row in results["summary"]}) == 4
     for row in results["summary"]:
         assert row["refused_or_failed"] == 0
-        assert row["best_error"] <= row["last_error"] < 0.6
+        assert row["best_error"] <= row["last_error"] < 0.8
         assert row["best_nll"] <= row["last_nll"]
     for study in ("divergence", "rate"):
         assert (tmp_path / f"mnist_natural_{study}.png").stat().st_size > 10_000
