@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ NUM_CLIENTS, SLOW = 10, 10.0
 LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
 PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
 QUICK_IMAGES, SAMPLES = 6000, 20
+Progress = Callable[[pvi.Round], None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ METHODS: dict[str, Method] = {
 for each. ``online`` is variational continual learning without coresets."""
 
 
-def perform(task: Task, data: Split, progress: Callable[[pvi.Round], None]) -> Results:
+def perform(data: Split, task: Task, progress: Progress) -> Results:
     """One run: a list for each quantity, with an entry for each round."""
     method = METHODS[task.method]
     if task.damping is not None and task.learning_rate is not None:
@@ -237,14 +238,20 @@ def sweep_figure(runs: list[Results]) -> plt.Figure:
 # ---- one run after another ----
 
 
-def perform_missing(tasks: list[Task], data: Split, folder: Path) -> None:
-    """Every run that has no file yet."""
+def perform_missing(
+    tasks: Sequence[Any], perform: Callable[[Any, Progress], Results], folder: Path
+) -> None:
+    """Every run that has no file yet.
+
+    :param tasks: each with a ``name``, which is that of its file.
+    :param perform: makes one of them, and calls back after each round.
+    """
     for task in tasks:
         path = folder / task.name
         if path.exists():
             continue
         with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
-            result = perform(task, data, partial(_advance, bar))
+            result = perform(task, partial(_advance, bar))
         write_json(path, result)
         print(
             f"{task.name}: last error {result['test_error'][-1]:.4f}, "
@@ -267,7 +274,7 @@ def kept(folder: Path, arguments: argparse.Namespace) -> list[Results]:
 
 
 def _advance(bar: Any, one: pvi.Round) -> None:
-    bar.set_postfix(error=one.metrics["test_error"])
+    bar.set_postfix(one.metrics)
     bar.update()
 
 
@@ -312,7 +319,7 @@ def main(arguments: argparse.Namespace) -> None:
     data = LOADERS[arguments.dataset](arguments.data)
     if arguments.quick:
         data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
-    perform_missing(tasks_of(arguments), data, arguments.out / "runs")
+    perform_missing(tasks_of(arguments), partial(perform, data), arguments.out / "runs")
     runs = kept(arguments.out / "runs", arguments)
     for partition in sorted({one["partition"] for one in runs}):
         mine = [one for one in runs if one["partition"] == partition]

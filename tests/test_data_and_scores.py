@@ -1,7 +1,11 @@
 """Loaders find, verify and refuse; scores are what their names say."""
 
+import dataclasses
+import hashlib
+import io
 import shutil
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -261,6 +265,37 @@ def test_partitions_hold_every_row_once(number, clients, seed):
             np.sort(np.concatenate([x for x, _ in shards])[:, 0]), X[:, 0]
         )
         assert all((y == x % 3).all() for x, y in shards)
+
+
+def cifar_archive(folder, images):
+    """An archive as CIFAR-10's, with the rows [N, 3073] dealt out to its six parts."""
+    path = folder / "cifar-10" / "cifar-10-binary.tar.gz"
+    path.parent.mkdir(parents=True)
+    names = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
+    with tarfile.open(path, "w:gz") as archive:
+        for name, rows in zip(names, np.split(images, 6), strict=True):
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = rows.nbytes
+            archive.addfile(member, io.BytesIO(rows.tobytes()))
+    return path
+
+
+def test_photographs_are_read_from_the_parts_of_their_archive(nowhere, rng, monkeypatch):
+    images = rng.integers(0, 256, (12, 3073), dtype=np.uint8)
+    path = cifar_archive(nowhere, images)
+    with pytest.raises(InvalidDataError, match=r"binary.tar.gz has sha256 .*, wanted c4a38c50"):
+        datasets.load_cifar10(nowhere)
+    own = hashlib.sha256(path.read_bytes()).hexdigest()
+    held = dataclasses.replace(datasets.images._CIFAR, sha256=own)
+    monkeypatch.setattr(datasets.images, "_CIFAR", held)
+    data = datasets.load_cifar10(nowhere)
+    np.testing.assert_array_equal(data.Y[:, 0], images[:10, 0])
+    np.testing.assert_allclose(255.0 * data.X_test, images[10:, 1:], rtol=1e-6)
+    with pytest.raises(InvalidDataError, match=r"holds no other\.bin of CIFAR-10"):
+        datasets.images.read_cifar(path, "other.bin")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InvalidDataError, match="holds no test_batch"):
+        datasets.images.read_cifar(path, "test_batch.bin")
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00\x00\x09\x01", b"\x00\x00\x08\x01\x00\x00\x00\x05abc"])

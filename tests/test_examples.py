@@ -1,5 +1,6 @@
 """The paper's experiments: their figures as bounds, and the scripts from end to end."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -206,6 +207,58 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
         lengths = {len(one[key]) for key in ("round", "seconds", "messages", "bytes", "test_error")}
         assert lengths == {one["round"][-1]}
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_path):
+    first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
+    assert first.returncode == 0, first.stderr
+    both = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence,rate")
+    assert both.returncode == 0, both.stderr
+    assert "0.75" not in both.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    titles = [row["title"] for row in results["summary"]]
+    assert titles.count("VI") == titles.count("PVI") == titles.count("PGVI, α = 0.75") == 1
+    assert len({row["learning_rate"] for row in results["summary"]}) == 4
+    for row in results["summary"]:
+        assert row["refused_or_failed"] == 0
+        assert row["best_error"] <= row["last_error"] < 0.8
+        assert row["best_nll"] <= row["last_nll"]
+    for study in ("divergence", "rate"):
+        assert (tmp_path / f"mnist_natural_{study}.png").stat().st_size > 10_000
+
+
+def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    generalised = importlib.import_module("generalised_mnist")
+    Y = np.repeat(np.arange(10.0, dtype=np.float32), 5000)[:, None]
+    found = generalised.contaminated(Y, 0.4, seed=1)
+    wrong = found != Y
+    assert found.dtype == Y.dtype
+    assert abs(wrong.mean() - 0.4) < 0.01
+    by_label = np.bincount(found[wrong].astype(int), minlength=10) / wrong.sum()
+    np.testing.assert_allclose(by_label, 0.1, atol=0.01)
+    np.testing.assert_array_equal(generalised.contaminated(Y, 0.0, seed=1), Y)
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_photographs_example_says_which_data_it_learned_from(fashion_mnist, tmp_path):
+    finished = run("generalised_images.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    stood_in = "Fashion-MNIST stands in for CIFAR-10" in finished.stdout
+    assert results["dataset"] == ("fashion-mnist" if stood_in else "cifar-10")
+    assert [row["title"] for row in results["summary"]] == ["PVI", "PGVI, α = 1.5"]
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_path):
+    finished = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "magic")
+    assert finished.returncode == 2
+    assert "error: no study 'magic'" in finished.stderr
 
 
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])

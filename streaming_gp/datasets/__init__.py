@@ -7,7 +7,7 @@ the cache. Every file but the user's own is held to a pinned sha256.
 
 from streaming_gp.datasets.banana import load_banana
 from streaming_gp.datasets.files import DATA_VARIABLE, DataNotFoundError, Split, find
-from streaming_gp.datasets.images import load_fashion_mnist, load_mnist
+from streaming_gp.datasets.images import load_cifar10, load_fashion_mnist, load_mnist
 from streaming_gp.datasets.partitions import partition_by_label, partition_iid
 from streaming_gp.datasets.robot_arm import load_robot_arm
 
@@ -17,6 +17,7 @@ __all__ = [
     "Split",
     "find",
     "load_banana",
+    "load_cifar10",
     "load_fashion_mnist",
     "load_mnist",
     "load_robot_arm",

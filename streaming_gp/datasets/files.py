@@ -31,7 +31,8 @@ class DataNotFoundError(StreamingGPError, FileNotFoundError):
 class File:
     """A data file: path below a data folder, checksum, and its shipped name or address.
 
-    The checksum is that of the content, unpacked if the name ends in ``.gz``: packers differ.
+    The checksum is that of the content, unpacked if it is one file in ``.gz``: packers differ. That
+    of an archive is its own.
     """
 
     path: str
@@ -80,12 +81,13 @@ def _verified(path: Path, sha256: str) -> Path:
 
 
 def content(path: Path) -> bytes:
-    """Bytes of a file, unpacked if its name ends in ``.gz``.
+    """Bytes of a file, unpacked if its name ends in ``.gz`` but not ``.tar.gz``.
 
     :raises InvalidDataError: if it cannot be unpacked.
     """
+    packed = path.suffix == ".gz" and not path.name.endswith(".tar.gz")
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidDataError(f"{path} cannot be read: {error}") from error
 

@@ -29,8 +29,8 @@ class FixedPointUpdate:
     each client goes on towards the optimum of its local free energy.
 
     With a loss and a divergence D (PGVI, eq. 4.5) a step goes to
-    ``t + ∂/∂μ (−E_q[loss] − D(q ‖ q/t))``. The last term is −t for KL, and so the two agree;
-    other divergences differ from it in second order of t, and then the partition matters.
+    ``t + ∂/∂μ (−E_q[loss] − D(q ‖ q/t))``. The last term is −t for KL, and so the two agree; a
+    Rényi divergence differs from it in second order of t, and then the partition matters.
 
     :param steps: fixed-point steps of one visit.
     :param damping: ρ in (0, 1].
