@@ -86,11 +86,15 @@ def always(rule: pvi.UpdateRule) -> Callable[[float], pvi.UpdateRule]:
     return lambda share: rule
 
 
+def averaged(share: float) -> pvi.UpdateRule:
+    return pvi.AveragingUpdate(share, local(5, 1e-3))
+
+
 NEWTON = pvi.VariationalUpdate(
     epochs=5, batch_size=200, optimiser=pvi.VariationalOnlineNewton(learning_rate=0.005)
 )
 SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
-"""For point estimates, and for single minibatches, whose curvature is mostly noise."""
+"""For point estimates, which are surer than any posterior."""
 ONE_SLOW = {f"c{k}": SLOW if k == 0 else 1.0 for k in range(NUM_CLIENTS)}
 
 METHODS: dict[str, Method] = {
@@ -100,7 +104,7 @@ METHODS: dict[str, Method] = {
     "pvi-sync-adam": Method(always(local(5)), pvi.Synchronous(durations=ONE_SLOW), 30),
     "pvi-natural": Method(
         always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
-        warm=True, checks=SURE,
+        warm=True,
     ),
     "gvi": Method(
         always(local(1, batch_size=2000)), pvi.Sequential(), 60, pooled=True, messages_per_step=20
@@ -114,9 +118,14 @@ METHODS: dict[str, Method] = {
         always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=0.02), 400,
         warm=True, checks=SURE,
     ),
-    "fedavg": Method(
-        lambda share: pvi.AveragingUpdate(share, local(5, 1e-3)), pvi.Synchronous(damping=1.0), 40,
-        checks=SURE,
+    "fedavg": Method(averaged, pvi.Synchronous(damping=1.0), 40, checks=SURE),
+    "fedadagrad": Method(
+        averaged, pvi.Synchronous(damping=pvi.FedAdagrad()), 40, warm=True, checks=SURE
+    ),
+    "fedyogi": Method(averaged, pvi.Synchronous(damping=pvi.FedYogi()), 40, warm=True, checks=SURE),
+    "fedadam": Method(averaged, pvi.Synchronous(damping=pvi.FedAdam()), 40, warm=True, checks=SURE),
+    "masked": Method(
+        averaged, pvi.Synchronous(damping=pvi.MaskedAveraging()), 40, warm=True, checks=SURE
     ),
 }  # fmt: skip
 """``gvi`` on ten cores: a step sees 200 images a core, and costs a gradient up and a posterior down

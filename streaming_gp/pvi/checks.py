@@ -23,13 +23,14 @@ class Checks:
         mean square over coordinates, measured by the wider of the old and the new posterior.
     :param max_precision_per_datum: no coordinate may gain more precision for each of the client's
         data points than so many times its prior precision.
-    :param max_precision_loss: a factor may take away so many prior precisions at most, as a mean
-        over coordinates. Single coordinates of an honest factor may be negative, not all of them.
+    :param max_precision_loss: a factor may be worth minus this share of the posterior's precision
+        at most, as a mean over coordinates. Single coordinates of an honest factor may be negative,
+        and all of them a little, where a minibatch is noisy.
     """
 
     max_shift: float = 100.0
     max_precision_per_datum: float = 1e3
-    max_precision_loss: float = 0.5
+    max_precision_loss: float = 0.05
 
     def objection(self, ledger: Ledger[Any], factor: Any, num_data: int) -> str | None:
         """Why a factor is refused whatever it would do to the posterior, or None.
@@ -39,10 +40,10 @@ class Checks:
         malformed = _malformed(factor, ledger.prior) or _not_finite(factor)
         if malformed or not isinstance(ledger.prior, Gaussian):
             return malformed
-        gain = _diagonal(factor.natural[1]) / _diagonal(ledger.prior.precision)
-        return self._too_sure(float(np.max(gain)) / num_data) or self._too_vague(
-            float(np.mean(gain))
-        )
+        precision = _diagonal(factor.natural[1])
+        gain = np.max(precision / _diagonal(ledger.prior.precision)) / num_data
+        share = np.mean(precision / _diagonal(ledger.posterior.precision))
+        return self._too_sure(float(gain)) or self._too_vague(float(share))
 
     def objection_to_step(self, before: Ledger[Any], after: Ledger[Any]) -> str | None:
         """Why a change of the ledger is refused, or None."""
@@ -75,12 +76,12 @@ class Checks:
             f"{self.max_precision_per_datum:g}"
         )
 
-    def _too_vague(self, gain: float) -> str | None:
-        if gain >= -self.max_precision_loss:
+    def _too_vague(self, share: float) -> str | None:
+        if share >= -self.max_precision_loss:
             return None
         return (
-            f"it takes away {-gain:.3g} prior precisions in the mean over coordinates, at most "
-            f"{self.max_precision_loss:g}"
+            f"it takes away {-share:.3g} of the posterior's precision in the mean over "
+            f"coordinates, at most {self.max_precision_loss:g}"
         )
 
 

@@ -200,7 +200,7 @@ class Server:
         refused: dict[str, str] = {}
         proposals: dict[str, Answer] = {}
         for answer in answers:
-            objection = self._objection(answer, rule, progress, share)
+            objection = self._objection(answer, rule, share)
             if objection is None:
                 proposals[answer.client_id] = answer
                 del self._outstanding[answer.client_id]
@@ -238,9 +238,7 @@ class Server:
         old = self.factors.get(answer.client_id)
         return answer.factor if old is None or kept == 0.0 else answer.factor * old**kept
 
-    def _objection(
-        self, answer: Answer, rule: DampingRule, progress: float, share: float
-    ) -> str | None:
+    def _objection(self, answer: Answer, rule: DampingRule, share: float) -> str | None:
         name = answer.client_id
         if name not in self.clients:
             return "there is no such client"
@@ -253,7 +251,9 @@ class Server:
         if objection is not None:
             return objection
         one = {name: self._whole(answer)}
-        after, _ = rule.mixed(self._ledger, one, share, progress, self._memory)
+        # at progress 0, where steps are largest: a rule that remembers would else take in late
+        # what it had refused early
+        after, _ = rule.mixed(self._ledger, one, share, 0.0, self._memory)
         return self.checks.objection_to_step(self._ledger, after)
 
     def _objection_to_content(self, answer: Answer) -> str | None:
