@@ -118,8 +118,8 @@ BY_SCHEDULE = (
 )
 SLOW = {f"c{k}": 5.0 if k == 0 else 1.0 for k in range(SCHEDULE_CLIENTS)}
 IN_PARALLEL: dict[str, tuple[Any, int]] = {
-    "synchronous": (pvi.Synchronous(damping=DAMPING), 40),
-    "asynchronous": (pvi.Asynchronous(damping=DAMPING, durations=SLOW), 150),
+    "synchronous": (pvi.Synchronous(), 100),
+    "asynchronous": (pvi.Asynchronous(durations=SLOW), 120),
 }
 
 

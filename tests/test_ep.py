@@ -55,7 +55,7 @@ def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_c
     np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("num_clients", [1, 3, 60])
+@pytest.mark.parametrize("num_clients", [1, pytest.param(3, marks=pytest.mark.slow), 60])
 def test_probit_regression_is_ep_by_hand_whatever_the_partition(rng, num_clients):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
     shards = datasets.partition_iid(X, Y, num_clients)
@@ -289,6 +289,7 @@ def test_a_step_of_stochastic_ep_is_algorithm_4(rng):
     assert_same(found, wanted, THROUGH_CHOLESKY)
 
 
+@pytest.mark.slow
 def test_stochastic_ep_comes_close_to_ep(rng):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
     shards = datasets.partition_iid(X, Y, 3)

@@ -57,7 +57,11 @@ def test_beta_and_gamma_divergences_are_their_integrals(beta):
 
 @pytest.mark.parametrize("family", expfam.FAMILIES)
 def test_divergences_are_averages_over_draws(family):
-    q, p = member(family, 3), member(family, 4)
+    q = member(family, 3)
+    near = (
+        q.as_factor() ** 0.8 * member(family, 4).as_factor() ** 0.2
+    )  # or weights have no variance
+    p = near.normalised()
     x = q.sample(200_000, seed=1)
     ratio = (q.log_prob(x) - p.log_prob(x)).numpy()
 
@@ -215,7 +219,7 @@ def test_generalised_pvi_tends_to_pvi(rng, family, settings):
         np.testing.assert_allclose(a, b, rtol=LIMIT, atol=LIMIT)
 
 
-@pytest.mark.parametrize("family", expfam.FAMILIES)
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -241,7 +245,7 @@ def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stati
         np.testing.assert_allclose(a, b, rtol=LIMIT, atol=5 * LIMIT)
 
 
-@pytest.mark.parametrize("family", expfam.FAMILIES)
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_natural_gradients_end_where_local_fits_end(rng, family):
     settings = {"loss": losses.GeneralisedCrossEntropy(0.3), "divergence": expfam.Renyi(0.5)}
     model, data = linear.logistic_regression(2, family=family), labelled(rng)
@@ -251,7 +255,7 @@ def test_natural_gradients_end_where_local_fits_end(rng, family):
         np.testing.assert_allclose(a, b, rtol=10 * LIMIT, atol=10 * LIMIT)
 
 
-@pytest.mark.parametrize("family", expfam.FAMILIES)
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_natural_gradients_of_other_divergences_tend_to_those_of_kl(rng, family):
     model, data = linear.logistic_regression(2, family=family), labelled(rng)
     server = pvi.Server(model.prior(), pvi.make_clients(model, [data], pvi.FixedPointUpdate()))

@@ -142,7 +142,7 @@ def test_expectation_propagation_ends_where_no_tilted_moment_moves(family):
         weight = model._weights * np.exp(likelihood.log_prob(many[:, :0], theta, many))
         weight /= weight.sum()
         np.testing.assert_allclose(weight @ theta, q.mean, atol=1e-6)
-        spread = weight @ (theta - q.mean) ** 2
+        spread = weight @ (theta - np.asarray(q.mean)) ** 2
         np.testing.assert_allclose(spread.mean(), np.mean(q.variance), rtol=1e-5)
 
 
