@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 import gpflow
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.stats
 
 from streaming_gp import bnn, datasets, linear, metrics, plotting, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
-from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 
 FIXED_POINT = 1e-6
@@ -97,6 +98,60 @@ def test_any_schedule_and_rule_reaches_the_optimum_of_global_vi(rng, make, famil
         found = server(model, shards, update)
         pvi.fit(found, schedule, rounds)
         assert_same(found.posterior, optimum.posterior, FIXED_POINT)
+
+
+def test_a_local_free_energy_is_the_divergence_from_the_tilted_distribution(rng):
+    """Property 1: ``F(q) = log Z − KL(q ‖ tilted)`` for any q, so that both have one optimum."""
+    X, Y = rng.standard_normal((20, 1)), (rng.uniform(size=(20, 1)) < 0.5).astype(float)
+    model = linear.logistic_regression(1)
+    found = server(model, datasets.partition_iid(X, Y, 2), LBFGS)
+    pvi.fit(found, pvi.Sequential(), 2)
+    cavity, data = found.cavity("c0"), found.clients["c0"].data
+    grid = np.linspace(-12.0, 12.0, 20_001)[:, None]
+    log_tilted = cavity.log_prob(grid).numpy() + _log_likelihood(grid, *data)
+    evidence = scipy.integrate.simpson(np.exp(log_tilted), x=grid[:, 0])
+    for mean, variance in ((0.0, 1.0), (0.7, 0.3), (-1.0, 0.5)):
+        q = Normal.from_mean_covariance(np.array([mean]), np.array([[variance]]))
+        log_q = q.log_prob(grid).numpy()
+        inside = np.exp(log_q) * (log_q - log_tilted + np.log(evidence))
+        divergence = scipy.integrate.simpson(inside, x=grid[:, 0])
+        gain = model.expected_log_likelihood(q, *data, None)
+        free_energy = gain - q.kl_divergence(cavity)
+        np.testing.assert_allclose(free_energy, np.log(evidence) - divergence, rtol=FIXED_POINT)
+
+
+def _log_likelihood(theta, X, Y):
+    """Of a logistic model, for each row of ``theta`` [S, 1]: [S]."""
+    margin = (2.0 * Y - 1.0).T * (theta @ X.T)
+    return -np.logaddexp(0.0, -margin).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    "schedule", [pvi.Sequential(), pvi.Synchronous(), pvi.Asynchronous(durations=1.0)]
+)
+def test_the_posterior_is_prior_times_factors_after_every_round(rng, schedule):
+    """Property 2."""
+    X, Y = labelled_data(rng)
+    found = server(linear.logistic_regression(3), datasets.partition_iid(X, Y, 3), LBFGS)
+    for _ in range(3):
+        pvi.fit(found, schedule)
+        assert_same(found.posterior, found.prior.times(found.factors.values()), ALGEBRA)
+
+
+@pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
+def test_a_local_optimum_s_factor_is_its_natural_gradient(rng, family):
+    """Property 4, with the Fisher information (eq. 8) and by mean parameters (eq. 9)."""
+    X, Y = labelled_data(rng)
+    model = linear.logistic_regression(3, family=family)
+    found = server(model, datasets.partition_iid(X, Y, 3), LBFGS)
+    pvi.fit(found, pvi.Sequential(order=["c0", "c1"]))
+    q, data = found.posterior, found.clients["c1"].data
+
+    def gain(q):
+        return model.expected_log_likelihood(q, *data, None)
+
+    for gradient in (q.natural_gradient(gain), ExponentialFamily.natural_gradient(q, gain)):
+        assert_same(found.factors["c1"], gradient, 5 * FIXED_POINT)
 
 
 def test_free_energies_of_clients_add_up_to_the_global_one(rng):
