@@ -286,7 +286,7 @@ def test_photographs_are_read_from_the_parts_of_their_archive(nowhere, rng, monk
     with pytest.raises(InvalidDataError, match=r"binary.tar.gz has sha256 .*, wanted c4a38c50"):
         datasets.load_cifar10(nowhere)
     own = hashlib.sha256(path.read_bytes()).hexdigest()
-    held = dataclasses.replace(datasets.images._CIFAR, sha256=own)
+    held = dataclasses.replace(datasets.images._CIFAR, checksum=own)
     monkeypatch.setattr(datasets.images, "_CIFAR", held)
     data = datasets.load_cifar10(nowhere)
     np.testing.assert_array_equal(data.Y[:, 0], images[:10, 0])
@@ -303,3 +303,29 @@ def test_an_idx_file_that_is_none_is_refused(tmp_path, raw):
     (tmp_path / "labels").write_bytes(raw)
     with pytest.raises(InvalidDataError, match="labels"):
         datasets.images.read_idx(tmp_path / "labels")
+
+
+def test_characters_are_read_from_their_arrays(nowhere, rng, monkeypatch):
+    folder = nowhere / "kuzushiji-49"
+    folder.mkdir(parents=True)
+    arrays = [
+        rng.integers(0, 256, (9, 28, 28), dtype=np.uint8), np.arange(9, dtype=np.uint8),
+        rng.integers(0, 256, (2, 28, 28), dtype=np.uint8), np.array([48, 3], np.uint8),
+    ]  # fmt: skip
+    held = {}
+    for stem, array in zip(datasets.images._KUZUSHIJI, arrays, strict=True):
+        path = folder / f"{stem}.npz"
+        np.savez(path, array)
+        held[stem] = "md5:" + hashlib.md5(path.read_bytes()).hexdigest()
+    with pytest.raises(InvalidDataError, match=r"imgs.npz has md5 .*, wanted 7ac088b2"):
+        datasets.load_kuzushiji49(nowhere)
+    monkeypatch.setattr(datasets.images, "_KUZUSHIJI", held)
+    data = datasets.load_kuzushiji49(nowhere)
+    np.testing.assert_allclose(255.0 * data.X, arrays[0].reshape(9, 784), rtol=1e-6)
+    np.testing.assert_array_equal(data.Y_test[:, 0], [48, 3])
+    np.savez(path, np.ones(2))
+    with pytest.raises(InvalidDataError, match="holds float64, wanted bytes"):
+        datasets.images.read_npz(path)
+    path.write_bytes(b"PK")
+    with pytest.raises(InvalidDataError, match="holds no array"):
+        datasets.images.read_npz(path)

@@ -2,12 +2,17 @@
 
 A file is looked for in the folder that is passed, then in ``$STREAMING_GP_DATA``, then among the
 files that ship with the package, then in the user's cache; what is found nowhere is downloaded into
-the cache. Every file but the user's own is held to a pinned sha256.
+the cache. Every file but the user's own is held to a pinned checksum.
 """
 
 from streaming_gp.datasets.banana import load_banana
 from streaming_gp.datasets.files import DATA_VARIABLE, DataNotFoundError, Split, find
-from streaming_gp.datasets.images import load_cifar10, load_fashion_mnist, load_mnist
+from streaming_gp.datasets.images import (
+    load_cifar10,
+    load_fashion_mnist,
+    load_kuzushiji49,
+    load_mnist,
+)
 from streaming_gp.datasets.partitions import partition_by_label, partition_iid
 from streaming_gp.datasets.robot_arm import load_robot_arm
 
@@ -19,6 +24,7 @@ __all__ = [
     "load_banana",
     "load_cifar10",
     "load_fashion_mnist",
+    "load_kuzushiji49",
     "load_mnist",
     "load_robot_arm",
     "partition_by_label",

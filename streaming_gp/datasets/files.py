@@ -2,7 +2,7 @@
 
 A file is looked for in the folder that is passed, then in ``$STREAMING_GP_DATA``, then among the
 files that ship with the package, then in the user's cache; what is found nowhere is downloaded into
-the cache. Every file but the user's own is held to a pinned sha256.
+the cache. Every file but the user's own is held to a pinned checksum.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class File:
     """A data file: path below a data folder, checksum, and its shipped name or address.
 
     The checksum is that of the content, unpacked if it is one file in ``.gz``: packers differ. That
-    of an archive is its own.
+    of an archive is its own. It is a sha256, or "md5:..." where nothing better is published.
     """
 
     path: str
-    sha256: str
+    checksum: str
     shipped: str | None = None
     url: str | None = None
 
@@ -66,17 +66,19 @@ def find(file: File, folder: str | Path | None = None, download: bool = True) ->
     candidates.append(cache / file.path)
     for candidate in candidates:
         if candidate.is_file():
-            return _verified(candidate, file.sha256)
+            return _verified(candidate, file.checksum)
     if file.url is None or not download:
         looked = ", ".join(str(candidate) for candidate in candidates)
         raise DataNotFoundError(f"no such file: {looked}; set ${DATA_VARIABLE} to its data folder")
     return _downloaded(file, cache)
 
 
-def _verified(path: Path, sha256: str) -> Path:
-    found = hashlib.sha256(content(path)).hexdigest()
-    if found != sha256:
-        raise InvalidDataError(f"{path} has sha256 {found}, wanted {sha256}")
+def _verified(path: Path, checksum: str) -> Path:
+    algorithm, _, wanted = checksum.rpartition(":")
+    algorithm = algorithm or "sha256"
+    found = hashlib.new(algorithm, content(path), usedforsecurity=False).hexdigest()
+    if found != wanted:
+        raise InvalidDataError(f"{path} has {algorithm} {found}, wanted {wanted}")
     return path
 
 
@@ -108,7 +110,7 @@ def _downloaded(file: File, cache: Path) -> Path:
     except Exception as error:  # pooch passes on whatever its downloader raised
         raise DataNotFoundError(f"could not download {file.url}: {error}") from error
     try:
-        os.replace(_verified(part, file.sha256), target)
+        os.replace(_verified(part, file.checksum), target)
     finally:
         part.unlink(missing_ok=True)
     return target

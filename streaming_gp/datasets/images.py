@@ -1,8 +1,9 @@
-"""Images of ten classes as rows of numbers: MNIST, Fashion-MNIST and CIFAR-10."""
+"""Images as rows of numbers: MNIST, Fashion-MNIST, Kuzushiji-49 and CIFAR-10."""
 
 from __future__ import annotations
 
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,16 @@ _CIFAR = File(
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
 
+# Only md5 sums are published; see datasets/README.md.
+_KUZUSHIJI_ADDRESS = "http://codh.rois.ac.jp/kmnist/dataset/k49/"
+_KUZUSHIJI = {
+    "k49-train-imgs": "md5:7ac088b20481cf51dcd01ceaab89d821",
+    "k49-train-labels": "md5:44a8e1b893f81e63ff38d73cad420f7a",
+    "k49-test-imgs": "md5:d352e201d846ce6b94f42c990966f374",
+    "k49-test-labels": "md5:4da6f7a62e67a832d5eb1bd85c5ee448",
+}
+
+
 def load_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
     """Handwritten digits (LeCun et al. 1998): X [60000, 784] in [0, 1], Y [60000, 1] from 0 to 9.
 
@@ -48,6 +59,37 @@ def load_mnist(folder: str | Path | None = None, download: bool = True) -> Split
 def load_fashion_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
     """Articles of clothing (Xiao, Rasul & Vollgraf 2017), shaped as MNIST; see ``load_mnist``."""
     return _load("fashion-mnist", _FASHION_ADDRESS, _FASHION, folder, download)
+
+
+def load_kuzushiji49(folder: str | Path | None = None, download: bool = True) -> Split:
+    """Cursive Japanese characters (Clanuwat et al. 2018): X [232365, 784] in [0, 1], Y [232365, 1]
+    from 0 to 48, 38,547 test images. As ``load_mnist`` otherwise.
+    """
+    paths = [
+        find(
+            File(f"kuzushiji-49/{stem}.npz", checksum, url=f"{_KUZUSHIJI_ADDRESS}{stem}.npz"),
+            folder,
+            download,
+        )
+        for stem, checksum in _KUZUSHIJI.items()
+    ]
+    X, Y, X_test, Y_test = (read_npz(path) for path in paths)
+    return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
+
+
+def read_npz(path: Path) -> np.ndarray:
+    """The one array of bytes in an npz file.
+
+    :raises InvalidDataError: if it holds no such array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found: np.ndarray = arrays["arr_0"]
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidDataError(f"{path} holds no array arr_0: {error}") from error
+    if found.dtype != np.uint8:
+        raise InvalidDataError(f"{path} holds {found.dtype}, wanted bytes")
+    return found
 
 
 def load_cifar10(folder: str | Path | None = None, download: bool = True) -> Split:
@@ -78,8 +120,8 @@ def _load(
     name: str, address: str, files: dict[str, str], folder: str | Path | None, download: bool
 ) -> Split:
     paths = [
-        find(File(f"{name}/{stem}.gz", sha256, url=f"{address}{stem}.gz"), folder, download)
-        for stem, sha256 in files.items()
+        find(File(f"{name}/{stem}.gz", checksum, url=f"{address}{stem}.gz"), folder, download)
+        for stem, checksum in files.items()
     ]
     X, Y, X_test, Y_test = (read_idx(path) for path in paths)
     return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
