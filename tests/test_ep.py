@@ -55,7 +55,9 @@ def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_c
     np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("num_clients", [1, pytest.param(3, marks=pytest.mark.slow), 60])
+@pytest.mark.parametrize(
+    "num_clients", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 60))]
+)
 def test_probit_regression_is_ep_by_hand_whatever_the_partition(rng, num_clients):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
     shards = datasets.partition_iid(X, Y, num_clients)

@@ -144,7 +144,7 @@ def test_mean_parameters_are_expected_statistics_and_invert(family, seed):
         assert_close(eta, back)
 
 
-@LAWS
+@settings(LAWS, max_examples=8)
 @given(families, seeds)
 def test_fisher_information_is_the_covariance_of_statistics(family, seed):
     q = member(family, seed)
@@ -219,7 +219,7 @@ def test_standard_parameters_round_trip(rng):
     )
 
 
-@LAWS
+@settings(LAWS, max_examples=10)
 @given(families, seeds)
 def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(family, seed):
     q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
@@ -230,7 +230,15 @@ def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(famil
     found = q.natural_gradient(expected)
     for a, b in zip(found.natural, likelihood.natural, strict=True):
         assert_close(a, b)
-    generic = expfam.ExponentialFamily.natural_gradient(q, expected)
+
+
+@settings(LAWS, max_examples=6)
+@given(families, seeds)
+def test_so_is_the_natural_gradient_by_the_fisher_information(family, seed):
+    q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
+    generic = expfam.ExponentialFamily.natural_gradient(
+        q, lambda q: inner(likelihood.natural, q.mean_parameters())
+    )
     for a, b in zip(generic.natural, likelihood.natural, strict=True):
         assert_close(a, b, 1e-6)
 

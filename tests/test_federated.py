@@ -90,10 +90,10 @@ def test_any_schedule_and_rule_reaches_the_optimum_of_global_vi(rng, make, famil
     shards = datasets.partition_iid(X, Y, 3)
     slow = {"c0": 4.0, "c1": 1.0, "c2": 1.0}
     for update, schedule, rounds in (
-        (LBFGS, pvi.Sequential(), 15),
+        (LBFGS, pvi.Sequential(), 20),
         (pvi.FixedPointUpdate(), pvi.Synchronous(damping=0.6), 150),
         (pvi.FixedPointUpdate(steps=5, damping=0.5), pvi.Sequential(), 50),
-        (pvi.FixedPointUpdate(), pvi.Asynchronous(damping=0.6, durations=slow), 150),
+        (pvi.FixedPointUpdate(), pvi.Asynchronous(damping=0.6, durations=slow), 250),
     ):
         found = server(model, shards, update)
         pvi.fit(found, schedule, rounds)
