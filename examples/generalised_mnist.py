@@ -25,6 +25,7 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
@@ -228,6 +229,7 @@ def curves(
     for one in runs:
         axes.loglog(one[x], one["test_error"], ".-", label=label(Setting(**one["setting"])))
     axes.set(xlabel=x if x == "seconds" else "rounds")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=8)
 
 
