@@ -156,7 +156,7 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     assert (tmp_path / "stochastic_ep.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
+@pytest.mark.slow
 def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
     finished = run("clutter.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
@@ -244,9 +244,8 @@ def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others(monk
     np.testing.assert_array_equal(generalised.contaminated(Y, 0.0, seed=1), Y)
 
 
-@pytest.mark.example
-@pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.data
 @pytest.mark.parametrize(("name", "alpha"), [("kuzushiji-49", "2.5"), ("cifar-10", "1.5")])
 def test_the_images_example_says_which_data_it_learned_from(fashion_mnist, tmp_path, name, alpha):
     finished = run("generalised_images.py", tmp_path, "--quick", "--dataset", name)
