@@ -100,8 +100,8 @@ class Comparison:
 
     @property
     def visits(self) -> tuple[pvi.Sequential, int]:
-        """One client after another, and how often: undamped passes of a Renyi divergence may go
-        round in circles.
+        """One client after another, and how often: damped under a Renyi divergence, for which
+        nothing says that undamped passes converge.
         """
         if self.alpha == 1.0:
             return pvi.Sequential(), PASSES
