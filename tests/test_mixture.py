@@ -265,6 +265,21 @@ def test_the_closed_natural_gradient_is_that_of_the_expectation():
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+class Differentiated(mixture.GaussianMixture):
+    """A mixture that does not know its own natural gradient."""
+
+    natural_gradient = None
+
+
+def test_compiled_differentiation_takes_the_same_step():
+    Y = clusters()[:20]
+    posteriors = []
+    for kind in (mixture.GaussianMixture, Differentiated):
+        model = kind(2, 2, centres=Y[:2], covariance=PRIOR_COVARIANCE, dof=4.0)
+        posteriors.append(fitted(model, parted(Y, 2), VMP, pvi.Sequential(), 1).posterior)
+    assert_same(*posteriors, 1e-5)
+
+
 @pytest.mark.parametrize(
     "divergence", [expfam.KL(), expfam.Renyi(1.0 - 1e-8), expfam.Renyi(1.0 + 1e-8)]
 )

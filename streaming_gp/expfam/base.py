@@ -125,8 +125,8 @@ class ExponentialFamily(abc.ABC):
         gradient = tape.gradient(value, natural, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(part, [-1]) for part in gradient], 0)
         solved = tf.linalg.lstsq(self.fisher_information(), flat[:, None], fast=False)[:, 0]
-        parts = tf.split(solved, [int(np.size(eta)) for eta in gradient])
-        shaped = (tf.reshape(part, eta.shape) for part, eta in zip(parts, natural, strict=True))
+        parts = tf.split(solved, [tf.size(eta) for eta in natural], num=len(natural))
+        shaped = (tf.reshape(part, tf.shape(eta)) for part, eta in zip(parts, natural, strict=True))
         return Factor(type(self), tuple(shaped))
 
     def log_prob(self, x: Array) -> tf.Tensor:
