@@ -160,10 +160,11 @@ class FedAdagrad(AdaptiveOptimiser):
 
 
 @dataclass(frozen=True)
-class FedAdam(AdaptiveOptimiser):
-    """``v ← β₂ v + (1 − β₂) Δ²`` (Reddi et al. 2021).
+class DecayingOptimiser(AdaptiveOptimiser):
+    """An adaptive optimiser whose v forgets.
 
     :param decay: β₂ in [0, 1).
+    :raises InvalidDataError: if it is not that.
     """
 
     decay: float = 0.99
@@ -171,23 +172,19 @@ class FedAdam(AdaptiveOptimiser):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_decay("decay", self.decay)
+
+
+@dataclass(frozen=True)
+class FedAdam(DecayingOptimiser):
+    """``v ← β₂ v + (1 − β₂) Δ²`` (Reddi et al. 2021)."""
 
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> np.ndarray:
         return self.decay * old + (1.0 - self.decay) * square
 
 
 @dataclass(frozen=True)
-class FedYogi(AdaptiveOptimiser):
-    """``v ← v − (1 − β₂) Δ² sign(v − Δ²)`` (Reddi et al. 2021): v falls slowly, however small Δ.
-
-    :param decay: β₂ in [0, 1).
-    """
-
-    decay: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_decay("decay", self.decay)
+class FedYogi(DecayingOptimiser):
+    """``v ← v − (1 − β₂) Δ² sign(v − Δ²)`` (Reddi et al. 2021): v falls slowly, however small Δ."""
 
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> np.ndarray:
         second: np.ndarray = old - (1.0 - self.decay) * square * np.sign(old - square)
