@@ -216,6 +216,7 @@ def figure(runs: list[Results], partition: str) -> plt.Figure:
     """Test error against rounds' seconds, messages and bytes, as figures 4 and 5."""
     canvas, panels = plt.subplots(1, 3, figsize=(12, 4), sharey=True, layout="constrained")
     for axes, key in zip(panels, ("seconds", "messages", "bytes"), strict=True):
+        axes.set_prop_cycle(color=plt.get_cmap("tab20").colors)  # there are more than ten methods
         for one in runs:
             if one["partition"] == partition:
                 style = "o" if len(one["round"]) == 1 else "-"
