@@ -13,9 +13,8 @@ learning rates and dampings of synchronous PVI.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,20 +24,26 @@ import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import NullFormatter
-from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_json, write_results
+from common import Results, parser, run, save_figure, write_results
+from federated_runs import (
+    LOADERS,
+    NUM_CLIENTS,
+    PARTITIONS,
+    SURE,
+    Progress,
+    fewer_images,
+    kept,
+    perform_missing,
+    scores,
+)
 
-from streaming_gp import bnn, datasets, metrics, pvi
+from streaming_gp import bnn, pvi
 from streaming_gp.datasets import Split
 from streaming_gp.errors import InvalidDataError
 
-NUM_CLIENTS, SLOW = 10, 10.0
-LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
-PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
-QUICK_IMAGES, SAMPLES = 6000, 20
-Progress = Callable[[pvi.Round], None]
+SLOW = 10.0
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,6 @@ def averaged(share: float) -> pvi.UpdateRule:
 NEWTON = pvi.VariationalUpdate(
     epochs=5, batch_size=200, optimiser=pvi.VariationalOnlineNewton(learning_rate=0.005)
 )
-SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
-"""For point estimates, which are surer than any posterior."""
 ONE_SLOW = {f"c{k}": SLOW if k == 0 else 1.0 for k in range(NUM_CLIENTS)}
 
 METHODS: dict[str, Method] = {
@@ -158,16 +161,6 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
         evaluate=lambda q: scores(net, q, data),
     )  # fmt: skip
     return {**asdict(task), **columns(history, method, server)}
-
-
-def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
-    probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
-    likelihood = probabilities[np.arange(len(data.Y_test)), data.Y_test[:, 0].astype(int)]
-    return {
-        "test_error": metrics.classification_error(probabilities, data.Y_test),
-        "test_nll": metrics.mean_negative_log_density(np.log(np.maximum(likelihood, 1e-12))),
-        "test_calibration": metrics.expected_calibration_error(probabilities, data.Y_test),
-    }
 
 
 def columns(history: pvi.History, method: Method, server: pvi.Server) -> Results:
@@ -248,44 +241,12 @@ def sweep_figure(runs: list[Results]) -> plt.Figure:
 # ---- one run after another ----
 
 
-def perform_missing(
-    tasks: Sequence[Any], perform: Callable[[Any, Progress], Results], folder: Path
-) -> None:
-    """Every run that has no file yet.
-
-    :param tasks: each with a ``name``, which is that of its file.
-    :param perform: makes one of them, and calls back after each round.
-    """
-    for task in tasks:
-        path = folder / task.name
-        if path.exists():
-            continue
-        with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
-            result = perform(task, partial(_advance, bar))
-        write_json(path, result)
-        print(
-            f"{task.name}: last error {result['test_error'][-1]:.4f}, "
-            f"best {min(result['test_error']):.4f}, NLL {result['test_nll'][-1]:.4f}, "
-            f"{result['seconds'][-1]:.0f} s, {result['messages'][-1]} messages",
-            flush=True,
-        )
-
-
-def kept(folder: Path, arguments: argparse.Namespace) -> list[Results]:
+def runs_of(arguments: argparse.Namespace) -> list[Results]:
     """All runs on these data that are there, also those of earlier calls."""
-    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    wanted = (arguments.dataset, arguments.seed, arguments.quick, arguments.sweep)
-    mine = [
-        one
-        for one in runs
-        if (one["dataset"], one["seed"], one["quick"], one["damping"] is not None) == wanted
-    ]
+    common = {name: getattr(arguments, name) for name in ("dataset", "seed", "quick")}
+    runs = [one for one in kept(arguments.out / "runs", **common) if one.get("method") in METHODS]
+    mine = [one for one in runs if (one["damping"] is not None) == arguments.sweep]
     return sorted(mine, key=lambda one: (one["partition"], list(METHODS).index(one["method"])))
-
-
-def _advance(bar: Any, one: pvi.Round) -> None:
-    bar.set_postfix(one.metrics)
-    bar.update()
 
 
 def tasks_of(arguments: argparse.Namespace) -> list[Task]:
@@ -326,11 +287,9 @@ def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.methods.split(",")) - set(METHODS)
     if unknown:
         raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
-    data = LOADERS[arguments.dataset](arguments.data)
-    if arguments.quick:
-        data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
     perform_missing(tasks_of(arguments), partial(perform, data), arguments.out / "runs")
-    runs = kept(arguments.out / "runs", arguments)
+    runs = runs_of(arguments)
     for partition in sorted({one["partition"] for one in runs}):
         mine = [one for one in runs if one["partition"] == partition]
         name = f"{arguments.dataset}_{partition}"

@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import parser, run, save_figure, write_results
-from federated_mnist import QUICK_IMAGES, perform_missing
-from generalised_mnist import Setting, Task, error_figure, kept, perform, summary
+from federated_runs import fewer_images, kept, perform_missing
+from generalised_mnist import Setting, Task, error_figure, perform, summary
 
 from streaming_gp import datasets
 from streaming_gp.datasets import DataNotFoundError, Split
@@ -43,8 +42,7 @@ def images(name: str, folder: Path | None) -> tuple[str, Split]:
 def main(arguments: argparse.Namespace) -> None:
     name, data = images(arguments.dataset, arguments.data)
     settings = SETS[arguments.dataset][1]
-    if arguments.quick:
-        data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+    data = fewer_images(data, arguments.quick)
     common = {"rule": "natural", "dataset": name, "seed": arguments.seed, "quick": arguments.quick}
     tasks = [Task(setting, **common) for setting in settings]
     perform_missing(tasks, partial(perform, data), arguments.out / "runs")

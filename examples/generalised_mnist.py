@@ -14,7 +14,6 @@ repeated. --quick trains on 6,000 images for a few rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -29,12 +28,13 @@ from matplotlib.ticker import NullFormatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
-from federated_mnist import (
+from federated_runs import (
     LOADERS,
     NUM_CLIENTS,
-    QUICK_IMAGES,
     SURE,
     Progress,
+    fewer_images,
+    kept,
     perform_missing,
     scores,
 )
@@ -267,21 +267,13 @@ FIGURES: dict[str, Callable[[list[Results]], plt.Figure]] = {
 # ---- one run after another ----
 
 
-def kept(folder: Path, **wanted: Any) -> list[Results]:
-    """All runs of this kind that are there, also those of earlier calls."""
-    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return [one for one in runs if wanted.items() <= one.items()]
-
-
 def main(arguments: argparse.Namespace) -> None:
     every = studies(RULES[arguments.rule])
     chosen = arguments.studies.split(",")
     unknown = set(chosen) - set(every)
     if unknown:
         raise InvalidDataError(f"no study {sorted(unknown)[0]!r}; there are {list(every)}")
-    data = LOADERS[arguments.dataset](arguments.data)
-    if arguments.quick:
-        data = replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
     settings = dict.fromkeys(setting for study in chosen for setting in every[study])
     common = {name: getattr(arguments, name) for name in ("rule", "dataset", "seed", "quick")}
     tasks = [Task(setting, **common) for setting in settings]

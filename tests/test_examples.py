@@ -213,6 +213,18 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 
 @pytest.mark.example
 @pytest.mark.data
+def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
+    assert run("hostile_client.py", tmp_path, "--quick").returncode == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    refused = {(one["partition"], one["client"]): one["refused"] for one in results["summary"]}
+    assert refused["iid", "honest"] == refused["label", "honest"] == 0
+    assert min(refused["iid", "hostile"], refused["label", "hostile"]) > 5
+    assert not any(one["refused_of_others"] for one in results["summary"])
+    assert all(np.isfinite(one["last_nll"]) for one in results["summary"])
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_path):
     first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
     assert first.returncode == 0, first.stderr

@@ -1,0 +1,75 @@
+"""What the examples of federated networks share: images, shards, scores, and runs that are kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Results, write_json
+from tqdm import tqdm
+
+from streaming_gp import bnn, datasets, metrics, pvi
+from streaming_gp.datasets import Split
+
+NUM_CLIENTS = 10
+LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
+PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
+QUICK_IMAGES, SAMPLES = 6000, 20
+SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+"""For point estimates, which are surer than any posterior."""
+Progress = Callable[[pvi.Round], None]
+
+
+def fewer_images(data: Split, quick: bool) -> Split:
+    """The first of those to learn from, where it has to be quick."""
+    return replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES]) if quick else data
+
+
+def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
+    probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
+    likelihood = probabilities[np.arange(len(data.Y_test)), data.Y_test[:, 0].astype(int)]
+    return {
+        "test_error": metrics.classification_error(probabilities, data.Y_test),
+        "test_nll": metrics.mean_negative_log_density(np.log(np.maximum(likelihood, 1e-12))),
+        "test_calibration": metrics.expected_calibration_error(probabilities, data.Y_test),
+    }
+
+
+def perform_missing(
+    tasks: Sequence[Any], perform: Callable[[Any, Progress], Results], folder: Path
+) -> None:
+    """Every run that has no file yet.
+
+    :param tasks: each with a ``name``, which is that of its file.
+    :param perform: makes one of them, and calls back after each round.
+    """
+    for task in tasks:
+        path = folder / task.name
+        if path.exists():
+            continue
+        with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
+            result = perform(task, partial(_advance, bar))
+        write_json(path, result)
+        print(
+            f"{task.name}: last error {result['test_error'][-1]:.4f}, "
+            f"best {min(result['test_error']):.4f}, NLL {result['test_nll'][-1]:.4f}, "
+            f"{result['seconds'][-1]:.0f} s, {result['messages'][-1]} messages",
+            flush=True,
+        )
+
+
+def kept(folder: Path, **wanted: Any) -> list[Results]:
+    """All runs of this kind that are there, also those of earlier calls."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [one for one in runs if wanted.items() <= one.items()]
+
+
+def _advance(bar: Any, one: pvi.Round) -> None:
+    bar.set_postfix(one.metrics)
+    bar.update()
