@@ -295,6 +295,28 @@ def test_quadrature_of_the_loss_agrees_with_the_expected_log_likelihood(rng):
     np.testing.assert_allclose(-loss, expected, rtol=THROUGH_CHOLESKY)
 
 
+@pytest.mark.parametrize(("alpha", "apart"), [(1.0, 0.0), (0.5, 0.02)])
+def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apart):
+    model, data = linear.logistic_regression(2), labelled(rng)
+    update = pvi.VariationalUpdate(
+        batch_size=None, optimiser=pvi.LBFGS(), divergence=expfam.Renyi(alpha)
+    )
+    together = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
+    pvi.fit(together, pvi.Sequential(), 1)
+    cold, warm = (
+        pvi.Server(
+            model.prior(), pvi.make_clients(model, datasets.partition_iid(*data, 2), update)
+        )
+        for _ in range(2)
+    )
+    warm.warm_start(together.posterior)
+    for server in (cold, warm):
+        pvi.fit(server, pvi.Sequential(), 8)
+    np.testing.assert_allclose(cold.posterior.mean, warm.posterior.mean, rtol=10 * LIMIT)
+    distance = np.abs(cold.posterior.mean / together.posterior.mean - 1.0).max()
+    assert (distance > apart) if apart else (distance < 10 * LIMIT)
+
+
 def test_a_smaller_alpha_gives_a_wider_posterior(rng):
     model, data = linear.logistic_regression(2), labelled(rng)
     wide = fitted(model, data, rounds=1, divergence=expfam.Renyi(0.5))
