@@ -159,10 +159,10 @@ class Momentum:
     - ``Λ_k ← (1 − r) Λ_k + r Λ_k'``
     - ``v ← β v + (1 − β) Σ_k (g_k' − g_k)``, and m moves by ``ρ v / Λ``
 
-    As ``Σ_k g_k`` is the prior's pull on m, the sum is the whole gradient of the free energy, also
-    when only some clients have answered. The momentum's part of the step is shared out evenly, so
-    that the posterior is prior times factors at all times; at rest ``v = 0`` and every factor is
-    its client's own.
+    As ``Σ_k g_k`` is the prior's pull on m, the sum is the whole gradient of the free energy. A
+    factor takes over its client's newest gradient, so that this speaks for a client that has not
+    answered, and what the step differs by is shared out evenly: the posterior is prior times
+    factors at all times, and at rest ``v = 0`` and every factor is its client's own.
 
     :param learning_rate: ρ.
     :param precision_rate: r.
@@ -195,15 +195,16 @@ class Momentum:
         rho, rate = size * self.learning_rate, size * self.precision_rate
         old = {name: ledger.factors.get(name, _unit(mean)) for name in proposals}
         change = {k: gradient(new, mean) - gradient(old[k], mean) for k, new in proposals.items()}
-        velocity = self.momentum * memory[0] if memory else np.zeros_like(mean)
-        fresh = 1.0 - self.momentum
+        before = memory[0] if memory else np.zeros_like(mean)
+        total = sum(change.values())
+        velocity = self.momentum * before + (1.0 - self.momentum) * total
+        even = (rho * velocity - size * total) / len(proposals)
         for name, new in proposals.items():
             precision = damped(old[name], new, rate).natural[1]
-            step = fresh * change[name] + velocity / len(proposals)
-            pull = gradient(old[name], mean) + rho * step
+            pull = gradient(old[name], mean) + size * change[name] + even
             factor = Factor(MeanFieldNormal, (pull + precision * mean, precision))
             ledger = ledger.replaced(name, factor)
-        return ledger, (velocity + fresh * sum(change.values()),)
+        return ledger, (velocity,)
 
 
 def gradient(factor: Factor, mean: np.ndarray) -> np.ndarray:
