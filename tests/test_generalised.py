@@ -304,9 +304,7 @@ def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apa
     together = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
     pvi.fit(together, pvi.Sequential(), 1)
     cold, warm = (
-        pvi.Server(
-            model.prior(), pvi.make_clients(model, datasets.partition_iid(*data, 2), update)
-        )
+        pvi.Server(model.prior(), pvi.make_clients(model, datasets.partition_iid(*data, 2), update))
         for _ in range(2)
     )
     warm.warm_start(together.posterior)

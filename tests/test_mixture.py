@@ -1,5 +1,6 @@
 """Mixtures at their exact limits, and beside scikit-learn."""
 
+import gpflow
 import numpy as np
 import pytest
 import scipy.integrate
@@ -8,6 +9,7 @@ import scipy.stats
 import tensorflow as tf
 from sklearn.mixture import BayesianGaussianMixture
 
+import streaming_gp as sgp
 from streaming_gp import expfam, linear, losses, mixture, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import DirichletNormalWishart, Normal
@@ -156,6 +158,18 @@ def test_a_robust_loss_of_a_gaussian_has_its_closed_integral():
     cluttered = mixture.Clutter([[0.7]], 0.5)
     with pytest.raises(InvalidDataError, match="no closed integral"):
         losses.log_power_integral(cluttered, tf.zeros([3, 1], tf.float64), 1.5)
+
+
+def test_clutter_is_not_for_gaussian_processes(rng):
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        mixture.Clutter([[1.0]], 0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(2),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+    with pytest.raises(InvalidDataError, match="not of a Gaussian process"):
+        model.update((rng.standard_normal((5, 1)), rng.standard_normal((5, 1))))
+    assert not model.factors
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ from streaming_gp.pvi.checks import Checks
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 NODES_PER_AXIS = {1: 100, 2: 40}
 LOG2_SOBOL_NODES = 12
+_NO_PROCESS = (
+    "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "
+    "for outliers there take gpflow.likelihoods.StudentT or losses.GeneralisedLikelihood"
+)
 
 
 class Clutter(gpflow.likelihoods.Likelihood):
@@ -79,16 +83,16 @@ class Clutter(gpflow.likelihoods.Likelihood):
         one = dimension * (LOG_TWO_PI * (power - 1.0) + np.log(power)) + (power - 1.0) * logdet
         return tf.fill(tf.shape(F)[:1], tf.constant(-0.5 * one, F.dtype))
 
-    # what GPflow wants of a likelihood, and no location model asks for
+    # what a Gaussian process would ask for, and no location model does
 
     def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> Any:
-        raise NotImplementedError
+        raise InvalidDataError(_NO_PROCESS)
 
     def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
-        raise NotImplementedError
+        raise InvalidDataError(_NO_PROCESS)
 
     def _variational_expectations(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
-        raise NotImplementedError
+        raise InvalidDataError(_NO_PROCESS)
 
 
 class ClutterModel:
