@@ -309,7 +309,7 @@ def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apa
     )
     warm.warm_start(together.posterior)
     for server in (cold, warm):
-        pvi.fit(server, pvi.Sequential(), 8)
+        pvi.fit(server, pvi.Sequential(), 5)
     np.testing.assert_allclose(cold.posterior.mean, warm.posterior.mean, rtol=10 * LIMIT)
     distance = np.abs(cold.posterior.mean / together.posterior.mean - 1.0).max()
     assert (distance > apart) if apart else (distance < 10 * LIMIT)
