@@ -7,7 +7,7 @@ likelihood and calibration after every round.
 
 Every run is kept in OUT/runs and never repeated, and results and figures show all that are there:
 stop and start again at will. --quick trains on 6,000 images for a few rounds. --sweep tries
-learning rates and dampings of synchronous PVI.
+learning rates and dampings of synchronous PVI, for twenty rounds each.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streaming_gp import bnn, pvi
 from streaming_gp.datasets import Split
 from streaming_gp.errors import InvalidDataError
 
-SLOW = 10.0
+SLOW, SWEEP_ROUNDS = 10.0, 20
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     if method.warm:
         server.warm_start(net.initial(task.seed))
     rounds = min(method.rounds, 3) if task.quick else method.rounds
+    rounds = rounds if task.damping is None else SWEEP_ROUNDS
     history = pvi.fit(
         server, method.schedule, rounds, callback=progress,
         evaluate=lambda q: scores(net, q, data),
