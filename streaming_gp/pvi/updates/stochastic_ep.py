@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
+from typing import Any
+
+import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor
 from streaming_gp.pvi.damping import damped, require_damping
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.tilted import (
@@ -14,6 +17,7 @@ from streaming_gp.pvi.updates.tilted import (
     product,
     refined,
     stacked,
+    swept,
     tilted_factors,
 )
 
@@ -49,14 +53,27 @@ class StochasticEPUpdate:
         require_damping(self.damping)
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        (X, Y), share = task.data, 1.0 / task.num_data
-        factor, skipped = own_factor(task), 0
-        for rows in islice(task.minibatches(self.batch_size), self.steps):
-            q = (task.cavity * factor).normalised().as_factor()
-            site = stacked(factor**share)
-            new = tilted_factors(task.model, self.alpha, q / site**self.alpha, X[rows], Y[rows])
-            sites, without = refined(site, new)
-            target = product(sites) ** (task.num_data / len(rows))
-            factor = damped(factor, target, self.damping).as_arrays()
-            skipped += without
+        step = _RefineShared(self.alpha, self.damping)
+        kept, skipped = swept(step, task, (own_factor(task),), self.batch_size, self.steps)
+        factor = kept[0].as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
+
+
+@dataclass(frozen=True)
+class _RefineShared:
+    """Keeps the product of N equal sites."""
+
+    alpha: float
+    damping: float
+
+    def __call__(
+        self, model: Any, cavity: Factor, kept: tuple[Factor], X: Any, Y: Any, rows: Any
+    ) -> tuple[tuple[Factor], tf.Tensor]:
+        factor = kept[0]
+        number, size = (tf.cast(tf.shape(a)[0], factor.log_scale.dtype) for a in (X, rows))
+        site = stacked(factor ** (1.0 / number))
+        tied = stacked(cavity * factor) / site**self.alpha
+        new = tilted_factors(model, self.alpha, tied, tf.gather(X, rows), tf.gather(Y, rows))
+        sites, skipped = refined(site, new)
+        target = product(sites) ** (number / size)
+        return (damped(factor, target, self.damping),), skipped

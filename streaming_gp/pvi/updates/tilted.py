@@ -1,12 +1,13 @@
 """What single data are worth by moment matching: the step that all expectation propagation shares.
 
 A site approximates the likelihood of one datum. The sites of many data are one ``Factor`` whose
-arrays have a leading axis.
+tensors have a leading axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,9 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.task import LocalTask
+
+Kept = tuple[Factor, ...]
+"""What a rule keeps from step to step."""
 
 
 class TiltedModel(Protocol):
@@ -34,69 +38,112 @@ class TiltedModel(Protocol):
         ...
 
 
-def tilted_factors(model: Any, alpha: float, cavities: Factor, X: Any, Y: Any) -> Factor:
-    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for N data: N sites.
+class Step(Hashable, Protocol):
+    """What a rule makes of one minibatch, in TensorFlow's operations."""
 
-    A site whose cavity or tilted distribution is improper is NaN, its constant always.
+    def __call__(
+        self, model: Any, cavity: Factor, kept: Any, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor
+    ) -> tuple[Any, tf.Tensor]:
+        """What is kept now, and how many sites stayed as they were.
 
-    :param model: a ``TiltedModel``.
-    :param alpha: α.
-    :param cavities: q_n, one for each datum, or a single one for all of them.
-    :param X: [N, D].
-    :param Y: [N, P].
+        :param cavity: of the client, without anything of its own.
+        :param kept: so far.
+        :param X: [N, D].
+        :param Y: [N, P].
+        :param rows: of the minibatch [B].
+        """
+        ...
+
+
+def swept(
+    step: Step, task: LocalTask, kept: Kept, batch_size: int | None, steps: int
+) -> tuple[Kept, int]:
+    """So many steps over the task's minibatches, compiled as one loop.
+
+    :returns: what is kept in the end, and how many sites stayed as they were, over all steps.
     :raises InvalidDataError: if the model has no ``log_tilted``.
     """
-    if not hasattr(model, "log_tilted"):
-        name = type(model).__name__
+    if not hasattr(task.model, "log_tilted"):
+        name = type(task.model).__name__
         raise InvalidDataError(f"{name} has no log_tilted, which expectation propagation asks for")
-    tied = len(cavities.natural[0]) == 1
-    compiled = compiled_for(model, ("tilted", alpha, tied), lambda model: _compiled(model, alpha))
-    natural, scale = compiled(cavities.family, cavities.natural, X, Y)
-    return Factor(cavities.family, tuple(eta.numpy() for eta in natural), scale.numpy())
+    jit = batch_size is not None  # XLA wants shapes that do not change
+    compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
+    rows = np.stack(list(islice(task.minibatches(batch_size), steps)))
+    family, given = task.cavity.family, [_tensors(factor) for factor in (task.cavity, *kept)]
+    found, skipped = compiled(family, given, *task.data, rows)
+    return tuple(Factor(family, *parts) for parts in found), int(skipped)
 
 
-def _compiled(model: Any, alpha: float) -> Callable[..., Any]:
-    @tf.function(reduce_retracing=True)
-    def compiled(family: Any, cavities: Any, X: Any, Y: Any) -> Any:
-        def of_one(given: Any) -> Any:
-            natural, x, y = given
-            matched = family(*natural).moment_match(
-                lambda cavity: model.log_tilted(cavity, x, y, alpha)
-            )
-            site = matched ** (1.0 / alpha)
-            return site.natural, site.log_scale
+def _compiled(model: Any, step: Step, jit: bool) -> Callable[..., Any]:
+    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    def compiled(family: Any, given: Any, X: Any, Y: Any, rows: Any) -> Any:
+        cavity = Factor(family, *given[0])
 
-        return tf.vectorized_map(of_one, (cavities, X, Y))
+        def one(number: Any, kept: Any, skipped: Any) -> Any:
+            factors = tuple(Factor(family, *parts) for parts in kept)
+            factors, without = step(model, cavity, factors, X, Y, rows[number])
+            return number + 1, [_tensors(factor) for factor in factors], skipped + without
+
+        start = (tf.constant(0), given[1:], tf.constant(0))
+        return tf.while_loop(lambda number, *_: number < tf.shape(rows)[0], one, start)[1:]
 
     return compiled
 
 
-def refined(old: Factor, new: Factor) -> tuple[Factor, int]:
+def _tensors(factor: Factor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
+    """Natural parameters and log constant, all of one dtype."""
+    natural = tuple(tf.convert_to_tensor(eta) for eta in factor.natural)
+    return natural, tf.cast(factor.log_scale, natural[0].dtype)
+
+
+def tilted_factors(model: TiltedModel, alpha: float, cavities: Factor, X: Any, Y: Any) -> Factor:
+    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for N data: N sites.
+
+    A site whose cavity or tilted distribution is improper is NaN, its constant always.
+
+    :param alpha: α.
+    :param cavities: q_n, one for each datum, or a single one for all of them.
+    :param X: [N, D].
+    :param Y: [N, P].
+    """
+
+    def of_one(given: Any) -> Any:
+        natural, x, y = given
+        matched = cavities.family(*natural).moment_match(
+            lambda cavity: model.log_tilted(cavity, x, y, alpha)
+        )
+        return _tensors(matched ** (1.0 / alpha))
+
+    natural, scale = tf.vectorized_map(of_one, (cavities.natural, X, Y))
+    return Factor(cavities.family, natural, scale)
+
+
+def refined(old: Factor, new: Factor) -> tuple[Factor, tf.Tensor]:
     """New sites, or old ones where there is no new one; and how many of these there are.
 
     :param old: N sites, or one for all.
     :param new: N sites, NaN where there is none.
     """
-    finite = np.isfinite(new.log_scale)
+    finite = tf.math.is_finite(new.log_scale)
 
-    def chosen(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.where(finite.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+    def chosen(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        return tf.where(tf.reshape(finite, [-1, *[1] * (len(a.shape) - 1)]), a, b)
 
     natural = tuple(chosen(a, b) for a, b in zip(new.natural, old.natural, strict=True))
     scale = chosen(new.log_scale, old.log_scale)
-    return Factor(new.family, natural, scale), int(np.sum(~finite))
+    return Factor(new.family, natural, scale), tf.reduce_sum(tf.cast(~finite, tf.int32))
 
 
 def stacked(site: Factor, number: int = 1) -> Factor:
     """So many times the same site."""
-    natural = tuple(np.repeat(np.asarray(eta)[None], number, axis=0) for eta in site.natural)
-    return Factor(site.family, natural, np.repeat(np.asarray(site.log_scale), number))
+    natural = tuple(tf.repeat(tf.convert_to_tensor(eta)[None], number, 0) for eta in site.natural)
+    return Factor(site.family, natural, tf.repeat(site.log_scale, number))
 
 
 def product(sites: Factor) -> Factor:
     """Of all sites."""
-    natural = tuple(np.sum(eta, axis=0) for eta in sites.natural)
-    return Factor(sites.family, natural, np.sum(sites.log_scale))
+    natural = tuple(tf.reduce_sum(eta, axis=0) for eta in sites.natural)
+    return Factor(sites.family, natural, tf.reduce_sum(sites.log_scale))
 
 
 def own_factor(task: LocalTask) -> Factor:
