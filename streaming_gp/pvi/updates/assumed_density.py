@@ -11,7 +11,9 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.tilted import (
+    Batch,
     evidence,
+    minibatches,
     product,
     refined,
     stacked,
@@ -38,20 +40,19 @@ class AssumedDensityUpdate:
             raise InvalidDataError(f"passes must be positive, got {self.passes}")
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        steps = self.passes * task.num_data
-        kept, skipped = swept(_Include(), task, (task.cavity**0.0,), batch_size=1, steps=steps)
-        factor = kept[0].as_arrays()
+        rows = minibatches(task, 1, self.passes * task.num_data)
+        factor, _, skipped = swept(_Include(), task, task.cavity**0.0, rows, jit=True)
+        factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.passes, skipped)
 
 
 @dataclass(frozen=True)
 class _Include:
-    """Keeps what data were worth so far."""
+    """What data were worth is kept in the factor only."""
 
     def __call__(
-        self, model: Any, cavity: Factor, kept: tuple[Factor], X: Any, Y: Any, rows: Any
-    ) -> tuple[tuple[Factor], tf.Tensor]:
-        q = stacked(cavity * kept[0])
-        new = tilted_factors(model, 1.0, q, tf.gather(X, rows), tf.gather(Y, rows))
-        new, skipped = refined(q**0.0, new)
-        return (kept[0] * product(new),), skipped
+        self, model: Any, cavity: Factor, factor: Factor, sites: None, data: Batch
+    ) -> tuple[Factor, None, tf.Tensor]:
+        q = stacked(cavity * factor)
+        new, skipped = refined(q**0.0, tilted_factors(model, 1.0, q, data))
+        return factor * product(new), None, skipped

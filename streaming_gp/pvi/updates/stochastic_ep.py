@@ -12,7 +12,9 @@ from streaming_gp.expfam import Factor
 from streaming_gp.pvi.damping import damped, require_damping
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.tilted import (
+    Batch,
     evidence,
+    minibatches,
     own_factor,
     product,
     refined,
@@ -54,26 +56,26 @@ class StochasticEPUpdate:
 
     def __call__(self, task: LocalTask) -> LocalResult:
         step = _RefineShared(self.alpha, self.damping)
-        kept, skipped = swept(step, task, (own_factor(task),), self.batch_size, self.steps)
-        factor = kept[0].as_arrays()
+        rows = minibatches(task, self.batch_size, self.steps)
+        jit = self.batch_size is not None
+        factor, _, skipped = swept(step, task, own_factor(task), rows, jit)
+        factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
 
 
 @dataclass(frozen=True)
 class _RefineShared:
-    """Keeps the product of N equal sites."""
+    """All data share one."""
 
     alpha: float
     damping: float
 
     def __call__(
-        self, model: Any, cavity: Factor, kept: tuple[Factor], X: Any, Y: Any, rows: Any
-    ) -> tuple[tuple[Factor], tf.Tensor]:
-        factor = kept[0]
-        number, size = (tf.cast(tf.shape(a)[0], factor.log_scale.dtype) for a in (X, rows))
+        self, model: Any, cavity: Factor, factor: Factor, sites: None, data: Batch
+    ) -> tuple[Factor, None, tf.Tensor]:
+        number = tf.cast(data.num_data, factor.log_scale.dtype)
         site = stacked(factor ** (1.0 / number))
         tied = stacked(cavity * factor) / site**self.alpha
-        new = tilted_factors(model, self.alpha, tied, tf.gather(X, rows), tf.gather(Y, rows))
-        sites, skipped = refined(site, new)
-        target = product(sites) ** (number / size)
-        return (damped(factor, target, self.damping),), skipped
+        new, skipped = refined(site, tilted_factors(model, self.alpha, tied, data))
+        target = product(new) ** (number / tf.cast(tf.shape(data.X)[0], number.dtype))
+        return damped(factor, target, self.damping), None, skipped

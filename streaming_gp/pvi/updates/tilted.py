@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +18,7 @@ from streaming_gp.expfam import Factor
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.task import LocalTask
 
-Kept = tuple[Factor, ...]
-"""What a rule keeps from step to step."""
+map_structure = tf.nest.map_structure
 
 
 class TiltedModel(Protocol):
@@ -42,79 +41,107 @@ class Step(Hashable, Protocol):
     """What a rule makes of one minibatch, in TensorFlow's operations."""
 
     def __call__(
-        self, model: Any, cavity: Factor, kept: Any, X: tf.Tensor, Y: tf.Tensor, rows: tf.Tensor
-    ) -> tuple[Any, tf.Tensor]:
-        """What is kept now, and how many sites stayed as they were.
+        self, model: Any, cavity: Factor, factor: Factor, sites: Any, data: Batch
+    ) -> tuple[Factor, Any, tf.Tensor]:
+        """The client's factor now, the sites, and how many of them stayed as they were.
 
         :param cavity: of the client, without anything of its own.
-        :param kept: so far.
-        :param X: [N, D].
-        :param Y: [N, P].
-        :param rows: of the minibatch [B].
+        :param factor: of the client.
+        :param sites: of the minibatch, a factor of B; None for a rule that keeps none.
         """
         ...
 
 
-def swept(
-    step: Step, task: LocalTask, kept: Kept, batch_size: int | None, steps: int
-) -> tuple[Kept, int]:
-    """So many steps over the task's minibatches, compiled as one loop.
+class Batch(NamedTuple):
+    """X [B, D] and Y [B, P] of a minibatch, and how many data there are in all."""
 
-    :returns: what is kept in the end, and how many sites stayed as they were, over all steps.
+    X: tf.Tensor
+    Y: tf.Tensor
+    num_data: tf.Tensor
+
+
+def minibatches(task: LocalTask, batch_size: int | None, steps: int) -> np.ndarray:
+    """Row numbers of the task's first minibatches: [S, B]."""
+    return np.stack(list(islice(task.minibatches(batch_size), steps)))
+
+
+def swept(
+    step: Step,
+    task: LocalTask,
+    factor: Factor,
+    rows: np.ndarray,
+    jit: bool,
+    sites: Factor | None = None,
+) -> tuple[Factor, Any, int]:
+    """One step after another, compiled as one loop.
+
+    :param factor: of the client.
+    :param rows: of each step's minibatch [S, B].
+    :param jit: by XLA, which is fast but compiles every shape anew.
+    :param sites: with [S, B] in front; each step gets and gives its own.
+    :returns: factor, sites, and how many stayed as they were, over all steps.
     :raises InvalidDataError: if the model has no ``log_tilted``.
     """
     if not hasattr(task.model, "log_tilted"):
         name = type(task.model).__name__
         raise InvalidDataError(f"{name} has no log_tilted, which expectation propagation asks for")
-    jit = batch_size is not None  # XLA wants shapes that do not change
     compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
-    rows = np.stack(list(islice(task.minibatches(batch_size), steps)))
-    family, given = task.cavity.family, [_tensors(factor) for factor in (task.cavity, *kept)]
-    found, skipped = compiled(family, given, *task.data, rows)
-    return tuple(Factor(family, *parts) for parts in found), int(skipped)
+    family = task.cavity.family
+    given = _parts(task.cavity), _parts(factor)
+    found, new, skipped = compiled(family, given, _parts(sites), *task.data, rows)
+    return Factor(family, *found), Factor(family, *new) if new else None, int(skipped)
 
 
 def _compiled(model: Any, step: Step, jit: bool) -> Callable[..., Any]:
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
-    def compiled(family: Any, given: Any, X: Any, Y: Any, rows: Any) -> Any:
-        cavity = Factor(family, *given[0])
+    def compiled(family: Any, given: Any, sites: Any, X: Any, Y: Any, rows: Any) -> Any:
+        cavity, factor = given
 
-        def one(number: Any, kept: Any, skipped: Any) -> Any:
-            factors = tuple(Factor(family, *parts) for parts in kept)
-            factors, without = step(model, cavity, factors, X, Y, rows[number])
-            return number + 1, [_tensors(factor) for factor in factors], skipped + without
+        def one(number: Any, factor: Any, written: Any, skipped: Any) -> Any:
+            mine = rows[number]
+            data = Batch(tf.gather(X, mine), tf.gather(Y, mine), tf.shape(X)[0])
+            old = Factor(family, *map_structure(lambda eta: eta[number], sites)) if sites else None
+            before = Factor(family, *cavity), Factor(family, *factor)
+            now, new, kept = step(model, *before, old, data)
+            written = map_structure(lambda all, eta: all.write(number, eta), written, _parts(new))
+            return number + 1, _parts(now), written, skipped + kept
 
-        start = (tf.constant(0), given[1:], tf.constant(0))
-        return tf.while_loop(lambda number, *_: number < tf.shape(rows)[0], one, start)[1:]
+        start = (0, factor, map_structure(_array_like, sites), 0)
+        found = tf.while_loop(lambda number, *_: number < tf.shape(rows)[0], one, start)
+        return found[1], map_structure(lambda written: written.stack(), found[2]), found[3]
 
     return compiled
 
 
-def _tensors(factor: Factor) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
-    """Natural parameters and log constant, all of one dtype."""
+def _array_like(eta: tf.Tensor) -> tf.TensorArray:
+    """To be written once: sites that a loop carried whole would be copied in every step."""
+    return tf.TensorArray(eta.dtype, tf.shape(eta)[0], element_shape=eta.shape[1:])
+
+
+def _parts(factor: Factor | None) -> Any:
+    """Natural parameters and log constant, tensors of one dtype; nothing for None."""
+    if factor is None:
+        return ()
     natural = tuple(tf.convert_to_tensor(eta) for eta in factor.natural)
     return natural, tf.cast(factor.log_scale, natural[0].dtype)
 
 
-def tilted_factors(model: TiltedModel, alpha: float, cavities: Factor, X: Any, Y: Any) -> Factor:
-    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for N data: N sites.
+def tilted_factors(model: TiltedModel, alpha: float, cavities: Factor, data: Batch) -> Factor:
+    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for a minibatch of B: B sites.
 
     A site whose cavity or tilted distribution is improper is NaN, its constant always.
 
     :param alpha: α.
     :param cavities: q_n, one for each datum, or a single one for all of them.
-    :param X: [N, D].
-    :param Y: [N, P].
     """
 
     def of_one(given: Any) -> Any:
         natural, x, y = given
-        matched = cavities.family(*natural).moment_match(
-            lambda cavity: model.log_tilted(cavity, x, y, alpha)
-        )
-        return _tensors(matched ** (1.0 / alpha))
+        q: Any = cavities.family(*natural)
+        matched = q.moment_match(lambda cavity: model.log_tilted(cavity, x, y, alpha))
+        return _parts(matched ** (1.0 / alpha))
 
-    natural, scale = tf.vectorized_map(of_one, (cavities.natural, X, Y))
+    natural, scale = tf.vectorized_map(of_one, (cavities.natural, data.X, data.Y))
     return Factor(cavities.family, natural, scale)
 
 
@@ -134,15 +161,19 @@ def refined(old: Factor, new: Factor) -> tuple[Factor, tf.Tensor]:
     return Factor(new.family, natural, scale), tf.reduce_sum(tf.cast(~finite, tf.int32))
 
 
-def stacked(site: Factor, number: int = 1) -> Factor:
-    """So many times the same site."""
-    natural = tuple(tf.repeat(tf.convert_to_tensor(eta)[None], number, 0) for eta in site.natural)
-    return Factor(site.family, natural, tf.repeat(site.log_scale, number))
+def stacked(site: Factor, *shape: int) -> Factor:
+    """The same site in every place of a shape, [1] if none is given."""
+
+    def repeated(eta: Any) -> tf.Tensor:
+        return tf.broadcast_to(eta, [*(shape or (1,)), *np.shape(eta)])
+
+    return Factor(site.family, tuple(map(repeated, site.natural)), repeated(site.log_scale))
 
 
-def product(sites: Factor) -> Factor:
-    """Of all sites."""
-    natural = tuple(tf.reduce_sum(eta, axis=0) for eta in sites.natural)
+def product(sites: Factor, axes: int = 1) -> Factor:
+    """Of all sites, over so many leading axes."""
+    front = list(range(axes))
+    natural = tuple(tf.reduce_sum(eta, axis=front) for eta in sites.natural)
     return Factor(sites.family, natural, tf.reduce_sum(sites.log_scale))
 
 
