@@ -14,7 +14,8 @@ with what the one before them found. All three methods have it, and a prior vari
 
 Prints and records test log likelihood (nats a point) and RMSE in the target's units, and the bytes
 of the factors that a method has to keep. Every run is kept in OUT/runs and never repeated: stop and
-start again at will; --finished makes table and figure of what there is. --quick runs two splits of the wine data in three passes, with five units.
+start again at will; --finished makes table and figure of what there is. --quick runs two splits of
+the wine data in three passes, with five units.
 """
 
 from __future__ import annotations

@@ -83,10 +83,8 @@ def _read_npz(path: Path) -> _Published:
 def _read_text(here: Path) -> _Published:
     try:
         data = np.loadtxt(here / "data.txt")
-        inputs, target = (
-            np.loadtxt(here / f"index_{of}.txt", ndmin=1).astype(int)
-            for of in ("features", "target")
-        )
+        inputs = np.loadtxt(here / "index_features.txt", ndmin=1).astype(int)
+        target = int(np.loadtxt(here / "index_target.txt"))
         number = len(list(here.glob("index_test_*.txt")))
         tests = [np.loadtxt(here / f"index_test_{split}.txt", ndmin=1) for split in range(number)]
         return _Published(data[:, inputs], data[:, target], _filled_up(tests))
