@@ -230,8 +230,8 @@ def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(rng, mon
     """Counted in the arrays that a sweep is given and gives back."""
     kept = []
 
-    def counting(step, task, factor, rows, jit, sites=None):
-        found = swept(step, task, factor, rows, jit, sites)
+    def counting(step, task, factor, rows, sites=None):
+        found = swept(step, task, factor, rows, sites)
         kept.append([0 if one is None else size_of(one) for one in (found[0], found[1])])
         return found
 

@@ -41,7 +41,7 @@ class AssumedDensityUpdate:
 
     def __call__(self, task: LocalTask) -> LocalResult:
         rows = minibatches(task, 1, self.passes * task.num_data)
-        factor, _, skipped = swept(_Include(), task, task.cavity**0.0, rows, jit=True)
+        factor, _, skipped = swept(_Include(), task, task.cavity**0.0, rows)
         factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.passes, skipped)
 

@@ -69,7 +69,7 @@ class PowerEPUpdate:
         sites = stacked(factor ** (1.0 / task.num_data), *rows.shape)
         step = _RefineSites(self.alpha, self.damping)
         for _ in range(self.sweeps):
-            _, sites, kept = swept(step, task, factor, rows, self.sequential, sites)
+            _, sites, kept = swept(step, task, factor, rows, sites)
             factor, skipped = product(sites, axes=2), skipped + kept
         factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.sweeps, skipped)

@@ -57,8 +57,7 @@ class StochasticEPUpdate:
     def __call__(self, task: LocalTask) -> LocalResult:
         step = _RefineShared(self.alpha, self.damping)
         rows = minibatches(task, self.batch_size, self.steps)
-        jit = self.batch_size is not None
-        factor, _, skipped = swept(step, task, own_factor(task), rows, jit)
+        factor, _, skipped = swept(step, task, own_factor(task), rows)
         factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
 

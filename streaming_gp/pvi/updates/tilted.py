@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor
+from streaming_gp.expfam import Factor, Normal
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.task import LocalTask
 
@@ -70,14 +70,12 @@ def swept(
     task: LocalTask,
     factor: Factor,
     rows: np.ndarray,
-    jit: bool,
     sites: Factor | None = None,
 ) -> tuple[Factor, Any, int]:
-    """One step after another, compiled as one loop.
+    """One step after another, compiled as one loop; by XLA where that pays.
 
     :param factor: of the client.
     :param rows: of each step's minibatch [S, B].
-    :param jit: by XLA, which is fast but compiles every shape anew.
     :param sites: with [S, B] in front; each step gets and gives its own.
     :returns: factor, sites, and how many stayed as they were, over all steps.
     :raises InvalidDataError: if the model has no ``log_tilted``.
@@ -85,8 +83,11 @@ def swept(
     if not hasattr(task.model, "log_tilted"):
         name = type(task.model).__name__
         raise InvalidDataError(f"{name} has no log_tilted, which expectation propagation asks for")
-    compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
     family = task.cavity.family
+    jit = (
+        len(rows) > 1 and family is not Normal
+    )  # it compiles every shape, and its Cholesky is slow
+    compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
     given = _parts(task.cavity), _parts(factor)
     found, new, skipped = compiled(family, given, _parts(sites), *task.data, rows)
     return Factor(family, *found), Factor(family, *new) if new else None, int(skipped)
