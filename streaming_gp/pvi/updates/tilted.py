@@ -66,13 +66,11 @@ def minibatches(task: LocalTask, batch_size: int | None, steps: int) -> np.ndarr
 
 
 def swept(
-    step: Step,
-    task: LocalTask,
-    factor: Factor,
-    rows: np.ndarray,
-    sites: Factor | None = None,
+    step: Step, task: LocalTask, factor: Factor, rows: np.ndarray, sites: Factor | None = None
 ) -> tuple[Factor, Any, int]:
-    """One step after another, compiled as one loop; by XLA where that pays.
+    """One step after another, compiled as one loop.
+
+    By XLA if there is more than one, but for full covariances: its Cholesky is slow.
 
     :param factor: of the client.
     :param rows: of each step's minibatch [S, B].
@@ -84,9 +82,7 @@ def swept(
         name = type(task.model).__name__
         raise InvalidDataError(f"{name} has no log_tilted, which expectation propagation asks for")
     family = task.cavity.family
-    jit = (
-        len(rows) > 1 and family is not Normal
-    )  # it compiles every shape, and its Cholesky is slow
+    jit = len(rows) > 1 and family is not Normal
     compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
     given = _parts(task.cavity), _parts(factor)
     found, new, skipped = compiled(family, given, _parts(sites), *task.data, rows)
