@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_json, write_results
+from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
 
 from streaming_gp import bnn, pvi
 from streaming_gp.datasets import UCI_NAMES, Split, load_uci
@@ -174,12 +174,6 @@ def performed_split(task: Task, arguments: argparse.Namespace) -> list[Results]:
 
 
 # ---- table and figure ----
-
-
-def mean_and_error(runs: list[Results], key: str) -> tuple[float, float]:
-    values = np.array([one[key] for one in runs])
-    spread = values.std(ddof=1) if len(values) > 1 else 0.0
-    return float(values.mean()), float(spread / np.sqrt(len(values)))
 
 
 def summary(runs: list[Results]) -> list[Results]:
