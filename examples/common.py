@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 
 from streaming_gp.errors import StreamingGPError
 
@@ -53,6 +54,13 @@ def save_figure(figure: Any, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / name, dpi=130)
     print(f"wrote {folder / name}")
+
+
+def mean_and_error(runs: list[Results], key: str) -> tuple[float, float]:
+    """Mean over runs, and its standard error."""
+    values = np.array([one[key] for one in runs])
+    spread = values.std(ddof=1) if len(values) > 1 else 0.0
+    return float(values.mean()), float(spread / np.sqrt(len(values)))
 
 
 def run(main: Callable[[argparse.Namespace], None], options: argparse.ArgumentParser) -> None:

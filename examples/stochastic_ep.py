@@ -10,8 +10,8 @@ Prints and records test error, mean test log likelihood and the bytes that a met
 - SEP keeps a single site for all data;
 - DSEP keeps one for each Gaussian.
 
-Every run is kept in OUT/runs and never repeated: stop and start again at will. --quick runs two
-sets of 10 points a Gaussian.
+Every run is kept in OUT/runs and never repeated: stop and start again at will; --finished makes
+table and figure of what there is. --quick runs two sets of 10 points a Gaussian.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_json, write_results
+from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
 
 from streaming_gp import linear, pvi
 from streaming_gp.datasets import Split
@@ -164,12 +164,6 @@ def performed(tasks: list[Task], folder: Path) -> list[Results]:
 # ---- table and figure ----
 
 
-def mean_and_error(runs: list[Results], key: str) -> tuple[float, float]:
-    values = np.array([one[key] for one in runs])
-    spread = values.std(ddof=1) if len(values) > 1 else 0.0
-    return float(values.mean()), float(spread / np.sqrt(len(values)))
-
-
 def summary(runs: list[Results]) -> list[Results]:
     """One row for each number of points and each method."""
     rows = []
@@ -211,6 +205,10 @@ def contours(runs: list[Results]) -> plt.Figure:
     return figure
 
 
+def is_finished(task: Task, folder: Path) -> bool:
+    return all((folder / replace(task, method=method).name).exists() for method in METHODS)
+
+
 def main(arguments: argparse.Namespace) -> None:
     if arguments.sets is not None and arguments.sets < 1:
         raise InvalidDataError(f"sets must be positive, got {arguments.sets}")
@@ -222,6 +220,10 @@ def main(arguments: argparse.Namespace) -> None:
         for repetition in range(sets)
         for method in METHODS
     ]
+    if arguments.finished:
+        tasks = [task for task in tasks if is_finished(task, arguments.out / "runs")]
+    if not tasks:
+        raise InvalidDataError(f"no set is finished in {arguments.out / 'runs'}")
     runs = performed(tasks, arguments.out / "runs")
     rows = summary(runs)
     for row in rows:
@@ -232,7 +234,8 @@ def main(arguments: argparse.Namespace) -> None:
     save_figure(contours(runs), arguments.out, "stochastic_ep.png")
     results = {
         "command": f"python examples/stochastic_ep.py --seed {arguments.seed} --sets {sets}"
-        + " --quick" * arguments.quick,
+        + " --quick" * arguments.quick
+        + " --finished" * arguments.finished,
         "seed": arguments.seed,
         "summary": rows,
         "runs": [{key: one[key] for key in one if key != "plane"} for one in runs],
@@ -243,4 +246,5 @@ def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--sets", type=int, help="training sets of each size; 10, or 2 if quick")
+    options.add_argument("--finished", action="store_true", help="only sets that are done")
     run(main, options)

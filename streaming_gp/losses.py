@@ -136,6 +136,18 @@ def box_cox(log_value: tf.Tensor, power: float) -> tf.Tensor:
     return tf.math.expm1(power * log_value) / power
 
 
+def log_gaussian_power(
+    Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, noise: tf.Tensor, alpha: float
+) -> tf.Tensor:
+    """``log E[N(y; f, σ²)^α]`` for Gaussian f, entry by entry.
+
+    The power is a Gaussian of variance σ²/α, and a constant.
+    """
+    constant = 0.5 * ((1.0 - alpha) * (LOG_TWO_PI + tf.math.log(noise)) - np.log(alpha))
+    total = variance + noise / alpha
+    return constant - 0.5 * (LOG_TWO_PI + tf.math.log(total) + tf.square(Y - mean) / total)
+
+
 def log_density(likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
     """``log p(y | f)`` of each row: [M]."""
     unused = tf.zeros([tf.shape(F)[0], 0], tf.float64)  # for X, which no such likelihood reads

@@ -63,3 +63,13 @@ def no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture(scope="session")
+def wine():
+    from streaming_gp import datasets
+
+    try:
+        return datasets.load_uci("wine-quality-red")
+    except StreamingGPError as error:
+        pytest.skip(f"The wine data are not here: {error}")

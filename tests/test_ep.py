@@ -7,6 +7,7 @@ import scipy.integrate
 import scipy.optimize
 import scipy.stats
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
@@ -96,6 +97,37 @@ def test_of_two_weights_posterior_and_evidence_are_close_to_dense_quadrature(rng
     assert (np.abs(found.posterior.mean - mean) < 0.05 * sd).all()
     np.testing.assert_allclose(np.sqrt(found.posterior.variance), sd, rtol=0.05)
     np.testing.assert_allclose(found.history[-1].free_energy, evidence, atol=0.02)
+
+
+@pytest.mark.slow
+def test_means_of_probit_regression_are_those_of_markov_chains(rng):
+    """Within 0.05 posterior sd; the chains' own error is less than 0.015."""
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    found = fitted(model, [(X, Y)], CONVERGED).posterior
+    draws = posterior_draws(model, X, Y, chains=10, draws=3000)
+    effective = tfp.mcmc.effective_sample_size(draws).numpy().sum(0)
+    assert (effective > 5000).all()
+    assert (np.abs(found.mean - draws.mean((0, 1))) < 0.05 * draws.std((0, 1))).all()
+
+
+def posterior_draws(model, X, Y, chains, draws):
+    """Of the no-U-turn sampler: [draws, chains, D]."""
+    q, X, Y = model.prior(), tf.constant(X), tf.constant(Y)
+
+    def log_joint(theta):
+        return q.log_prob(theta) + model.log_likelihood(theta, X, Y)
+
+    @tf.function(jit_compile=True)
+    def sampled():
+        kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+            tfp.mcmc.NoUTurnSampler(log_joint, tf.constant(0.3, tf.float64)), 300
+        )
+        start, seed = tf.zeros([chains, 3], tf.float64), tf.constant([1, 2])
+        return tfp.mcmc.sample_chain(
+            draws, start, kernel=kernel, num_burnin_steps=400, trace_fn=None, seed=seed
+        )
+
+    return sampled().numpy()
 
 
 @EITHER_FAMILY

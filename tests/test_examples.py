@@ -156,6 +156,32 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     assert (tmp_path / "stochastic_ep.png").stat().st_size > 10_000
 
 
+@pytest.mark.example
+def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(tmp_path, rng):
+    """On invented data in the published form."""
+    X = rng.standard_normal((120, 3))
+    y = 5.0 + 2.0 * np.maximum(X[:, 0], 0.0) + 0.3 * rng.standard_normal(120)
+    folder = tmp_path / "uci" / "wine-quality-red"
+    folder.mkdir(parents=True)
+    np.savez(folder / "data.npz", X=X, y=y, test_rows=np.arange(24).reshape(2, 12))
+    options = "--quick", "--passes", "10", "--data", str(tmp_path)
+    first = run("stochastic_ep_networks.py", tmp_path / "out", *options)
+    assert first.returncode == 0, first.stderr
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
+    assert len(kept) == 2 * 4
+    again = run("stochastic_ep_networks.py", tmp_path / "out", *options, "--finished")
+    assert again.returncode == 0, again.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    rows = {row["method"]: row for row in results["summary"]}
+    one = 2 * 8 * (4 * 5 + 6)  # mean and variance, float64
+    assert {name: row["factor_bytes"] for name, row in rows.items()} == {
+        "EP": 108 * one, "SEP": one, "ADF": 0
+    }  # fmt: skip
+    assert all(float(row["rmse"].split()[0]) < 0.75 * y.std() for row in rows.values())
+    assert (tmp_path / "out" / "stochastic_ep_networks.png").stat().st_size > 10_000
+
+
 @pytest.mark.slow
 def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
     finished = run("clutter.py", tmp_path, "--quick")

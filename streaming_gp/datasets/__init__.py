@@ -15,9 +15,11 @@ from streaming_gp.datasets.images import (
 )
 from streaming_gp.datasets.partitions import partition_by_label, partition_iid
 from streaming_gp.datasets.robot_arm import load_robot_arm
+from streaming_gp.datasets.uci import UCI_NAMES, load_uci
 
 __all__ = [
     "DATA_VARIABLE",
+    "UCI_NAMES",
     "DataNotFoundError",
     "Split",
     "find",
@@ -27,6 +29,7 @@ __all__ = [
     "load_kuzushiji49",
     "load_mnist",
     "load_robot_arm",
+    "load_uci",
     "partition_by_label",
     "partition_iid",
 ]

@@ -51,6 +51,12 @@ class Split:
     Y_test: np.ndarray
 
 
+def places(folder: str | Path | None = None) -> list[Path]:
+    """Where data may be: the folder that is passed, ``$STREAMING_GP_DATA``, the user's cache."""
+    given = [Path(place) for place in (folder, os.environ.get(DATA_VARIABLE)) if place]
+    return [*given, Path(pooch.os_cache("streaming_gp"))]
+
+
 def find(file: File, folder: str | Path | None = None, download: bool = True) -> Path:
     """Path of a data file, after its checksum was verified.
 
@@ -58,9 +64,8 @@ def find(file: File, folder: str | Path | None = None, download: bool = True) ->
     :raises DataNotFoundError: if it is nowhere and cannot or may not be downloaded.
     :raises InvalidDataError: if a file is there but is not the right one.
     """
-    cache = Path(pooch.os_cache("streaming_gp"))
-    places = [Path(place) for place in (folder, os.environ.get(DATA_VARIABLE)) if place]
-    candidates = [place / file.path for place in places]
+    *first, cache = places(folder)
+    candidates = [place / file.path for place in first]
     if file.shipped is not None:
         candidates.append(SHIPPED / file.shipped)
     candidates.append(cache / file.path)

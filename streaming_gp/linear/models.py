@@ -12,7 +12,7 @@ import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.losses import Loss
+from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.validation import as_data
 
 Data = tuple[np.ndarray, np.ndarray]
@@ -152,13 +152,10 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         return Factor(Normal, natural, float(scale))
 
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
-        """``log N(y; θᵀx, σ²)^α`` under the cavity: a Gaussian of variance σ²/α, and a constant."""
+        """``log E[N(y; θᵀx, σ²)^α]`` under the cavity: []."""
         mean, variance = self.predictor(cavity, x[None])
         noise = tf.convert_to_tensor(self.likelihood.variance)
-        constant = 0.5 * ((1.0 - alpha) * (LOG_TWO_PI + tf.math.log(noise)) - np.log(alpha))
-        total = variance + noise / alpha
-        density = LOG_TWO_PI + tf.math.log(total) + tf.square(y - mean) / total
-        return constant - 0.5 * density[0, 0]
+        return log_gaussian_power(y, mean, variance, noise, alpha)[0, 0]
 
 
 class Logistic(gpflow.likelihoods.Bernoulli):

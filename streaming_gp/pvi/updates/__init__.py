@@ -1,6 +1,7 @@
 """Local update rules: how a client turns a cavity and its data into a factor."""
 
 from streaming_gp.pvi.updates.analytic import AnalyticUpdate
+from streaming_gp.pvi.updates.assumed_density import AssumedDensityUpdate
 from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
@@ -14,6 +15,7 @@ __all__ = [
     "LBFGS",
     "Adam",
     "AnalyticUpdate",
+    "AssumedDensityUpdate",
     "AveragingUpdate",
     "DistributedEPUpdate",
     "FixedPointUpdate",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
+from typing import Any
+
+import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor
 from streaming_gp.pvi.damping import damped, require_damping
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.tilted import (
+    Batch,
     evidence,
+    minibatches,
     own_factor,
     product,
     refined,
     stacked,
+    swept,
     tilted_factors,
 )
 
@@ -49,14 +55,26 @@ class StochasticEPUpdate:
         require_damping(self.damping)
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        (X, Y), share = task.data, 1.0 / task.num_data
-        factor, skipped = own_factor(task), 0
-        for rows in islice(task.minibatches(self.batch_size), self.steps):
-            q = (task.cavity * factor).normalised().as_factor()
-            site = stacked(factor**share)
-            new = tilted_factors(task.model, self.alpha, q / site**self.alpha, X[rows], Y[rows])
-            sites, without = refined(site, new)
-            target = product(sites) ** (task.num_data / len(rows))
-            factor = damped(factor, target, self.damping).as_arrays()
-            skipped += without
+        step = _RefineShared(self.alpha, self.damping)
+        rows = minibatches(task, self.batch_size, self.steps)
+        factor, _, skipped = swept(step, task, own_factor(task), rows)
+        factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
+
+
+@dataclass(frozen=True)
+class _RefineShared:
+    """All data share one."""
+
+    alpha: float
+    damping: float
+
+    def __call__(
+        self, model: Any, cavity: Factor, factor: Factor, sites: None, data: Batch
+    ) -> tuple[Factor, None, tf.Tensor]:
+        number = tf.cast(data.num_data, factor.log_scale.dtype)
+        site = stacked(factor ** (1.0 / number))
+        tied = stacked(cavity * factor) / site**self.alpha
+        new, skipped = refined(site, tilted_factors(model, self.alpha, tied, data))
+        target = product(new) ** (number / tf.cast(tf.shape(data.X)[0], number.dtype))
+        return damped(factor, target, self.damping), None, skipped

@@ -1,21 +1,24 @@
 """What single data are worth by moment matching: the step that all expectation propagation shares.
 
 A site approximates the likelihood of one datum. The sites of many data are one ``Factor`` whose
-arrays have a leading axis.
+tensors have a leading axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor
+from streaming_gp.expfam import Factor, Normal
 from streaming_gp.pvi.updates.compiled import compiled_for
 from streaming_gp.pvi.updates.task import LocalTask
+
+map_structure = tf.nest.map_structure
 
 
 class TiltedModel(Protocol):
@@ -34,69 +37,141 @@ class TiltedModel(Protocol):
         ...
 
 
-def tilted_factors(model: Any, alpha: float, cavities: Factor, X: Any, Y: Any) -> Factor:
-    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for N data: N sites.
+class Step(Hashable, Protocol):
+    """What a rule makes of one minibatch, in TensorFlow's operations."""
 
-    A site whose cavity or tilted distribution is improper is NaN, its constant always.
+    def __call__(
+        self, model: Any, cavity: Factor, factor: Factor, sites: Any, data: Batch
+    ) -> tuple[Factor, Any, tf.Tensor]:
+        """The client's factor now, the sites, and how many of them stayed as they were.
 
-    :param model: a ``TiltedModel``.
-    :param alpha: α.
-    :param cavities: q_n, one for each datum, or a single one for all of them.
-    :param X: [N, D].
-    :param Y: [N, P].
+        :param cavity: of the client, without anything of its own.
+        :param factor: of the client.
+        :param sites: of the minibatch, a factor of B; None for a rule that keeps none.
+        """
+        ...
+
+
+class Batch(NamedTuple):
+    """X [B, D] and Y [B, P] of a minibatch, and how many data there are in all."""
+
+    X: tf.Tensor
+    Y: tf.Tensor
+    num_data: tf.Tensor
+
+
+def minibatches(task: LocalTask, batch_size: int | None, steps: int) -> np.ndarray:
+    """Row numbers of the task's first minibatches: [S, B]."""
+    return np.stack(list(islice(task.minibatches(batch_size), steps)))
+
+
+def swept(
+    step: Step, task: LocalTask, factor: Factor, rows: np.ndarray, sites: Factor | None = None
+) -> tuple[Factor, Any, int]:
+    """One step after another, compiled as one loop.
+
+    By XLA if there is more than one, but for full covariances: its Cholesky is slow.
+
+    :param factor: of the client.
+    :param rows: of each step's minibatch [S, B].
+    :param sites: with [S, B] in front; each step gets and gives its own.
+    :returns: factor, sites, and how many stayed as they were, over all steps.
     :raises InvalidDataError: if the model has no ``log_tilted``.
     """
-    if not hasattr(model, "log_tilted"):
-        name = type(model).__name__
+    if not hasattr(task.model, "log_tilted"):
+        name = type(task.model).__name__
         raise InvalidDataError(f"{name} has no log_tilted, which expectation propagation asks for")
-    tied = len(cavities.natural[0]) == 1
-    compiled = compiled_for(model, ("tilted", alpha, tied), lambda model: _compiled(model, alpha))
-    natural, scale = compiled(cavities.family, cavities.natural, X, Y)
-    return Factor(cavities.family, tuple(eta.numpy() for eta in natural), scale.numpy())
+    family = task.cavity.family
+    jit = len(rows) > 1 and family is not Normal
+    compiled = compiled_for(task.model, (step, jit), lambda model: _compiled(model, step, jit))
+    given = _parts(task.cavity), _parts(factor)
+    found, new, skipped = compiled(family, given, _parts(sites), *task.data, rows)
+    return Factor(family, *found), Factor(family, *new) if new else None, int(skipped)
 
 
-def _compiled(model: Any, alpha: float) -> Callable[..., Any]:
-    @tf.function(reduce_retracing=True)
-    def compiled(family: Any, cavities: Any, X: Any, Y: Any) -> Any:
-        def of_one(given: Any) -> Any:
-            natural, x, y = given
-            matched = family(*natural).moment_match(
-                lambda cavity: model.log_tilted(cavity, x, y, alpha)
-            )
-            site = matched ** (1.0 / alpha)
-            return site.natural, site.log_scale
+def _compiled(model: Any, step: Step, jit: bool) -> Callable[..., Any]:
+    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    def compiled(family: Any, given: Any, sites: Any, X: Any, Y: Any, rows: Any) -> Any:
+        cavity, factor = given
 
-        return tf.vectorized_map(of_one, (cavities, X, Y))
+        def one(number: Any, factor: Any, written: Any, skipped: Any) -> Any:
+            mine = rows[number]
+            data = Batch(tf.gather(X, mine), tf.gather(Y, mine), tf.shape(X)[0])
+            old = Factor(family, *map_structure(lambda eta: eta[number], sites)) if sites else None
+            before = Factor(family, *cavity), Factor(family, *factor)
+            now, new, kept = step(model, *before, old, data)
+            written = map_structure(lambda all, eta: all.write(number, eta), written, _parts(new))
+            return number + 1, _parts(now), written, skipped + kept
+
+        start = (0, factor, map_structure(_array_like, sites), 0)
+        found = tf.while_loop(lambda number, *_: number < tf.shape(rows)[0], one, start)
+        return found[1], map_structure(lambda written: written.stack(), found[2]), found[3]
 
     return compiled
 
 
-def refined(old: Factor, new: Factor) -> tuple[Factor, int]:
+def _array_like(eta: tf.Tensor) -> tf.TensorArray:
+    """To be written once: sites that a loop carried whole would be copied in every step."""
+    return tf.TensorArray(eta.dtype, tf.shape(eta)[0], element_shape=eta.shape[1:])
+
+
+def _parts(factor: Factor | None) -> Any:
+    """Natural parameters and log constant, tensors of one dtype; nothing for None."""
+    if factor is None:
+        return ()
+    natural = tuple(tf.convert_to_tensor(eta) for eta in factor.natural)
+    return natural, tf.cast(factor.log_scale, natural[0].dtype)
+
+
+def tilted_factors(model: TiltedModel, alpha: float, cavities: Factor, data: Batch) -> Factor:
+    """``(proj[q_n(θ) p(y_n | θ)^α] / q_n(θ))^(1/α)`` for a minibatch of B: B sites.
+
+    A site whose cavity or tilted distribution is improper is NaN, its constant always.
+
+    :param alpha: α.
+    :param cavities: q_n, one for each datum, or a single one for all of them.
+    """
+
+    def of_one(given: Any) -> Any:
+        natural, x, y = given
+        q: Any = cavities.family(*natural)
+        matched = q.moment_match(lambda cavity: model.log_tilted(cavity, x, y, alpha))
+        return _parts(matched ** (1.0 / alpha))
+
+    natural, scale = tf.vectorized_map(of_one, (cavities.natural, data.X, data.Y))
+    return Factor(cavities.family, natural, scale)
+
+
+def refined(old: Factor, new: Factor) -> tuple[Factor, tf.Tensor]:
     """New sites, or old ones where there is no new one; and how many of these there are.
 
     :param old: N sites, or one for all.
     :param new: N sites, NaN where there is none.
     """
-    finite = np.isfinite(new.log_scale)
+    finite = tf.math.is_finite(new.log_scale)
 
-    def chosen(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.where(finite.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+    def chosen(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        return tf.where(tf.reshape(finite, [-1, *[1] * (len(a.shape) - 1)]), a, b)
 
     natural = tuple(chosen(a, b) for a, b in zip(new.natural, old.natural, strict=True))
     scale = chosen(new.log_scale, old.log_scale)
-    return Factor(new.family, natural, scale), int(np.sum(~finite))
+    return Factor(new.family, natural, scale), tf.reduce_sum(tf.cast(~finite, tf.int32))
 
 
-def stacked(site: Factor, number: int = 1) -> Factor:
-    """So many times the same site."""
-    natural = tuple(np.repeat(np.asarray(eta)[None], number, axis=0) for eta in site.natural)
-    return Factor(site.family, natural, np.repeat(np.asarray(site.log_scale), number))
+def stacked(site: Factor, *shape: int) -> Factor:
+    """The same site in every place of a shape, [1] if none is given."""
+
+    def repeated(eta: Any) -> tf.Tensor:
+        return tf.broadcast_to(eta, [*(shape or (1,)), *np.shape(eta)])
+
+    return Factor(site.family, tuple(map(repeated, site.natural)), repeated(site.log_scale))
 
 
-def product(sites: Factor) -> Factor:
-    """Of all sites."""
-    natural = tuple(np.sum(eta, axis=0) for eta in sites.natural)
-    return Factor(sites.family, natural, np.sum(sites.log_scale))
+def product(sites: Factor, axes: int = 1) -> Factor:
+    """Of all sites, over so many leading axes."""
+    front = list(range(axes))
+    natural = tuple(tf.reduce_sum(eta, axis=front) for eta in sites.natural)
+    return Factor(sites.family, natural, tf.reduce_sum(sites.log_scale))
 
 
 def own_factor(task: LocalTask) -> Factor:

@@ -1,0 +1,171 @@
+"""A fully connected network through which means and variances are passed on, not draws.
+
+Probabilistic back-propagation (Hernández-Lobato & Adams 2015): the units of a layer are taken for
+independent Gaussians, so that the output at an input x is ``N(m, v)`` in closed form under
+independent Gaussian weights, and the likelihood of a datum has the expectation
+``N(y; m, v + σ²)``. Its gradients by the moments of the weights are what expectation propagation
+asks for: ``PowerEPUpdate``, ``StochasticEPUpdate`` and ``AssumedDensityUpdate`` do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.losses import log_gaussian_power
+from streaming_gp.validation import as_data, as_matrix
+
+Data = tuple[np.ndarray, np.ndarray]
+Moments = tuple[tf.Tensor, tf.Tensor]
+
+
+class MomentNetwork:
+    """ReLU layers, one output, Gaussian noise; float64.
+
+    A layer of m inputs h computes ``(Wᵀh + b) / √(m + 1)``, so that all weights and biases can have
+    one prior. Its means are small random numbers instead of zero, without which all hidden units
+    would stay alike; PBP starts at the same ones.
+
+    :param num_inputs: D.
+    :param hidden: units of each hidden layer; none make the model linear, and exact.
+    :param noise_variance: σ²; it stays fixed unless ``pvi.LikelihoodParameters`` learns it.
+    :param prior_variance: of each weight and bias.
+    :param seed: of the prior's means.
+    :raises InvalidDataError: if a size or a variance is not positive.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        hidden: Sequence[int] = (50,),
+        noise_variance: float = 1.0,
+        prior_variance: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.sizes = (num_inputs, *hidden, 1)
+        if min(self.sizes) < 1:
+            raise InvalidDataError(
+                f"num_inputs and hidden must be positive, got {num_inputs} and {list(hidden)}"
+            )
+        if not (noise_variance > 0.0 and prior_variance > 0.0):
+            raise InvalidDataError(
+                f"noise_variance and prior_variance must be positive, got {noise_variance} and "
+                f"{prior_variance}"
+            )
+        self.likelihood = gpflow.likelihoods.Gaussian(noise_variance)
+        self.prior_variance = prior_variance
+        self.seed = seed
+
+    @property
+    def num_parameters(self) -> int:
+        """Of all weights and biases."""
+        return sum((m + 1) * n for m, n in self._layers())
+
+    def _layers(self) -> Iterator[tuple[int, int]]:
+        return zip(self.sizes[:-1], self.sizes[1:], strict=True)
+
+    def prior(self) -> MeanFieldNormal:
+        """``N(θ; m_0, prior_variance I)``, each m_0 drawn from N(0, 1 / (m + 1)) in its layer."""
+        rng = np.random.default_rng(self.seed)
+        mean = [rng.standard_normal((m + 1) * n) / np.sqrt(m + 1) for m, n in self._layers()]
+        variance = np.full(self.num_parameters, self.prior_variance)
+        return MeanFieldNormal.from_mean_variance(np.concatenate(mean), variance)
+
+    def initial(self, seed: int) -> MeanFieldNormal:
+        """The prior."""
+        return self.prior()
+
+    def as_data(self, X: Any, Y: Any) -> Data:
+        """Arrays X [N, D] and Y [N, 1], float64.
+
+        :raises InvalidDataError: if shapes or entries are not what the network can take.
+        """
+        return as_data((X, Y), self.likelihood, self.sizes[0], 1)
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        return self.likelihood.trainable_variables
+
+    def predictor(self, q: MeanFieldNormal, X: Any) -> Moments:
+        """Mean and variance of the output at X [N, D], [N, 1] each (PBP, eqs. 13 to 17)."""
+        weights, start = q.moments(), 0
+        mean, variance = tf.convert_to_tensor(X), tf.zeros_like(X)
+        for m, n in self._layers():
+            if start > 0:
+                mean, variance = relu_moments(mean, variance)
+            of_layer = slice(start, start + (m + 1) * n)
+            shaped = (tf.reshape(moment[of_layer], [m + 1, n]) for moment in weights)
+            mean, variance = _affine(mean, variance, *shaped)
+            start += (m + 1) * n
+        return mean, variance
+
+    def log_tilted(
+        self, cavity: MeanFieldNormal, x: tf.Tensor, y: tf.Tensor, alpha: float
+    ) -> tf.Tensor:
+        """``log ∫ N(f; m, v) N(y; f, σ²)^α df`` with the output's moments under the cavity: [].
+
+        :param x: [D].
+        :param y: [1].
+        :param alpha: α > 0.
+        """
+        mean, variance = self.predictor(cavity, x[None])
+        noise = tf.convert_to_tensor(self.likelihood.variance)
+        return log_gaussian_power(y, mean, variance, noise, alpha)[0, 0]
+
+    def expected_log_likelihood(
+        self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> tf.Tensor:
+        """``Σ_n E[log N(y_n; f_n, σ²)]`` with the outputs' moments under q: []."""
+        mean, variance = self.predictor(q, X)
+        return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
+
+    # ---- predictions ----
+
+    def predict(self, q: MeanFieldNormal, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of y at X [N, D], [N, 1] each.
+
+        :raises InvalidDataError: if X is not what the network takes.
+        """
+        X = as_matrix("X", X, self.sizes[0])
+        mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
+        return mean.numpy(), variance.numpy()
+
+    def predict_log_density(self, q: MeanFieldNormal, data: tuple[Any, Any]) -> np.ndarray:
+        """``log N(y; m, v + σ²)`` for each row of (X, Y): [N], in nats.
+
+        :raises InvalidDataError: if the data are not what the network takes.
+        """
+        X, Y = self.as_data(*data)
+        found: np.ndarray = self.likelihood.predict_log_density(X, *self.predictor(q, X), Y).numpy()
+        return found
+
+
+def _affine(mean: Any, variance: Any, weight_mean: Any, weight_variance: Any) -> Moments:
+    """Moments of ``(Wᵀh + b) / √(m + 1)`` for h of these moments; biases are the last row."""
+    size = weight_mean.shape[0]
+    second = tf.square(mean) + variance
+    squared = tf.square(weight_mean[:-1])
+    mean = mean @ weight_mean[:-1] + weight_mean[-1]
+    variance = second @ weight_variance[:-1] + variance @ squared + weight_variance[-1]
+    return mean / np.sqrt(size), variance / size
+
+
+def relu_moments(mean: tf.Tensor, variance: tf.Tensor) -> Moments:
+    """Mean and variance of ``max(a, 0)`` for Gaussian a.
+
+    With r = mean / sd and ``g(r) = φ(r) + r Φ(r)`` they are ``sd g(r)`` and
+    ``variance (Φ(r) − g(r) g(−r))``: for large r the second moment is never subtracted.
+    """
+    sd = tf.sqrt(variance)
+    r = mean / sd
+    density = tf.exp(-0.5 * tf.square(r)) / np.sqrt(2.0 * np.pi)
+    below, above = (0.5 * tf.math.erfc(sign * r / np.sqrt(2.0)) for sign in (-1.0, 1.0))
+    active, idle = density + r * below, density - r * above
+    return sd * active, variance * (below - active * idle)
