@@ -18,7 +18,7 @@ from tests.test_federated import assert_same, labelled_data, pooled, regression_
 
 AT_ONCE = pvi.Synchronous(damping=1.0)
 EITHER_FAMILY = pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
-GRID = np.linspace(-6.0, 6.0, 81)
+GRID = np.linspace(-6.0, 6.0, 49)
 
 
 def sigma_points(mean, covariance):
@@ -83,12 +83,23 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 # ---- fixed points ----
 
 
-@pytest.mark.parametrize(("beta", "outer"), [(1.0, 1), (1.0, 10), (1.0, 25), (0.5, 10), (4.0, 10)])
-def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, outer):
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
-    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=25, outer=outer)
-    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=30)
+    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=50, outer=1)
+    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=15)
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
+
+
+@pytest.mark.parametrize(("beta", "outer"), [(1.0, 10), (0.5, 10), (1.0, 50)])
+def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.2, sync=50, outer=outer)
+    found, wanted = server(model, datasets.partition_iid(X, Y, 2), rule), pooled(model, X, Y)
+    mean, covariance = wanted.moments()
+    found.warm_start(Normal.from_mean_covariance(mean + np.sqrt(wanted.variance), 1.5 * covariance))
+    pvi.fit(found, AT_ONCE, 15)
+    assert_same(found.posterior, wanted, 1e-4)
 
 
 @EITHER_FAMILY
@@ -96,16 +107,16 @@ def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, outer)
 def test_every_tilted_distribution_has_the_moments_of_q(rng, family, beta):
     """The fixed point of power EP (eqs. 8a to 10), with the moments from another integrator."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2, family=family)
-    rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.5, sync=10, outer=5)
-    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=25)
+    rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.15, sync=50, outer=5)
+    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=10)
     q = found.posterior.as_factor()
     for name, factor in found.factors.items():
         mean, covariance = moments(
             q / factor ** (1.0 / beta), 1.0 / beta, *found.clients[name].data
         )
         sd = np.sqrt(np.diag(covariance))
-        np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=1e-3)
-        np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=2e-3)
+        np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
+        np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.02)
 
 
 def moments(base, power, X, Y):
@@ -125,7 +136,7 @@ def test_large_beta_is_variational_inference(rng):
     wanted = fitted(model, [(X, Y)], lbfgs, rounds=1).posterior
 
     def error(beta):
-        rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.6, sync=500, outer=1)
+        rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.4, sync=600, outer=1)
         found = fitted(model, [(X, Y)], rule, rounds=1).posterior
         return np.linalg.norm(found.mean - wanted.mean)
 
@@ -172,7 +183,7 @@ def test_an_iteration_is_eq_22_in_mean_parameters(rng, family):
         for g, s, e in zip(own.mean_parameters(), statistics, q.mean_parameters(), strict=True)
     )
     wanted = family.from_mean_parameters(*gamma)
-    assert_same(rule(task).factor, wanted.as_factor(), ALGEBRA)
+    assert_same(rule(task).factor, wanted.as_factor(), THROUGH_CHOLESKY)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from streaming_gp.pvi.updates.sampling import (
     Target,
     log_density,
     log_likelihood_of,
+    require_gaussian,
 )
 from streaming_gp.pvi.updates.task import Data, LocalResult, LocalTask
 
@@ -34,6 +35,9 @@ class SNEPUpdate:
     (eq. 20), its auxiliary θ' what q was at the newest outer iteration (eq. 23). A noisy moment
     enters linearly, and so its noise averages away, where expectation propagation inverts it.
     Convergence is slow in directions in which a client knows much less than all others together.
+    Steps are stable for ε well below ``(λ's sd / distance of its mean from q's)²``; with θ' held
+    for many iterations ``ε · outer`` should not be much above one, or a factor that grows faster
+    than θ' leaves no proper tilted distribution.
 
     A worker of this rule keeps chain, γ and θ' between questions, and goes on while its message
     travels (algorithm 1). It differs from the paper in that θ' takes part in every change of the
@@ -163,9 +167,7 @@ class SNEPWorker:
             return None
 
     def _begun(self, task: LocalTask) -> State:
-        family = type(task.posterior)
-        if not issubclass(family, Gaussian):
-            raise InvalidDataError(f"SNEP is for Gaussian posteriors, not for {family.__name__}")
+        family = require_gaussian(task)
         log_likelihood_of(task.model)
         own = task.own if task.own is not None and task.own.is_proper else task.start.as_factor()
         q = (task.cavity * own).normalised()
