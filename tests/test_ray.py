@@ -123,8 +123,7 @@ def test_a_client_that_misses_the_deadline_is_reported_and_asked_again(tmp_path)
 DRIVER = """
 import sys
 import numpy as np
-from streaming_gp import engines, linear, pvi, samplers
-from streaming_gp.expfam import Factor
+from streaming_gp import engines, linear, pvi
 sys.path.insert(0, {root!r})
 from tests.test_ray import labelled
 model, shards = labelled()
