@@ -35,7 +35,7 @@ from streaming_gp import datasets, linear, pvi, samplers
 from streaming_gp.expfam import Normal
 
 WORKERS, PRIOR_VARIANCE = 3, 10.0
-LEARNING_RATES = {2: 0.1, 10: 0.25, 50: 0.4}  # of SNEP, at first, by draws an iteration
+LEARNING_RATES = {2: 0.05, 10: 0.1, 50: 0.25}  # of SNEP, at first, by draws an iteration
 METRICS = {
     "mean_error": "relative error of the mean",
     "covariance_error": "relative error of the covariance",
@@ -152,7 +152,7 @@ def rule_of(task: Task) -> tuple[pvi.UpdateRule, float]:
     sampler = samplers.NUTS(task.samples, max_tree_depth=4)
     if task.method == "SMS":
         return pvi.MomentSharingUpdate(sampler), 0.2
-    rate = Decaying(LEARNING_RATES[task.samples], 50.0)
+    rate = Decaying(LEARNING_RATES[task.samples], 100.0)
     return pvi.SNEPUpdate(sampler, learning_rate=rate, sync=1, outer=1), 1.0
 
 
@@ -268,8 +268,8 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         problem, chains, draws = Problem(50_000, 50, arguments.seed), 4, 500
         sizes = {
-            "SNEP": {2: 300, 10: 150, 50: 60},
-            "SMS": {2: 5, 10: 5, 50: 5, 60: 30, 100: 30, 400: 10},
+            "SMS": {2: 5, 10: 5, 50: 5, 60: 20, 100: 30, 400: 20},
+            "SNEP": {2: 1000, 10: 400, 50: 120},
         }
     tasks = [
         Task(problem, method, samples, rounds, repetition)
