@@ -200,7 +200,7 @@ class TroubledWorker:
         return result
 
     def meanwhile(self, iterations):
-        self.inside.meanwhile(iterations)
+        return self.inside.meanwhile(iterations)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from streaming_gp import datasets, linear, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
+from streaming_gp.pvi.updates.moment_sharing import matched
 from streaming_gp.pvi.updates.sampling import Target
 from tests import reference
 from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
@@ -361,7 +362,43 @@ def test_rules_without_workers_are_as_they_were(rng):
     client = server(model, shards, pvi.FixedPointUpdate()).clients["c0"]
     assert client.at_work() is client
     assert not client.never_rests
-    client.meanwhile(5)
+    assert not client.meanwhile(5)
+
+
+# ---- moment sharing ----
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+def test_the_precision_of_few_draws_is_unbiased(rng, family):
+    q = family.from_mean_scale(np.array([1.0, -2.0]), 0.8 * np.eye(2))
+    draws = q.sample(8 * 2000, 5).numpy().reshape(2000, 8, 2)
+    found = np.array([matched(family, tf.constant(one)).natural[1] for one in draws])
+    error = STANDARD_ERRORS * found.std(axis=0) / np.sqrt(len(found))
+    np.testing.assert_array_less(np.abs(found.mean(axis=0) - q.precision), error)
+
+
+def test_moment_sharing_with_exact_moments_is_ep(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    shards = datasets.partition_iid(X, Y, 2)
+    rule = pvi.MomentSharingUpdate(ManyTimes())
+    found = fitted(model, shards, rule, 1, pvi.Sequential())
+    assert_same(found.posterior, pooled(model, X, Y), 1e-2)
+
+
+@dataclass(frozen=True)
+class ManyTimes(ExactGaussian):
+    """So many of the same exact draws that degrees of freedom do not matter."""
+
+    def step(self, chain, target, seed):
+        chain, draws = super().step(chain, target, seed)
+        return chain, tf.tile(draws, [1000, 1])
+
+
+def test_too_few_draws_for_a_precision_are_reported(rng):
+    model, shards = logistic(rng)
+    rule = pvi.MomentSharingUpdate(samplers.AdaptiveSGLD(num_samples=4))
+    history = pvi.fit(server(model, shards, rule))
+    assert "4 draws have no unbiased precision: wanted more than 4" in history[-1].failed["c0"]
 
 
 # ---- what may go wrong ----

@@ -184,7 +184,8 @@ class _ClientActor:
     def _go_on(self) -> None:
         while self._unasked.wait():
             with self._lock:
-                self._client.meanwhile(1)
+                if not self._client.meanwhile(1):
+                    self._unasked.clear()
 
 
 def _ray() -> Any:

@@ -53,13 +53,12 @@ class Client:
 
     @property
     def never_rests(self) -> bool:
-        """Whether there is something to do between two questions."""
+        """Whether it goes on between two questions."""
         return isinstance(self.update, Worker)
 
-    def meanwhile(self, iterations: int) -> None:
-        """Go on without a question, if the client is one that does."""
-        if isinstance(self.update, Worker):
-            self.update.meanwhile(iterations)
+    def meanwhile(self, iterations: int) -> bool:
+        """Go on without a question; False if there is nothing to do before the next one."""
+        return isinstance(self.update, Worker) and self.update.meanwhile(iterations)
 
     def answer(self, ask: Ask) -> Answer:
         """Fit q to the data under the cavity, and give the factor that this is worth."""

@@ -47,7 +47,9 @@ class MomentSharingUpdate:
 
 
 class MomentSharingWorker:
-    """Keeps a chain, and nothing that could not be begun again."""
+    """Keeps a chain, which could be begun again. It rests between questions, as an answer is of
+    draws under one cavity.
+    """
 
     def __init__(self, rule: MomentSharingUpdate) -> None:
         self._rule = rule
@@ -73,9 +75,6 @@ class MomentSharingWorker:
             raise NumericalError("the chain left the tilted distribution")
         factor = matched(family, draws) / task.cavity
         return LocalResult(Factor(family, factor.natural).as_arrays(), steps=len(draws))
-
-    def meanwhile(self, iterations: int) -> None:
-        """Nothing: an answer is of draws under one cavity."""
 
 
 def matched(family: type[Gaussian], draws: tf.Tensor) -> Factor:

@@ -144,15 +144,16 @@ class SNEPWorker:
         member = self._family.from_moments(self._state.mean, self._state.covariance)
         return LocalResult(Factor(self._family, member.natural).as_arrays(), steps=steps)
 
-    def meanwhile(self, iterations: int) -> None:
-        """Go on under the cavity that it has; nothing before the first question. If the chain or
-        the factor are lost, all is forgotten.
+    def meanwhile(self, iterations: int) -> bool:
+        """Go on under the cavity that it has. If the chain or the factor are lost all is forgotten.
+
+        :returns: False if there is nothing to go on with before the next question.
         """
-        if self._state is None or iterations == 0:
-            return
-        state = self._advanced(self._state, iterations)
-        self._state = state if _is_finite(state) else None
-        self._since += iterations
+        if self._state is not None and iterations > 0:
+            state = self._advanced(self._state, iterations)
+            self._state = state if _is_finite(state) else None
+            self._since += iterations
+        return self._state is not None
 
     def _advanced(self, state: State, iterations: int) -> State | None:
         advance = compiled_for(
@@ -260,7 +261,7 @@ def _stepped(
     covariance -= tf.square(rate) * family.mean_product(delta, delta)
     covariance = family.raised(covariance, SMALLEST_SHARE * state.covariance)
     if rule.min_variance > 0.0:
-        covariance = family.raised(covariance, rule.min_variance)
+        covariance = family.raised(covariance, float(rule.min_variance))
     return state.mean + rate * delta[0], covariance
 
 

@@ -119,12 +119,16 @@ class UpdateRule(Protocol):
 
 @runtime_checkable
 class Worker(Protocol):
-    """A rule that remembers. What it keeps is a cache: one that has just begun answers as well."""
+    """A rule that remembers, and goes on between two questions. What it keeps is a cache: one that
+    has just begun answers as well.
+    """
 
     def __call__(self, task: LocalTask, /) -> LocalResult: ...
 
-    def meanwhile(self, iterations: int) -> None:
-        """Go on under the newest cavity while a message travels."""
+    def meanwhile(self, iterations: int) -> bool:
+        """Go on under the newest cavity while a message travels; False if there is nothing to do
+        before the next question.
+        """
         ...
 
 
@@ -134,8 +138,8 @@ class ResidentRule(Protocol):
 
     def __call__(self, task: LocalTask, /) -> LocalResult: ...
 
-    def worker(self) -> Worker:
-        """A worker that knows nothing yet."""
+    def worker(self) -> UpdateRule:
+        """One that remembers, and knows nothing yet: a ``Worker`` if it never rests."""
         ...
 
 
