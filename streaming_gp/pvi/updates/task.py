@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -115,6 +115,32 @@ class UpdateRule(Protocol):
     """How a client turns a question into a factor."""
 
     def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """A rule that remembers, and goes on between two questions. What it keeps is a cache: one that
+    has just begun answers as well.
+    """
+
+    def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+    def meanwhile(self, iterations: int) -> bool:
+        """Go on under the newest cavity while a message travels; False if there is nothing to do
+        before the next question.
+        """
+        ...
+
+
+@runtime_checkable
+class ResidentRule(Protocol):
+    """A rule whose workers live next to the data, one for each client of a session."""
+
+    def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+    def worker(self) -> UpdateRule:
+        """One that remembers, and knows nothing yet: a ``Worker`` if it never rests."""
+        ...
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:
