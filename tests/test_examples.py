@@ -182,6 +182,22 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(tmp_path
     assert (tmp_path / "out" / "stochastic_ep_networks.png").stat().st_size > 10_000
 
 
+@pytest.mark.example
+def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_path):
+    first = run("posterior_server.py", tmp_path, "--quick")
+    assert first.returncode == 0, first.stderr
+    runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    assert run("posterior_server.py", tmp_path, "--quick").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in runs} == runs
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert {(one["method"], one["samples"]) for one in rows} >= {("SNEP", 2), ("SNEP", 10)}
+    for one in rows:
+        if one["method"] == "SNEP":
+            assert one["without_effect"] == 0
+            assert one["mean_error"] < 0.2
+    assert (tmp_path / "posterior_server.png").stat().st_size > 10_000
+
+
 @pytest.mark.slow
 def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
     finished = run("clutter.py", tmp_path, "--quick")
