@@ -11,7 +11,7 @@ FLOORS = [
     {"expfam"},
     {"pvi"},
     {"engines"},
-    {"validation"},
+    {"validation", "samplers"},
     {"losses"},
     {"gp", "bnn", "linear", "mixture"},
     {"evaluate", "plotting", "progress", "sklearn", "__init__"},

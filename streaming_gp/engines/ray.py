@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -163,13 +164,27 @@ class _Question:
 
 
 class _ClientActor:
-    """Lives where its data are; keeps them and nothing else."""
+    """Lives where its data are; keeps them, and what a worker may forget. A client that never
+    rests goes on in a thread of its own, an iteration at a time, while no question is open.
+    """
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client = client.at_work()
+        self._lock, self._unasked = threading.Lock(), threading.Event()
+        if self._client.never_rests:
+            threading.Thread(target=self._go_on, daemon=True).start()
 
     def answer(self, ask: Ask) -> Answer:
-        return self._client.answer(ask)
+        self._unasked.clear()
+        with self._lock:
+            answer = self._client.answer(ask)
+        self._unasked.set()
+        return answer
+
+    def _go_on(self) -> None:
+        while self._unasked.wait():
+            with self._lock:
+                self._client.meanwhile(1)
 
 
 def _ray() -> Any:

@@ -131,11 +131,7 @@ class ExponentialFamily(abc.ABC):
 
     def log_prob(self, x: Array) -> tf.Tensor:
         """``log p(x)`` at points ``x`` [N, ...]: [N]."""
-        log_density = self.log_base_measure(x) - self.log_partition()
-        for eta, statistic in zip(self.natural, self.sufficient_statistics(x), strict=True):
-            axes = list(range(1, len(statistic.shape)))
-            log_density += tf.reduce_sum(eta * statistic, axis=axes)
-        return log_density
+        return self.log_base_measure(x) + self.as_factor().log_value(x)
 
     def entropy(self) -> tf.Tensor:
         """``−E[log p] = A(η) − η·μ − E[log h]``, in nats."""

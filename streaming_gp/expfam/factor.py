@@ -38,6 +38,14 @@ class Factor:
         natural = tuple(power * eta for eta in self.natural)
         return Factor(self.family, natural, power * self.log_scale)
 
+    def log_value(self, x: Any) -> tf.Tensor:
+        """``c + η·T(x)`` at points ``x`` [N, ...]: [N]."""
+        value = self.log_scale
+        for eta, statistic in zip(self.natural, self.family.sufficient_statistics(x), strict=True):
+            axes = list(range(1, len(statistic.shape)))
+            value += tf.reduce_sum(eta * statistic, axis=axes)
+        return value
+
     @property
     def is_proper(self) -> bool:
         """Whether the factor alone has a finite integral."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.expfam.normal import Gaussian, standard_normal
+from streaming_gp.expfam.normal import Gaussian
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,11 @@ class IsotropicNormal(Gaussian):
 
     def variance_along(self, directions: Any) -> tf.Tensor:
         return tf.reduce_sum(tf.square(directions), axis=1) / self.precision
+
+    @staticmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        """The mean over coordinates as well."""
+        return tf.reduce_mean(a * b)
 
     def _times(self, precision: Any, vector: Any) -> Any:
         return precision * vector
@@ -100,7 +105,3 @@ class IsotropicNormal(Gaussian):
     def is_proper_natural(*natural: Any) -> bool:
         precision_mean, precision = (np.asarray(eta) for eta in natural)
         return bool(np.isfinite(precision_mean).all() and np.isfinite(precision) and precision > 0)
-
-    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
-        noise = standard_normal([num_samples, tf.size(self.mean)], seed, self.precision_mean.dtype)
-        return self.mean + tf.sqrt(self.variance) * noise

@@ -52,6 +52,29 @@ class Gaussian(ExponentialFamily):
     def variance_along(self, directions: Any) -> tf.Tensor:
         """``var[aᵀx]`` for the rows a of ``directions`` [N, D]: [N]."""
 
+    def to_white(self, x: Any) -> Any:
+        """``S⁻¹ (x − m)`` for points ``x`` [N, D], S the lower root of the covariance: [N, D]."""
+        return (x - self.mean) / tf.sqrt(self.variance)
+
+    def from_white(self, white: Any) -> Any:
+        """``m + S z`` for the rows z of ``white`` [N, D]: [N, D]."""
+        return self.mean + tf.sqrt(self.variance) * white
+
+    @staticmethod
+    @abc.abstractmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        """What the family keeps of the mean of ``(a_n b_nᵀ + b_n a_nᵀ) / 2`` over rows [N, D]."""
+
+    @staticmethod
+    def raised(covariance: Any, floor: Any) -> Any:
+        """A covariance that falls short of ``floor`` nowhere, by the least change where the floor
+        is white.
+
+        :param covariance: what the family keeps of it.
+        :param floor: likewise, positive definite, or a positive number for all directions.
+        """
+        return tf.maximum(covariance, floor)
+
     @abc.abstractmethod
     def _times(self, precision: Any, vector: Any) -> Any:
         """Precision times a vector [D]."""
@@ -117,6 +140,10 @@ class Gaussian(ExponentialFamily):
         )
         return value, by_mean, self._symmetric(by_covariance)
 
+    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
+        shape = [num_samples, tf.size(self.precision_mean)]
+        return self.from_white(standard_normal(shape, seed, self.precision_mean.dtype))
+
     def log_base_measure(self, x: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)
         return tf.fill(tf.shape(x)[:1], tf.cast(self.expected_log_base_measure(), x.dtype))
@@ -147,6 +174,10 @@ class MeanFieldNormal(Gaussian):
 
     def variance_along(self, directions: Any) -> tf.Tensor:
         return tf.linalg.matvec(tf.square(directions), self.variance)
+
+    @staticmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        return tf.reduce_mean(a * b, axis=0)
 
     def _times(self, precision: Any, vector: Any) -> Any:
         return precision * vector
@@ -209,10 +240,6 @@ class MeanFieldNormal(Gaussian):
         finite = np.isfinite(precision_mean).all() and np.isfinite(precision).all()
         return bool(finite and (precision > 0.0).all())
 
-    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
-        noise = standard_normal([num_samples, tf.size(self.mean)], seed, self.precision.dtype)
-        return self.mean + tf.sqrt(self.variance) * noise
-
 
 @dataclass(frozen=True, eq=False)
 class Normal(Gaussian):
@@ -245,6 +272,29 @@ class Normal(Gaussian):
 
     def variance_along(self, directions: Any) -> tf.Tensor:
         return tf.reduce_sum(tf.matmul(directions, self.covariance) * directions, axis=1)
+
+    def to_white(self, x: Any) -> Any:
+        centred = tf.linalg.matrix_transpose(x - self.mean)
+        return tf.linalg.matrix_transpose(tf.linalg.triangular_solve(self.scale, centred))
+
+    def from_white(self, white: Any) -> Any:
+        return self.mean + tf.linalg.matmul(white, self.scale, transpose_b=True)
+
+    @staticmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        product = tf.matmul(a, b, transpose_a=True)
+        number = tf.cast(tf.shape(a)[0], product.dtype)
+        return 0.5 * (product + tf.linalg.matrix_transpose(product)) / number
+
+    @staticmethod
+    def raised(covariance: Any, floor: Any) -> Any:
+        if isinstance(floor, float):
+            floor *= tf.eye(tf.shape(covariance)[0], dtype=covariance.dtype)
+        root = tf.linalg.cholesky(floor)
+        half = tf.linalg.matrix_transpose(tf.linalg.triangular_solve(root, covariance))
+        values, vectors = tf.linalg.eigh(tf.linalg.triangular_solve(root, half))
+        lift = tf.matmul(root, vectors) * tf.sqrt(tf.maximum(1.0 - values, 0.0))
+        return covariance + tf.matmul(lift, lift, transpose_b=True)
 
     def _times(self, precision: Any, vector: Any) -> Any:
         return tf.linalg.matvec(precision, vector)
@@ -333,8 +383,3 @@ class Normal(Gaussian):
         except np.linalg.LinAlgError:
             return False
         return True
-
-    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
-        shape = [num_samples, tf.shape(self.precision)[0]]
-        noise = standard_normal(shape, seed, self.precision.dtype)
-        return self.mean + tf.linalg.matmul(noise, self.scale, transpose_b=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,21 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.model_parameters import gradient_by_hyperparameters, set_values
-from streaming_gp.pvi.updates.task import Data, LocalTask, Model, UpdateRule
+from streaming_gp.pvi.updates.task import (
+    Data,
+    LocalTask,
+    Model,
+    ResidentRule,
+    UpdateRule,
+    Worker,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
     """One shard of data with a local update rule. It keeps nothing between two questions, so that
-    a client restarted anywhere with its data answers as if nothing had happened.
+    a client restarted anywhere with its data answers as if nothing had happened. At work in a
+    session, the worker of its rule takes the place of the rule, if there is one.
 
     :param client_id: the name of its factor.
     :param model: what gives the likelihood.
@@ -36,6 +44,22 @@ class Client:
     def num_data(self) -> int:
         """N."""
         return len(self.data[0])
+
+    def at_work(self) -> Client:
+        """This client with a worker of its own, for as long as a session lasts."""
+        if isinstance(self.update, ResidentRule):
+            return replace(self, update=self.update.worker())
+        return self
+
+    @property
+    def never_rests(self) -> bool:
+        """Whether there is something to do between two questions."""
+        return isinstance(self.update, Worker)
+
+    def meanwhile(self, iterations: int) -> None:
+        """Go on without a question, if the client is one that does."""
+        if isinstance(self.update, Worker):
+            self.update.meanwhile(iterations)
 
     def answer(self, ask: Ask) -> Answer:
         """Fit q to the data under the cavity, and give the factor that this is worth."""

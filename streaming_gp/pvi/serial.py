@@ -21,19 +21,30 @@ class Serial:
 
     Where the schedule gives durations the order of arrival depends on these alone, so that an
     asynchronous run replays exactly. Elsewhere a client takes as long as its fit took.
+
+    :param latency: iterations that a client with a worker makes, after each answer, before the
+        next question reaches it.
+    :raises InvalidDataError: if it is negative.
     """
+
+    latency: int = 0
+
+    def __post_init__(self) -> None:
+        if self.latency < 0:
+            raise InvalidDataError(f"latency must not be negative, got {self.latency}")
 
     @contextmanager
     def session(self, clients: Mapping[str, Client]) -> Iterator[SerialSession]:
         """Clients at work for the time of a ``with`` block."""
-        yield SerialSession(clients)
+        yield SerialSession(clients, self.latency)
 
 
 class SerialSession:
     """A queue of deliveries by simulated time of arrival."""
 
-    def __init__(self, clients: Mapping[str, Client]) -> None:
-        self._clients = clients
+    def __init__(self, clients: Mapping[str, Client], latency: int) -> None:
+        self._clients = {name: client.at_work() for name, client in clients.items()}
+        self._latency = latency
         self._arrivals: list[tuple[float, int, Delivery]] = []
         self._numbers = count()
         self._now = 0.0
@@ -50,7 +61,7 @@ class SerialSession:
         if ask.client_id in self.open:
             raise InvalidDataError(f"client {ask.client_id!r} has an open question already")
         start = time.perf_counter()
-        delivery = _answered(self._clients[ask.client_id], ask)
+        delivery = _answered(self._clients[ask.client_id], ask, self._latency)
         taken = time.perf_counter() - start if duration is None else duration
         heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
 
@@ -59,9 +70,10 @@ class SerialSession:
         return delivery
 
 
-def _answered(client: Client, ask: Ask) -> Delivery:
+def _answered(client: Client, ask: Ask, latency: int) -> Delivery:
     """A client that fails costs its own answer only."""
     try:
+        client.meanwhile(latency)
         return Delivery(ask.client_id, client.answer(ask))
     except Exception as error:  # a client may run anything
         return Delivery(ask.client_id, None, f"{type(error).__name__}: {error}")

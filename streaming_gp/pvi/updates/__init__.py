@@ -6,6 +6,8 @@ from streaming_gp.pvi.updates.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
+from streaming_gp.pvi.updates.sampling import SampledModel, Sampler, Target
+from streaming_gp.pvi.updates.snep import SNEPUpdate
 from streaming_gp.pvi.updates.stochastic_ep import StochasticEPUpdate
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, Model, UpdateRule
 from streaming_gp.pvi.updates.variational import VariationalUpdate
@@ -21,8 +23,12 @@ __all__ = [
     "LocalTask",
     "Model",
     "PowerEPUpdate",
+    "SNEPUpdate",
+    "SampledModel",
+    "Sampler",
     "SplitPriorUpdate",
     "StochasticEPUpdate",
+    "Target",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",

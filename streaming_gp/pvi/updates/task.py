@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -115,6 +115,28 @@ class UpdateRule(Protocol):
     """How a client turns a question into a factor."""
 
     def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """A rule that remembers. What it keeps is a cache: one that has just begun answers as well."""
+
+    def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+    def meanwhile(self, iterations: int) -> None:
+        """Go on under the newest cavity while a message travels."""
+        ...
+
+
+@runtime_checkable
+class ResidentRule(Protocol):
+    """A rule whose workers live next to the data, one for each client of a session."""
+
+    def __call__(self, task: LocalTask, /) -> LocalResult: ...
+
+    def worker(self) -> Worker:
+        """A worker that knows nothing yet."""
+        ...
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

@@ -1,0 +1,90 @@
+"""What rules that draw from a tilted distribution ask of samplers and of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor
+
+Chain = tuple[tf.Tensor, ...]
+"""State of a Markov chain; its first entry is the position [D]."""
+
+
+class SampledModel(Protocol):
+    """What sampling asks of a model beyond a prior."""
+
+    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
+        """``log p(Y | θ_s, X)`` for S draws ``theta`` [S, D]: [S]."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A tilted distribution (Hasenclever et al. 2017, eq. 20).
+
+    :param log_density: ``log_density(theta [S, D], seed [2])``: its logarithm up to a constant,
+        [S], differentiable; on the minibatch that ``seed`` draws, if the sampler wants minibatches.
+    :param approximation: a Gaussian that is near it.
+    """
+
+    log_density: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    approximation: Any
+
+
+class Sampler(Protocol):
+    """A Markov chain kernel, hashable and made of TensorFlow operations: a rule compiles it."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Random rows that a gradient sees; all if None."""
+        ...
+
+    def begin(self, theta: tf.Tensor) -> Chain:
+        """A chain at ``theta`` [D]."""
+        ...
+
+    def step(self, chain: Chain, target: Target, seed: tf.Tensor) -> tuple[Chain, tf.Tensor]:
+        """Go on, and give S draws [S, D].
+
+        :param seed: [2], integers.
+        """
+        ...
+
+
+def log_likelihood_of(model: Any) -> Callable[[tf.Tensor, Any, Any], tf.Tensor]:
+    """The model's own.
+
+    :raises InvalidDataError: if it has none.
+    """
+    if not hasattr(model, "log_likelihood"):
+        name = type(model).__name__
+        raise InvalidDataError(f"{name} has no log_likelihood, which sampling asks for")
+    found: Callable[[tf.Tensor, Any, Any], tf.Tensor] = model.log_likelihood
+    return found
+
+
+def log_density(
+    model: Any, base: Factor, power: float, X: tf.Tensor, Y: tf.Tensor, batch_size: int | None
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """``log base(θ) + power · Σ_n log p(y_n | θ)`` as a target has it.
+
+    :param batch_size: rows, drawn with replacement and scaled to all; all as they are if None.
+    """
+    if batch_size is None:
+        return lambda theta, _: (
+            base.log_value(theta) + power * log_likelihood_of(model)(theta, X, Y)
+        )
+    number, scale = tf.shape(X)[0], power / batch_size
+
+    def estimated(theta: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        rows = tf.random.stateless_uniform([batch_size], seed, 0, number, tf.int32)
+        value = log_likelihood_of(model)(theta, tf.gather(X, rows), tf.gather(Y, rows))
+        weight = scale * tf.cast(number, theta.dtype)
+        return base.log_value(theta) + weight * tf.cast(value, theta.dtype)
+
+    return estimated

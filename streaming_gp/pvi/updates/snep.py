@@ -1,0 +1,260 @@
+"""Stochastic natural-gradient expectation propagation (SNEP; Hasenclever et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.pvi.updates.compiled import compiled_for
+from streaming_gp.pvi.updates.sampling import (
+    Chain,
+    Sampler,
+    Target,
+    log_density,
+    log_likelihood_of,
+)
+from streaming_gp.pvi.updates.task import Data, LocalResult, LocalTask
+
+Natural = tuple[tf.Tensor, ...]
+SMALLEST_SHARE = 0.5  # of its variance that a factor keeps in one iteration, in every direction
+
+
+@dataclass(frozen=True)
+class SNEPUpdate:
+    """``γ ← γ + ε (s(x) − E_q[s])`` with x from the tilted distribution (eq. 22).
+
+    γ are the mean parameters of the client's factor λ taken for a distribution, so that a factor
+    is always proper. The tilted distribution is ``θ' − λ/β`` times the likelihood to the power 1/β
+    (eq. 20), its auxiliary θ' the q of the newest outer iteration (eq. 23). A noisy moment enters
+    linearly, and so its noise averages away, where expectation propagation inverts it.
+
+    A worker of this rule keeps chain, γ and θ' between questions, and goes on while its message
+    travels (algorithm 1). Without a worker each question starts anew from the ledger's factor.
+    Answers are whole factors: give the schedule damping 1.
+
+    :param sampler: of the tilted distribution.
+    :param beta: β. 1 is EP, for large values VI; with 1/K the K clients target, each for itself,
+        about the whole posterior (p-SNEP).
+    :param learning_rate: ε in (0, 1), or a function of the iteration, a tensor [].
+    :param sync: iterations an answer.
+    :param outer: iterations between two renewals of θ'.
+    :param min_variance: least variance of a factor in any direction (section 6.2.1).
+    :raises InvalidDataError: if a setting is out of its range.
+    """
+
+    sampler: Sampler
+    beta: float = 1.0
+    learning_rate: float | Callable[[tf.Tensor], Any] = 0.02
+    sync: int = 10
+    outer: int = 10
+    min_variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0.0 or not self.min_variance >= 0.0:
+            raise InvalidDataError(
+                "beta must be positive and min_variance not negative, got "
+                f"{self.beta} and {self.min_variance}"
+            )
+        if not (callable(self.learning_rate) or 0.0 < self.learning_rate < 1.0):
+            raise InvalidDataError(f"learning_rate must lie in (0, 1), got {self.learning_rate}")
+        if min(self.sync, self.outer) < 1:
+            raise InvalidDataError(
+                f"sync and outer must be positive, got {self.sync} and {self.outer}"
+            )
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Answer without a memory.
+
+        :raises InvalidDataError: if the model has no ``log_likelihood`` or no Gaussian posterior.
+        :raises ImproperError: if there is no q to begin with.
+        :raises NumericalError: if the chain or the factor are lost.
+        """
+        return self.worker()(task)
+
+    def worker(self) -> SNEPWorker:
+        """The rule with a memory, for one client."""
+        return SNEPWorker(self)
+
+    def rate(self, iteration: tf.Tensor, dtype: Any) -> tf.Tensor:
+        """ε_t."""
+        rate = self.learning_rate
+        return tf.cast(rate(iteration) if callable(rate) else rate, dtype)
+
+
+class State(NamedTuple):
+    """What a worker iterates on.
+
+    :param iteration: t, from 0.
+    :param mean: of the factor [D]; with the covariance these are γ, to all their digits.
+    :param covariance: of the factor, what its family keeps of it.
+    :param auxiliary: θ', natural parameters.
+    :param cavity: that θ' was made with.
+    :param chain: of the sampler.
+    """
+
+    iteration: tf.Tensor
+    mean: tf.Tensor
+    covariance: tf.Tensor
+    auxiliary: Natural
+    cavity: Natural
+    chain: Chain
+
+
+class SNEPWorker:
+    """Lives next to one client's data. All that it keeps is a cache: a new one in its place starts
+    from the ledger's factor, and so does this one if its newest answer has not entered the ledger.
+    """
+
+    def __init__(self, rule: SNEPUpdate) -> None:
+        self._rule = rule
+        self._state: State | None = None
+        self._since = 0
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Take up the new cavity, complete ``sync`` iterations since the newest answer, answer.
+
+        :raises InvalidDataError: if the model has no ``log_likelihood`` or no Gaussian posterior.
+        :raises ImproperError: if there is no q to begin with.
+        :raises NumericalError: if the chain or the factor are lost; the next question starts anew.
+        """
+        if self._state is None or not self._has_entered(task.own):
+            self._begin(task)
+        self._own, self._cavity = task.own, _tensors(task.cavity.natural)
+        self.meanwhile(max(0, self._rule.sync - self._since))
+        steps, self._since = self._since, 0
+        return LocalResult(self._factor(), steps=steps)
+
+    def meanwhile(self, iterations: int) -> None:
+        """Go on under the cavity that it has; nothing before the first question."""
+        if self._state is not None and iterations > 0:
+            number = tf.constant(iterations)
+            self._state = self._advance(self._state, self._cavity, *self._data, self._seed, number)
+            self._since += iterations
+
+    def _begin(self, task: LocalTask) -> None:
+        family = type(task.posterior)
+        if not issubclass(family, Gaussian):
+            raise InvalidDataError(f"SNEP is for Gaussian posteriors, not for {family.__name__}")
+        log_likelihood_of(task.model)
+        own = task.own if task.own is not None and task.own.is_proper else task.start.as_factor()
+        cavity, factor = _tensors(task.cavity.natural), family(*_tensors(own.natural))
+        q = (task.cavity * own).normalised()
+        chain = self._rule.sampler.begin(q.sample(1, task.seed)[0])
+        auxiliary = _sum(cavity, factor.natural)
+        self._family, self._seed, self._since = family, tf.constant([task.seed, 0]), 0
+        self._data = _tensors(task.data)
+        self._state = State(tf.constant(0), *factor.moments(), auxiliary, cavity, chain)
+        self._advance = compiled_for(
+            task.model,
+            ("snep", self._rule, family),
+            lambda model: _compiled(model, self._rule, family),
+        )
+
+    def _has_entered(self, own: Factor | None) -> bool:
+        """Whether the ledger's factor has changed since the newest question."""
+        if own is None or self._own is None:
+            return own is not None
+        pairs = zip(own.natural, self._own.natural, strict=True)
+        return not all(np.array_equal(a, b) for a, b in pairs)
+
+    def _factor(self) -> Factor:
+        assert self._state is not None
+        member = self._family.from_moments(self._state.mean, self._state.covariance)
+        arrays = [np.asarray(eta) for eta in (*member.natural, *self._state.chain)]
+        if not all(np.isfinite(eta).all() for eta in arrays):
+            self._state = None
+            raise NumericalError("the chain left the tilted distribution, or the factor its family")
+        return Factor(self._family, tuple(arrays[:2]))
+
+
+def _compiled(model: Any, rule: SNEPUpdate, family: type[Gaussian]) -> Callable[..., State]:
+    """So many iterations as one compiled function."""
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def advance(
+        state: State,
+        cavity: Natural,
+        X: tf.Tensor,
+        Y: tf.Tensor,
+        seed: tf.Tensor,
+        number: tf.Tensor,
+    ) -> State:
+        def iterate(left: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
+            return left - 1, _iteration(model, rule, family, state, cavity, X, Y, seed)
+
+        return tf.while_loop(lambda left, _: left > 0, iterate, (number, state))[1]
+
+    return advance
+
+
+def _iteration(
+    model: Any,
+    rule: SNEPUpdate,
+    family: type[Gaussian],
+    state: State,
+    cavity: Natural,
+    X: tf.Tensor,
+    Y: tf.Tensor,
+    seed: tf.Tensor,
+) -> State:
+    """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10)."""
+    factor = family.from_moments(state.mean, state.covariance).natural
+    state = tf.cond(
+        state.iteration % rule.outer == 0,
+        lambda: _renewed(family, state, cavity, factor),
+        lambda: state,
+    )
+    q = family(*_sum(cavity, factor))
+    base = Factor(family, _sum(state.auxiliary, factor, -1.0 / rule.beta))
+    density = log_density(model, base, 1.0 / rule.beta, X, Y, rule.sampler.batch_size)
+    own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
+    chain, draws = rule.sampler.step(state.chain, Target(density, q), own_seed)
+    mean, covariance = _stepped(rule, family, state, q, draws)
+    return State(state.iteration + 1, mean, covariance, state.auxiliary, state.cavity, chain)
+
+
+def _renewed(family: type[Gaussian], state: State, cavity: Natural, factor: Natural) -> State:
+    """``θ' ← θ_{−i} + λ_i``; the chain moves with its target (appendix B.2, eq. 28)."""
+    old, new = family(*_sum(state.cavity, factor)), family(*_sum(cavity, factor))
+    position = new.from_white(old.to_white(state.chain[0][None]))[0]
+    chain = (position, *state.chain[1:])
+    return State(state.iteration, state.mean, state.covariance, new.natural, cavity, chain)
+
+
+def _stepped(
+    rule: SNEPUpdate, family: type[Gaussian], state: State, q: Gaussian, draws: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Eq. 22 in central moments: with ``δ = x̄ − E_q[x]`` and the gap ``g = E_q[x] − m`` from the
+    factor's mean, ``m ← m + ε δ`` and ``V ← V + ε (g δᵀ + δ gᵀ + C − V_q) − ε² δ δᵀ``, where C are
+    the draws' second moments about ``E_q[x]``.
+
+    Mean parameters themselves lose the digits of a V much smaller than m². A step may leave the
+    domain, and so V keeps at least half its size.
+    """
+    centre, spread = q.moments()
+    away = draws - centre
+    delta = tf.reduce_mean(away, axis=0, keepdims=True)
+    rate = rule.rate(state.iteration, delta.dtype)
+    gap = (centre - state.mean)[None]
+    change = 2.0 * family.mean_product(gap, delta) + family.mean_product(away, away) - spread
+    covariance = state.covariance + rate * change
+    covariance -= tf.square(rate) * family.mean_product(delta, delta)
+    covariance = family.raised(covariance, SMALLEST_SHARE * state.covariance)
+    if rule.min_variance > 0.0:
+        covariance = family.raised(covariance, rule.min_variance)
+    return state.mean + rate * delta[0], covariance
+
+
+def _sum(a: Natural, b: Natural, weight: float = 1.0) -> Natural:
+    """``a + weight · b`` of natural parameters."""
+    return tuple(x + weight * y for x, y in zip(a, b, strict=True))
+
+
+def _tensors(arrays: Data | tuple[Any, ...]) -> Natural:
+    return tuple(tf.convert_to_tensor(array) for array in arrays)
