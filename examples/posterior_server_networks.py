@@ -1,0 +1,403 @@
+"""Distributed Bayesian networks by SNEP: Hasenclever et al. (2017), section 6.2, figures 3 to 7.
+
+Workers hold equal shards of the images and sample by adaptive SGLD under the posterior server;
+answers arrive one by one on a seeded clock. Beside SNEP with beta = 1 and p-SNEP with beta = 1/K for
+K workers: asynchronous SGD, elastic averaging SGD, and Adam on one machine. Test errors are of the
+network at the posterior's mean; at the end of each run also of networks drawn from the posterior.
+As in the paper, an epoch is as many images for every worker as there are in the training set.
+
+Studies: workers, sync, outer, beta and methods (figures 3 to 5, MNIST, 784-500-300-10), deep
+(figure 6, 20 hidden layers of 50) and convolutional (figure 7, here on Fashion-MNIST).
+
+Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
+that are there: stop and start again at will. --quick trains on 2,000 images, --full as long and as often as the
+paper; otherwise each setting is run once, for fewer epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Results, parser, run, save_figure, write_json, write_results
+
+from streaming_gp import bnn, datasets, metrics, pvi, samplers
+from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal
+
+QUICK_IMAGES, QUICK_EPOCHS, PAPER_REPETITIONS, BATCH, SAMPLES = 2000, 1.0, 10, 100, 10
+INITIAL_VARIANCE = 0.01
+"""Of each worker's first factor, and the least of all later ones."""
+SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+"""For factors that are as narrow from the start as they may become."""
+LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A network, its data, and the settings that section 6.2 gives for them.
+
+    :param learning_rate: of SNEP; ``step_size`` is that of its sampler.
+    :param adam: step size of Adam on one machine.
+    :param elastic: of the workers of elastic averaging.
+    :param downpour: of the workers and of the server of asynchronous SGD.
+    :param epochs: of a run in the paper, and here unless --full.
+    """
+
+    build: Callable[[], bnn.Network]
+    dataset: str
+    learning_rate: float
+    step_size: float
+    adam: float
+    elastic: float
+    downpour: tuple[float, float]
+    epochs: tuple[float, float]
+    moving_rate: float = 0.25
+
+
+def wide() -> bnn.Network:
+    return bnn.MeanFieldBNN([784, 500, 300, 10], gpflow.likelihoods.Softmax(10), 0.5)
+
+
+def deep() -> bnn.Network:
+    return bnn.MeanFieldBNN([784, *[50] * 20, 10], gpflow.likelihoods.Softmax(10), 0.05)
+
+
+def convolutional() -> bnn.Network:
+    pair = [bnn.Convolution(8), bnn.MaxPool()], [bnn.Convolution(16), bnn.MaxPool()]
+    layers = [*pair[0], *pair[1], bnn.Dense(10)]
+    return bnn.Network((28, 28, 1), layers, gpflow.likelihoods.Softmax(10), 1.0)
+
+
+PROBLEMS = {
+    "wide": Problem(
+        wide, "mnist", learning_rate=0.02, step_size=1e-3, adam=1e-3, elastic=1e-3,
+        downpour=(1e-3, 7.5e-4), epochs=(20.0, 3.0),
+    ),
+    "deep": Problem(
+        deep, "mnist", learning_rate=0.04, step_size=6.5e-4, adam=6.5e-4, elastic=6.5e-4,
+        downpour=(6.5e-4, 6.5e-4 / 3.0), epochs=(50.0, 3.0),
+    ),
+    "convolutional": Problem(
+        convolutional, "fashion-mnist", learning_rate=0.02, step_size=1e-3, adam=1e-3,
+        elastic=1e-3, downpour=(1e-3, 7.5e-4), epochs=(30.0, 2.0),
+    ),
+}  # fmt: skip
+METHODS = ["snep", "p-snep", "a-sgd", "easgd", "adam"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    :param beta: of SNEP; the method's own if None.
+    """
+
+    problem: str
+    method: str
+    workers: int
+    epochs: float
+    seed: int
+    quick: bool
+    sync: int = 10
+    outer: int = 10
+    beta: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        beta = "" if self.beta is None else f"-beta{self.beta:g}"
+        quick = "-quick" if self.quick else ""
+        setting = f"{self.workers}-{self.sync}-{self.outer}{beta}"
+        return f"{self.problem}-{self.method}-{setting}-{self.seed}{quick}.json"
+
+    @property
+    def power(self) -> float:
+        """β."""
+        return self.beta or (1.0 if self.method == "snep" else 1.0 / self.workers)
+
+
+# ---- one run ----
+
+
+def update_of(task: Task) -> pvi.UpdateRule:
+    problem = PROBLEMS[task.problem]
+    if task.method == "a-sgd":
+        return pvi.DownpourUpdate(pvi.Adam(problem.downpour[0]), task.sync, BATCH)
+    if task.method == "easgd":
+        return pvi.ElasticUpdate(
+            pvi.Adam(problem.elastic), task.sync, BATCH, problem.moving_rate, 1.0 / task.workers
+        )
+    if task.method == "adam":
+        return pvi.ElasticUpdate(pvi.Adam(problem.adam), task.sync, BATCH, moving_rate=1.0)
+    sampler = samplers.AdaptiveSGLD(problem.step_size, BATCH)
+    return pvi.SNEPUpdate(
+        sampler, task.power, problem.learning_rate, task.sync, task.outer, INITIAL_VARIANCE
+    )
+
+
+def damping_of(task: Task) -> Any:
+    problem = PROBLEMS[task.problem]
+    if task.method == "a-sgd":
+        return pvi.ServerAdam(problem.downpour[1])
+    return pvi.FedAvg(problem.moving_rate) if task.method == "easgd" else 1.0
+
+
+def start_of(task: Task, net: bnn.Network) -> MeanFieldNormal:
+    """Posterior whose mean is the network's own start, nearly: factors of equal width about it."""
+    mean = np.asarray(net.initial(task.seed).mean)
+    precision = np.full_like(mean, task.workers / INITIAL_VARIANCE)
+    prior = net.prior()
+    return MeanFieldNormal(precision * mean, precision + prior.precision).as_arrays()
+
+
+def perform(data: Split, task: Task, bar: Any) -> Results:
+    """One run: a list for each quantity, with an entry for each evaluation."""
+    net = PROBLEMS[task.problem].build()
+    shards = datasets.partition_iid(data.X, data.Y, task.workers, task.seed)
+    clients = pvi.make_clients(net, shards, update_of(task), task.seed)
+    server = pvi.Server(net.prior(), clients, checks=SURE, seed=task.seed)
+    server.warm_start(start_of(task, net))
+    an_epoch = len(data.X) / (BATCH * task.sync)
+    rounds = max(1, round(task.epochs * an_epoch))
+    times = {min(rounds, max(1, round(epoch * an_epoch))) for epoch in evaluations(task.epochs)}
+
+    def evaluate(q: Any) -> dict[str, float]:
+        return error_at_mean(net, q, data) if len(server.history) + 1 in times else {}
+
+    schedule = pvi.Asynchronous(damping=damping_of(task), seed=task.seed)
+    history = pvi.fit(
+        server, schedule, rounds, evaluate=evaluate, callback=lambda one: advance(bar, one)
+    )
+    found = [one for one in history if one.metrics]
+    return {
+        **asdict(task),
+        "beta": task.power if "snep" in task.method else None,
+        "epoch": [one.round / an_epoch for one in found],
+        "seconds": [one.seconds for one in found],
+        "test_error": [one.metrics["test_error"] for one in found],
+        "refused": sum(len(one.refused) + len(one.failed) for one in history),
+        "messages": history[-1].messages,
+        **final_scores(net, server.posterior, data, "snep" in task.method),
+    }
+
+
+def evaluations(epochs: float) -> Iterator[float]:
+    """Epochs at which the error is measured: dense at first."""
+    yield from np.arange(0.1, min(epochs, 1.0), 0.1)
+    yield from np.arange(1.0, epochs, 0.25)
+    yield epochs
+
+
+def error_at_mean(net: bnn.Network, q: Any, data: Split) -> dict[str, float]:
+    probabilities = net.predict_by(np.asarray(q.mean)[None], data.X_test)
+    return {"test_error": metrics.classification_error(probabilities, data.Y_test)}
+
+
+def final_scores(net: bnn.Network, q: Any, data: Split, drawn: bool) -> Results:
+    """Error and negative log likelihood (nats) at the mean, and by drawn networks if q has them."""
+    names = ("error", "nll")
+    at_mean = scores(net.predict_by(np.asarray(q.mean)[None], data.X_test), data.Y_test)
+    by_draws: tuple[float | None, ...] = (None, None)
+    if drawn:
+        by_draws = scores(net.predict(q, data.X_test, num_samples=SAMPLES), data.Y_test)
+    return {
+        **{f"mean_{name}": value for name, value in zip(names, at_mean, strict=True)},
+        **{f"drawn_{name}": value for name, value in zip(names, by_draws, strict=True)},
+    }
+
+
+def scores(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
+    likelihood = probabilities[np.arange(len(Y)), Y[:, 0].astype(int)]
+    density = np.log(np.maximum(likelihood, 1e-12))
+    return (
+        metrics.classification_error(probabilities, Y),
+        metrics.mean_negative_log_density(density),
+    )
+
+
+def advance(bar: Any, one: pvi.Round) -> None:
+    if one.metrics:
+        bar.set_postfix(one.metrics)
+    bar.update()
+
+
+# ---- studies ----
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs of one figure.
+
+    :param title: of the figure.
+    :param key: what its runs differ in, a field of a task.
+    :param problem: what is learned.
+    :param fixed: fields of all its tasks.
+    :param values: of the key.
+    """
+
+    title: str
+    key: str
+    problem: str
+    fixed: dict[str, Any]
+    values: list[Any]
+
+    def tasks(self, arguments: argparse.Namespace) -> list[Task]:
+        epochs = PROBLEMS[self.problem].epochs[0 if arguments.full else 1]
+        base = Task(self.problem, "p-snep", 4, epochs, arguments.seed, arguments.quick)
+        base = replace(base, **self.fixed)
+        if arguments.quick:
+            base = replace(base, epochs=QUICK_EPOCHS)
+        runs = arguments.repetitions or (PAPER_REPETITIONS if arguments.full else 1)
+        return [
+            single(replace(base, seed=arguments.seed + number, **{self.key: value}))
+            for value in self.values
+            for number in range(runs)
+        ]
+
+
+def single(task: Task) -> Task:
+    """Adam has one worker."""
+    return replace(task, workers=1) if task.method == "adam" else task
+
+
+STUDIES = {
+    "eight": Study("p-SNEP", "workers", "wide", {"epochs": 5.0}, [8]),
+    "methods": Study("Figure 5: methods, four workers", "method", "wide", {}, METHODS),
+    "power": Study("Figure 4: p-SNEP, number of workers", "workers", "wide", {}, [1, 2, 4, 8]),
+    "workers": Study(
+        "Figure 3: SNEP, number of workers", "workers", "wide", {"method": "snep"}, [1, 2, 4, 8]
+    ),
+    "sync": Study(
+        "Figure 3: iterations between messages", "sync", "wide", {"method": "snep"}, [1, 10, 100]
+    ),
+    "outer": Study(
+        "Figure 3: iterations between outer steps", "outer", "wide", {"method": "snep"},
+        [1, 10, 100],
+    ),
+    "beta": Study(
+        "Figure 3: power", "beta", "wide", {"method": "snep"}, [1.0, 0.5, 0.25, 0.125]
+    ),
+    "deep": Study(
+        "Figure 6: 20 hidden layers of 50, eight workers", "method", "deep", {"workers": 8},
+        ["p-snep", "a-sgd", "easgd", "adam"],
+    ),
+    "convolutional": Study(
+        "Figure 7: convolutions on Fashion-MNIST, eight workers", "method", "convolutional",
+        {"workers": 8}, METHODS,
+    ),
+}  # fmt: skip
+
+
+# ---- one run after another ----
+
+
+def record_of(task: Task, folder: Path) -> Results | None:
+    """Of a run of so many epochs or more, if there is one."""
+    path = folder / task.name
+    record: Results = json.loads(path.read_text()) if path.exists() else {"epochs": 0.0}
+    return record if record["epochs"] >= task.epochs else None
+
+
+def perform_missing(tasks: list[Task], arguments: argparse.Namespace) -> None:
+    folder, loaded = arguments.out / "runs", {}
+    for task in tasks:
+        if record_of(task, folder) is not None:
+            continue
+        name = PROBLEMS[task.problem].dataset
+        loaded[name] = loaded.get(name) or data_of(name, arguments)
+        with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
+            record = perform(loaded[name], task, bar)
+        write_json(folder / task.name, record)
+        print(f"{task.name}: error {record['mean_error']:.4f}, {record['seconds'][-1]:.0f} s")
+
+
+def data_of(name: str, arguments: argparse.Namespace) -> Split:
+    data = LOADERS[name](arguments.data)
+    if not arguments.quick:
+        return data
+    return replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+
+
+def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
+    """Runs of all studies that are there, also those of earlier calls."""
+    found = {}
+    for name, study in STUDIES.items():
+        records = (record_of(task, arguments.out / "runs") for task in study.tasks(arguments))
+        runs = [record for record in records if record is not None]
+        if runs:
+            found[name] = runs
+    return found
+
+
+def summary(runs: dict[str, list[Results]]) -> list[Results]:
+    """What became of each run, and the first epoch with an error of 1.8 per cent or less."""
+    names = ["method", "workers", "sync", "outer", "beta", "seed", "epochs", "mean_error"]
+    rows = []
+    for study, records in runs.items():
+        for one in records:
+            there = np.flatnonzero(np.array(one["test_error"]) <= 0.018)
+            row = {"study": study, **{name: one[name] for name in [*names, *DRAWN]}}
+            row["epoch_to_1.8_percent"] = one["epoch"][there[0]] if len(there) else None
+            rows.append({**row, "seconds": one["seconds"][-1], "messages": one["messages"]})
+    return rows
+
+
+DRAWN = ["mean_nll", "drawn_error", "drawn_nll"]
+
+
+def figure(study: Study, runs: list[Results]) -> plt.Figure:
+    """Test error against epochs and seconds."""
+    canvas, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for axes, key in zip(panels, ("epoch", "seconds"), strict=True):
+        for number, value in enumerate(study.values):
+            mine = [one for one in runs if one[study.key] == value]
+            for one in mine:
+                label = f"{study.key} {value}" if one is mine[0] else None
+                error = 100.0 * np.array(one["test_error"])
+                axes.plot(one[key], error, color=f"C{number}", label=label)
+        axes.set(xlabel={"epoch": "epochs for each worker"}.get(key, key), yscale="log")
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set(ylabel="test error in %", title=study.title)
+    panels[1].legend(fontsize=8)
+    return canvas
+
+
+def main(arguments: argparse.Namespace) -> None:
+    unknown = set(arguments.studies.split(",")) - set(STUDIES)
+    if unknown:
+        raise InvalidDataError(f"no study {sorted(unknown)[0]!r}; there are {list(STUDIES)}")
+    for name in arguments.studies.split(","):
+        perform_missing(STUDIES[name].tasks(arguments), arguments)
+    runs = kept(arguments)
+    for name, records in runs.items():
+        save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")
+    flags = " --quick" * arguments.quick + " --full" * arguments.full
+    script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
+    results = {
+        "command": f"{script} --studies {','.join(runs)}",
+        "seed": arguments.seed,
+        "summary": summary(runs),
+        "runs": runs,
+    }
+    write_results(arguments.out, results)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--studies", default=",".join(STUDIES), help=f"of {', '.join(STUDIES)}")
+    options.add_argument("--full", action="store_true", help="as long and as often as the paper")
+    options.add_argument("--repetitions", type=int, default=None, help="seeds of each setting")
+    run(main, options)
