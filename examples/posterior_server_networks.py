@@ -1,17 +1,17 @@
 """Distributed Bayesian networks by SNEP: Hasenclever et al. (2017), section 6.2, figures 3 to 7.
 
 Workers hold equal shards of the images and sample by adaptive SGLD under the posterior server;
-answers arrive one by one on a seeded clock. Beside SNEP with beta = 1 and p-SNEP with beta = 1/K for
-K workers: asynchronous SGD, elastic averaging SGD, and Adam on one machine. Test errors are of the
-network at the posterior's mean; at the end of each run also of networks drawn from the posterior.
-As in the paper, an epoch is as many images for every worker as there are in the training set.
+answers arrive one by one on a seeded clock. Beside SNEP with beta = 1 and p-SNEP with beta = 1/K
+for K workers: asynchronous SGD, elastic averaging SGD, and Adam on one machine. Test errors are of
+the network at the posterior's mean; at the end of each run also of networks drawn from it. As in
+the paper, an epoch is as many images for every worker as there are in the training set.
 
 Studies: workers, sync, outer, beta and methods (figures 3 to 5, MNIST, 784-500-300-10), deep
 (figure 6, 20 hidden layers of 50) and convolutional (figure 7, here on Fashion-MNIST).
 
 Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
-that are there: stop and start again at will. --quick trains on 2,000 images, --full as long and as often as the
-paper; otherwise each setting is run once, for fewer epochs.
+that are there: stop and start again at will. --quick trains on 2,000 images, --full as long and as
+often as the paper; otherwise each setting is run once, for fewer epochs.
 """
 
 from __future__ import annotations
@@ -76,19 +76,20 @@ def deep() -> bnn.Network:
 
 
 def convolutional() -> bnn.Network:
-    pair = [bnn.Convolution(8), bnn.MaxPool()], [bnn.Convolution(16), bnn.MaxPool()]
-    layers = [*pair[0], *pair[1], bnn.Dense(10)]
+    layers: list[bnn.Layer] = [
+        bnn.Convolution(8), bnn.MaxPool(), bnn.Convolution(16), bnn.MaxPool(), bnn.Dense(10)
+    ]  # fmt: skip
     return bnn.Network((28, 28, 1), layers, gpflow.likelihoods.Softmax(10), 1.0)
 
 
 PROBLEMS = {
     "wide": Problem(
         wide, "mnist", learning_rate=0.02, step_size=1e-3, adam=1e-3, elastic=1e-3,
-        downpour=(1e-3, 7.5e-4), epochs=(20.0, 3.0),
+        downpour=(1e-3, 7.5e-4), epochs=(20.0, 5.0),
     ),
     "deep": Problem(
         deep, "mnist", learning_rate=0.04, step_size=6.5e-4, adam=6.5e-4, elastic=6.5e-4,
-        downpour=(6.5e-4, 6.5e-4 / 3.0), epochs=(50.0, 3.0),
+        downpour=(6.5e-4, 6.5e-4 / 3.0), epochs=(50.0, 5.0),
     ),
     "convolutional": Problem(
         convolutional, "fashion-mnist", learning_rate=0.02, step_size=1e-3, adam=1e-3,
@@ -255,7 +256,7 @@ class Study:
     values: list[Any]
 
     def tasks(self, arguments: argparse.Namespace) -> list[Task]:
-        epochs = PROBLEMS[self.problem].epochs[0 if arguments.full else 1]
+        epochs = arguments.epochs or PROBLEMS[self.problem].epochs[0 if arguments.full else 1]
         base = Task(self.problem, "p-snep", 4, epochs, arguments.seed, arguments.quick)
         base = replace(base, **self.fixed)
         if arguments.quick:
@@ -274,7 +275,7 @@ def single(task: Task) -> Task:
 
 
 STUDIES = {
-    "eight": Study("p-SNEP", "workers", "wide", {"epochs": 5.0}, [8]),
+    "eight": Study("p-SNEP, eight workers", "workers", "wide", {"epochs": 5.0}, [8]),
     "methods": Study("Figure 5: methods, four workers", "method", "wide", {}, METHODS),
     "power": Study("Figure 4: p-SNEP, number of workers", "workers", "wide", {}, [1, 2, 4, 8]),
     "workers": Study(
@@ -312,12 +313,14 @@ def record_of(task: Task, folder: Path) -> Results | None:
 
 
 def perform_missing(tasks: list[Task], arguments: argparse.Namespace) -> None:
-    folder, loaded = arguments.out / "runs", {}
+    folder = arguments.out / "runs"
+    loaded: dict[str, Split] = {}
     for task in tasks:
         if record_of(task, folder) is not None:
             continue
         name = PROBLEMS[task.problem].dataset
-        loaded[name] = loaded.get(name) or data_of(name, arguments)
+        if name not in loaded:
+            loaded[name] = data_of(name, arguments)
         with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
             record = perform(loaded[name], task, bar)
         write_json(folder / task.name, record)
@@ -385,6 +388,7 @@ def main(arguments: argparse.Namespace) -> None:
     for name, records in runs.items():
         save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")
     flags = " --quick" * arguments.quick + " --full" * arguments.full
+    flags += f" --epochs {arguments.epochs:g}" if arguments.epochs else ""
     script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
     results = {
         "command": f"{script} --studies {','.join(runs)}",
@@ -399,5 +403,6 @@ if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--studies", default=",".join(STUDIES), help=f"of {', '.join(STUDIES)}")
     options.add_argument("--full", action="store_true", help="as long and as often as the paper")
+    options.add_argument("--epochs", type=float, default=None, help="of each run that is missing")
     options.add_argument("--repetitions", type=int, default=None, help="seeds of each setting")
     run(main, options)

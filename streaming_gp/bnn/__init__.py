@@ -1,7 +1,7 @@
 """Bayesian neural networks."""
 
-from streaming_gp.bnn.layers import Convolution, Dense, MaxPool
+from streaming_gp.bnn.layers import Convolution, Dense, Layer, MaxPool
 from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.bnn.network import Network
 
-__all__ = ["Convolution", "Dense", "MaxPool", "MeanFieldBNN", "Network"]
+__all__ = ["Convolution", "Dense", "Layer", "MaxPool", "MeanFieldBNN", "Network"]

@@ -61,6 +61,12 @@ class Network:
         self.initial_scale = initial_scale
         self.num_samples = num_samples
         self.weights_shapes = tuple(self._weights_shapes())
+        sizes = [*self.input_shape, *(size for each in self.weights_shapes for size in each or ())]
+        if not any(self.weights_shapes) or min(sizes) < 1:
+            raise InvalidDataError(
+                "wanted at least one layer with weights, and all sizes must be positive, got "
+                f"inputs {self.input_shape} and layers {self.layers}"
+            )
 
     def _weights_shapes(self) -> Iterator[Shape | None]:
         shape = self.input_shape
