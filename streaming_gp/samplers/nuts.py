@@ -17,7 +17,7 @@ class NUTS:
     """Transitions of NUTS (Hoffman & Gelman 2014) where the target's approximation is white.
 
     The step size follows the acceptance by stochastic approximation, for as long as the chain
-    lasts, as its target changes: gain ``t^−0.6``, but never below 0.02.
+    lasts, as its target changes: gain ``t^−0.6``, but never below 0.1.
 
     :param num_samples: transitions that a step makes; all of them are draws.
     :param step_size: at first, in standard deviations of the approximation.
@@ -65,7 +65,7 @@ class NUTS:
             accepted = tf.exp(tf.minimum(made.log_accept_ratio, 0.0))
             accepted = tf.where(tf.math.is_finite(accepted), accepted, 0.0)
             count = count + 1.0
-            gain = tf.maximum(count**-0.6, 0.02)
+            gain = tf.maximum(count**-0.6, 0.1)
             return white, log_step + gain * (accepted - self.acceptance), count
 
         white = (q.to_white(chain[0][None])[0], *chain[1:])

@@ -4,6 +4,7 @@ from streaming_gp.pvi.updates.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
+from streaming_gp.pvi.updates.moment_sharing import MomentSharingUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.point import DownpourUpdate, ElasticUpdate
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
@@ -25,6 +26,7 @@ __all__ = [
     "LocalResult",
     "LocalTask",
     "Model",
+    "MomentSharingUpdate",
     "PowerEPUpdate",
     "SNEPUpdate",
     "SampledModel",

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.errors import NumericalError
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
+from streaming_gp.pvi.updates.sampling import log_likelihood_of
 from streaming_gp.pvi.updates.task import LocalResult, LocalTask, UpdateRule, factor_of
-
-
-class SampledModel(Protocol):
-    """What sampling asks of a model beyond a prior."""
-
-    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
-        """``log p(Y | θ_s, X)`` for S draws ``theta`` [S, ...]: [S]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class DistributedEPUpdate:
         cavity, proposed = task.cavity.normalised(), self.rule(task)
         proposal = (task.cavity * proposed.factor).normalised()
         theta = proposal.sample(self.num_samples, task.seed)
-        log_joint = cavity.log_prob(theta) + _log_likelihood(task, theta)
+        log_joint = cavity.log_prob(theta) + log_likelihood_of(task.model)(theta, *task.data)
         log_weights = log_joint - proposal.log_prob(theta)
         q = moved(proposal, theta, self._checked(tf.nn.softmax(log_weights)))
         evidence = float(tf.reduce_logsumexp(log_weights)) - np.log(self.num_samples)
@@ -62,14 +55,6 @@ class DistributedEPUpdate:
                 f"samples, wanted {self.min_effective:g}"
             )
         return weights
-
-
-def _log_likelihood(task: LocalTask, theta: tf.Tensor) -> tf.Tensor:
-    model: Any = task.model
-    if not hasattr(model, "log_likelihood"):
-        name = type(model).__name__
-        raise InvalidDataError(f"{name} has no log_likelihood, which distributed EP asks for")
-    return model.log_likelihood(theta, *task.data)
 
 
 def moved(q: Any, theta: tf.Tensor, weights: tf.Tensor) -> Any:

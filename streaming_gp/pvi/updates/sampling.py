@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor
+from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.pvi.updates.task import LocalTask
 
 Chain = tuple[tf.Tensor, ...]
 """State of a Markov chain; its first entry is the position [D]."""
@@ -66,6 +67,17 @@ def log_likelihood_of(model: Any) -> Callable[[tf.Tensor, Any, Any], tf.Tensor]:
         raise InvalidDataError(f"{name} has no log_likelihood, which sampling asks for")
     found: Callable[[tf.Tensor, Any, Any], tf.Tensor] = model.log_likelihood
     return found
+
+
+def require_gaussian(task: LocalTask) -> type[Gaussian]:
+    """The family of a task.
+
+    :raises InvalidDataError: if it is not of Gaussians.
+    """
+    family = type(task.posterior)
+    if not issubclass(family, Gaussian):
+        raise InvalidDataError(f"wanted a Gaussian posterior, got a {family.__name__}")
+    return family
 
 
 def log_density(

@@ -18,6 +18,7 @@ from streaming_gp.pvi.updates.sampling import (
     Target,
     log_density,
     log_likelihood_of,
+    require_gaussian,
 )
 from streaming_gp.pvi.updates.task import Data, LocalResult, LocalTask
 
@@ -31,12 +32,18 @@ class SNEPUpdate:
 
     γ are the mean parameters of the client's factor λ taken for a distribution, so that a factor
     is always proper. The tilted distribution is ``θ' − λ/β`` times the likelihood to the power 1/β
-    (eq. 20), its auxiliary θ' the q of the newest outer iteration (eq. 23). A noisy moment enters
-    linearly, and so its noise averages away, where expectation propagation inverts it.
+    (eq. 20), its auxiliary θ' what q was at the newest outer iteration (eq. 23). A noisy moment
+    enters linearly, and so its noise averages away, where expectation propagation inverts it.
+    Convergence is slow in directions in which a client knows much less than all others together.
+    Steps are stable for ε well below ``(λ's sd / distance of its mean from q's)²``; with θ' held
+    for many iterations ``ε · outer`` should not be much above one, or a factor that grows faster
+    than θ' leaves no proper tilted distribution.
 
     A worker of this rule keeps chain, γ and θ' between questions, and goes on while its message
-    travels (algorithm 1). Without a worker each question starts anew from the ledger's factor.
-    Answers are whole factors: give the schedule damping 1.
+    travels (algorithm 1). It differs from the paper in that θ' takes part in every change of the
+    cavity, not from the next outer iteration on: with a θ' that lags behind, workers that have
+    moved together all move back. Without a worker each question starts anew from the ledger's
+    factor. Answers are whole factors: give the schedule damping 1.
 
     :param sampler: of the tilted distribution.
     :param beta: β. 1 is EP, for large values VI; with 1/K the K clients target, each for itself,
@@ -93,16 +100,15 @@ class State(NamedTuple):
     :param iteration: t, from 0.
     :param mean: of the factor [D]; with the covariance these are γ, to all their digits.
     :param covariance: of the factor, what its family keeps of it.
-    :param auxiliary: θ', natural parameters.
-    :param cavity: that θ' was made with.
+    :param anchor: natural parameters of the factor at the newest outer iteration; with the cavity
+        they make θ'.
     :param chain: of the sampler.
     """
 
     iteration: tf.Tensor
     mean: tf.Tensor
     covariance: tf.Tensor
-    auxiliary: Natural
-    cavity: Natural
+    anchor: Natural
     chain: Chain
 
 
@@ -114,6 +120,8 @@ class SNEPWorker:
     def __init__(self, rule: SNEPUpdate) -> None:
         self._rule = rule
         self._state: State | None = None
+        self._own: Factor | None = None
+        self._cavity: Natural = ()
         self._since = 0
 
     def __call__(self, task: LocalTask) -> LocalResult:
@@ -123,38 +131,51 @@ class SNEPWorker:
         :raises ImproperError: if there is no q to begin with.
         :raises NumericalError: if the chain or the factor are lost; the next question starts anew.
         """
+        cavity = _tensors(task.cavity.natural)
         if self._state is None or not self._has_entered(task.own):
-            self._begin(task)
-        self._own, self._cavity = task.own, _tensors(task.cavity.natural)
+            self._state = self._begun(task)
+        else:
+            self._state = shifted(self._family, self._state, self._cavity, cavity)
+        self._own, self._cavity = task.own, cavity
         self.meanwhile(max(0, self._rule.sync - self._since))
+        if self._state is None:
+            raise NumericalError("the chain left the tilted distribution, or the factor its family")
         steps, self._since = self._since, 0
-        return LocalResult(self._factor(), steps=steps)
+        member = self._family.from_moments(self._state.mean, self._state.covariance)
+        return LocalResult(Factor(self._family, member.natural).as_arrays(), steps=steps)
 
     def meanwhile(self, iterations: int) -> None:
-        """Go on under the cavity that it has; nothing before the first question."""
-        if self._state is not None and iterations > 0:
-            number = tf.constant(iterations)
-            self._state = self._advance(self._state, self._cavity, *self._data, self._seed, number)
-            self._since += iterations
+        """Go on under the cavity that it has; nothing before the first question. If the chain or
+        the factor are lost, all is forgotten.
+        """
+        if self._state is None or iterations == 0:
+            return
+        state = self._advanced(self._state, iterations)
+        self._state = state if _is_finite(state) else None
+        self._since += iterations
 
-    def _begin(self, task: LocalTask) -> None:
-        family = type(task.posterior)
-        if not issubclass(family, Gaussian):
-            raise InvalidDataError(f"SNEP is for Gaussian posteriors, not for {family.__name__}")
+    def _advanced(self, state: State, iterations: int) -> State | None:
+        advance = compiled_for(
+            self._model,
+            ("snep", self._rule, self._family),
+            lambda model: _compiled(model, self._rule, self._family),
+        )
+        try:
+            number = tf.constant(iterations)
+            return advance(state, self._cavity, *self._data, self._seed, number)
+        except tf.errors.InvalidArgumentError:  # a decomposition of what is not finite
+            return None
+
+    def _begun(self, task: LocalTask) -> State:
+        family = require_gaussian(task)
         log_likelihood_of(task.model)
         own = task.own if task.own is not None and task.own.is_proper else task.start.as_factor()
-        cavity, factor = _tensors(task.cavity.natural), family(*_tensors(own.natural))
         q = (task.cavity * own).normalised()
         chain = self._rule.sampler.begin(q.sample(1, task.seed)[0])
-        auxiliary = _sum(cavity, factor.natural)
-        self._family, self._seed, self._since = family, tf.constant([task.seed, 0]), 0
-        self._data = _tensors(task.data)
-        self._state = State(tf.constant(0), *factor.moments(), auxiliary, cavity, chain)
-        self._advance = compiled_for(
-            task.model,
-            ("snep", self._rule, family),
-            lambda model: _compiled(model, self._rule, family),
-        )
+        self._family, self._model, self._data = family, task.model, _tensors(task.data)
+        self._seed, self._since = tf.constant([task.seed, 0]), 0
+        factor = family(*_tensors(own.natural))
+        return State(tf.constant(0), *factor.moments(), factor.natural, chain)
 
     def _has_entered(self, own: Factor | None) -> bool:
         """Whether the ledger's factor has changed since the newest question."""
@@ -163,14 +184,17 @@ class SNEPWorker:
         pairs = zip(own.natural, self._own.natural, strict=True)
         return not all(np.array_equal(a, b) for a, b in pairs)
 
-    def _factor(self) -> Factor:
-        assert self._state is not None
-        member = self._family.from_moments(self._state.mean, self._state.covariance)
-        arrays = [np.asarray(eta) for eta in (*member.natural, *self._state.chain)]
-        if not all(np.isfinite(eta).all() for eta in arrays):
-            self._state = None
-            raise NumericalError("the chain left the tilted distribution, or the factor its family")
-        return Factor(self._family, tuple(arrays[:2]))
+
+def shifted(family: type[Gaussian], state: State, old: Natural, new: Natural) -> State:
+    """The chain moves with its target when the cavity does (appendix B.2, eq. 28).
+
+    :param old: natural parameters of the cavity until now.
+    :param new: from now on.
+    """
+    factor = family.from_moments(state.mean, state.covariance).natural
+    before, after = family(*_sum(old, factor)), family(*_sum(new, factor))
+    position = after.from_white(before.to_white(state.chain[0][None]))[0]
+    return state._replace(chain=(position, *state.chain[1:]))
 
 
 def _compiled(model: Any, rule: SNEPUpdate, family: type[Gaussian]) -> Callable[..., State]:
@@ -205,26 +229,15 @@ def _iteration(
 ) -> State:
     """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10)."""
     factor = family.from_moments(state.mean, state.covariance).natural
-    state = tf.cond(
-        state.iteration % rule.outer == 0,
-        lambda: _renewed(family, state, cavity, factor),
-        lambda: state,
-    )
-    q = family(*_sum(cavity, factor))
-    base = Factor(family, _sum(state.auxiliary, factor, -1.0 / rule.beta))
+    is_outer = state.iteration % rule.outer == 0
+    anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(factor, state.anchor, strict=True))
+    base = Factor(family, _sum(_sum(cavity, anchor), factor, -1.0 / rule.beta))
     density = log_density(model, base, 1.0 / rule.beta, X, Y, rule.sampler.batch_size)
+    q = family(*_sum(cavity, factor))
     own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
     chain, draws = rule.sampler.step(state.chain, Target(density, q), own_seed)
     mean, covariance = _stepped(rule, family, state, q, draws)
-    return State(state.iteration + 1, mean, covariance, state.auxiliary, state.cavity, chain)
-
-
-def _renewed(family: type[Gaussian], state: State, cavity: Natural, factor: Natural) -> State:
-    """``θ' ← θ_{−i} + λ_i``; the chain moves with its target (appendix B.2, eq. 28)."""
-    old, new = family(*_sum(state.cavity, factor)), family(*_sum(cavity, factor))
-    position = new.from_white(old.to_white(state.chain[0][None]))[0]
-    chain = (position, *state.chain[1:])
-    return State(state.iteration, state.mean, state.covariance, new.natural, cavity, chain)
+    return State(state.iteration + 1, mean, covariance, anchor, chain)
 
 
 def _stepped(
@@ -254,6 +267,12 @@ def _stepped(
 def _sum(a: Natural, b: Natural, weight: float = 1.0) -> Natural:
     """``a + weight · b`` of natural parameters."""
     return tuple(x + weight * y for x, y in zip(a, b, strict=True))
+
+
+def _is_finite(state: State | None) -> bool:
+    return state is not None and all(
+        np.isfinite(part).all() for part in (state.mean, state.covariance, state.chain[0])
+    )
 
 
 def _tensors(arrays: Data | tuple[Any, ...]) -> Natural:
