@@ -6,8 +6,9 @@ for K workers: asynchronous SGD, elastic averaging SGD, and Adam on one machine.
 the network at the posterior's mean; at the end of each run also of networks drawn from it. As in
 the paper, an epoch is as many images for every worker as there are in the training set.
 
-Studies: workers, sync, outer, beta and methods (figures 3 to 5, MNIST, 784-500-300-10), deep
-(figure 6, 20 hidden layers of 50) and convolutional (figure 7, here on Fashion-MNIST).
+Studies: workers, sync, outer and beta (figure 3), power (figure 4) and methods (figure 5) on MNIST
+with 784-500-300-10, deep (figure 6, 20 hidden layers of 50) and convolutional (figure 7, here on
+Fashion-MNIST).
 
 Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
 that are there: stop and start again at will. --quick trains on 2,000 images, --full as long and as
@@ -96,38 +97,33 @@ PROBLEMS = {
         elastic=1e-3, downpour=(1e-3, 7.5e-4), epochs=(30.0, 2.0),
     ),
 }  # fmt: skip
-METHODS = ["snep", "p-snep", "a-sgd", "easgd", "adam"]
 
 
 @dataclass(frozen=True)
 class Task:
     """One run.
 
-    :param beta: of SNEP; the method's own if None.
+    :param method: "snep", "a-sgd", "easgd" or "adam".
+    :param beta: of SNEP.
     """
 
     problem: str
-    method: str
-    workers: int
     epochs: float
     seed: int
     quick: bool
+    method: str = "snep"
+    workers: int = 4
     sync: int = 10
     outer: int = 10
-    beta: float | None = None
+    beta: float = 1.0
 
     @property
     def name(self) -> str:
         """Of its file."""
-        beta = "" if self.beta is None else f"-beta{self.beta:g}"
         quick = "-quick" if self.quick else ""
-        setting = f"{self.workers}-{self.sync}-{self.outer}{beta}"
+        snep = f"-{self.outer}-{self.beta:g}" if self.method == "snep" else ""
+        setting = f"{self.workers}-{self.sync}{snep}"
         return f"{self.problem}-{self.method}-{setting}-{self.seed}{quick}.json"
-
-    @property
-    def power(self) -> float:
-        """β."""
-        return self.beta or (1.0 if self.method == "snep" else 1.0 / self.workers)
 
 
 # ---- one run ----
@@ -145,7 +141,7 @@ def update_of(task: Task) -> pvi.UpdateRule:
         return pvi.ElasticUpdate(pvi.Adam(problem.adam), task.sync, BATCH, moving_rate=1.0)
     sampler = samplers.AdaptiveSGLD(problem.step_size, BATCH)
     return pvi.SNEPUpdate(
-        sampler, task.power, problem.learning_rate, task.sync, task.outer, INITIAL_VARIANCE
+        sampler, task.beta, problem.learning_rate, task.sync, task.outer, INITIAL_VARIANCE
     )
 
 
@@ -185,13 +181,12 @@ def perform(data: Split, task: Task, bar: Any) -> Results:
     found = [one for one in history if one.metrics]
     return {
         **asdict(task),
-        "beta": task.power if "snep" in task.method else None,
         "epoch": [one.round / an_epoch for one in found],
         "seconds": [one.seconds for one in found],
         "test_error": [one.metrics["test_error"] for one in found],
         "refused": sum(len(one.refused) + len(one.failed) for one in history),
         "messages": history[-1].messages,
-        **final_scores(net, server.posterior, data, "snep" in task.method),
+        **final_scores(net, server.posterior, data, task.method == "snep"),
     }
 
 
@@ -243,62 +238,54 @@ class Study:
     """Runs of one figure.
 
     :param title: of the figure.
-    :param key: what its runs differ in, a field of a task.
     :param problem: what is learned.
-    :param fixed: fields of all its tasks.
-    :param values: of the key.
+    :param variants: by label, fields of a task.
     """
 
     title: str
-    key: str
     problem: str
-    fixed: dict[str, Any]
-    values: list[Any]
+    variants: dict[str, dict[str, Any]]
 
-    def tasks(self, arguments: argparse.Namespace) -> list[Task]:
+    def tasks(self, arguments: argparse.Namespace) -> list[tuple[str, Task]]:
+        """With their labels."""
         epochs = arguments.epochs or PROBLEMS[self.problem].epochs[0 if arguments.full else 1]
-        base = Task(self.problem, "p-snep", 4, epochs, arguments.seed, arguments.quick)
-        base = replace(base, **self.fixed)
         if arguments.quick:
-            base = replace(base, epochs=QUICK_EPOCHS)
+            epochs = QUICK_EPOCHS
         runs = arguments.repetitions or (PAPER_REPETITIONS if arguments.full else 1)
         return [
-            single(replace(base, seed=arguments.seed + number, **{self.key: value}))
-            for value in self.values
+            (label, Task(self.problem, epochs, arguments.seed + number, arguments.quick, **fields))
+            for label, fields in self.variants.items()
             for number in range(runs)
         ]
 
 
-def single(task: Task) -> Task:
-    """Adam has one worker."""
-    return replace(task, workers=1) if task.method == "adam" else task
+def values(name: str, *several: float, **fixed: Any) -> dict[str, dict[str, Any]]:
+    """Variants that differ in one field."""
+    return {f"{name} {value}": {name: value, **fixed} for value in several}
+
+
+def methods(workers: int) -> dict[str, dict[str, Any]]:
+    return {
+        "SNEP": {"workers": workers},
+        "p-SNEP": {"workers": workers, "beta": 1.0 / workers},
+        "A-SGD": {"workers": workers, "method": "a-sgd"},
+        "EASGD": {"workers": workers, "method": "easgd"},
+        "Adam": {"workers": 1, "method": "adam"},
+    }
 
 
 STUDIES = {
-    "eight": Study("p-SNEP, eight workers", "workers", "wide", {"epochs": 5.0}, [8]),
-    "methods": Study("Figure 5: methods, four workers", "method", "wide", {}, METHODS),
-    "power": Study("Figure 4: p-SNEP, number of workers", "workers", "wide", {}, [1, 2, 4, 8]),
-    "workers": Study(
-        "Figure 3: SNEP, number of workers", "workers", "wide", {"method": "snep"}, [1, 2, 4, 8]
+    "workers": Study("SNEP (figure 3)", "wide", values("workers", 1, 2, 4, 8)),
+    "sync": Study("SNEP (figure 3)", "wide", values("sync", 1, 10, 100)),
+    "outer": Study("SNEP (figure 3)", "wide", values("outer", 1, 10, 100)),
+    "beta": Study("SNEP (figure 3)", "wide", values("beta", 1.0, 0.5, 0.25, 0.125)),
+    "power": Study(
+        "p-SNEP (figure 4)", "wide",
+        {f"workers {k}": {"workers": k, "beta": 1.0 / k} for k in (8, 4, 2, 1)},
     ),
-    "sync": Study(
-        "Figure 3: iterations between messages", "sync", "wide", {"method": "snep"}, [1, 10, 100]
-    ),
-    "outer": Study(
-        "Figure 3: iterations between outer steps", "outer", "wide", {"method": "snep"},
-        [1, 10, 100],
-    ),
-    "beta": Study(
-        "Figure 3: power", "beta", "wide", {"method": "snep"}, [1.0, 0.5, 0.25, 0.125]
-    ),
-    "deep": Study(
-        "Figure 6: 20 hidden layers of 50, eight workers", "method", "deep", {"workers": 8},
-        ["p-snep", "a-sgd", "easgd", "adam"],
-    ),
-    "convolutional": Study(
-        "Figure 7: convolutions on Fashion-MNIST, eight workers", "method", "convolutional",
-        {"workers": 8}, METHODS,
-    ),
+    "methods": Study("Four workers (figure 5)", "wide", methods(4)),
+    "deep": Study("20 hidden layers, eight workers (figure 6)", "deep", methods(8)),
+    "convolutional": Study("Convolutions, eight workers (figure 7)", "convolutional", methods(8)),
 }  # fmt: skip
 
 
@@ -324,7 +311,8 @@ def perform_missing(tasks: list[Task], arguments: argparse.Namespace) -> None:
         with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
             record = perform(loaded[name], task, bar)
         write_json(folder / task.name, record)
-        print(f"{task.name}: error {record['mean_error']:.4f}, {record['seconds'][-1]:.0f} s")
+        error, seconds = record["mean_error"], record["seconds"][-1]
+        print(f"{task.name}: error {error:.4f}, {seconds:.0f} s", flush=True)
 
 
 def data_of(name: str, arguments: argparse.Namespace) -> Split:
@@ -335,42 +323,44 @@ def data_of(name: str, arguments: argparse.Namespace) -> Split:
 
 
 def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
-    """Runs of all studies that are there, also those of earlier calls."""
-    found = {}
+    """Labelled runs of all studies that are there, also those of earlier calls."""
+    found: dict[str, list[Results]] = {}
     for name, study in STUDIES.items():
-        records = (record_of(task, arguments.out / "runs") for task in study.tasks(arguments))
-        runs = [record for record in records if record is not None]
-        if runs:
-            found[name] = runs
+        for label, task in study.tasks(arguments):
+            record = record_of(task, arguments.out / "runs")
+            if record is not None:
+                found.setdefault(name, []).append({"label": label, **record})
     return found
 
 
 def summary(runs: dict[str, list[Results]]) -> list[Results]:
     """What became of each run, and the first epoch with an error of 1.8 per cent or less."""
-    names = ["method", "workers", "sync", "outer", "beta", "seed", "epochs", "mean_error"]
     rows = []
     for study, records in runs.items():
         for one in records:
             there = np.flatnonzero(np.array(one["test_error"]) <= 0.018)
-            row = {"study": study, **{name: one[name] for name in [*names, *DRAWN]}}
+            row = {"study": study, **{name: one[name] for name in REPORTED}}
             row["epoch_to_1.8_percent"] = one["epoch"][there[0]] if len(there) else None
-            rows.append({**row, "seconds": one["seconds"][-1], "messages": one["messages"]})
+            rows.append({**row, "seconds": one["seconds"][-1]})
     return rows
 
 
-DRAWN = ["mean_nll", "drawn_error", "drawn_nll"]
+REPORTED = [
+    "label", "seed", "epochs", "mean_error", "mean_nll", "drawn_error", "drawn_nll", "messages",
+    "refused",
+]  # fmt: skip
 
 
 def figure(study: Study, runs: list[Results]) -> plt.Figure:
     """Test error against epochs and seconds."""
     canvas, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    labels = list(study.variants)
     for axes, key in zip(panels, ("epoch", "seconds"), strict=True):
-        for number, value in enumerate(study.values):
-            mine = [one for one in runs if one[study.key] == value]
-            for one in mine:
-                label = f"{study.key} {value}" if one is mine[0] else None
-                error = 100.0 * np.array(one["test_error"])
-                axes.plot(one[key], error, color=f"C{number}", label=label)
+        for one in runs:
+            error = 100.0 * np.array(one["test_error"])
+            colour = f"C{labels.index(one['label'])}"
+            label = one["label"] if one["seed"] == runs[0]["seed"] else None
+            axes.plot(one[key], error, color=colour, label=label)
         axes.set(xlabel={"epoch": "epochs for each worker"}.get(key, key), yscale="log")
         axes.grid(alpha=0.3, which="both")
     panels[0].set(ylabel="test error in %", title=study.title)
@@ -382,8 +372,10 @@ def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.studies.split(",")) - set(STUDIES)
     if unknown:
         raise InvalidDataError(f"no study {sorted(unknown)[0]!r}; there are {list(STUDIES)}")
-    for name in arguments.studies.split(","):
-        perform_missing(STUDIES[name].tasks(arguments), arguments)
+    labelled = [
+        one for name in arguments.studies.split(",") for one in STUDIES[name].tasks(arguments)
+    ]
+    perform_missing([task for _, task in labelled], arguments)
     runs = kept(arguments)
     for name, records in runs.items():
         save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")

@@ -141,7 +141,7 @@ def _mean(task: LocalTask) -> Any:
 def _compiled_step(model: Any, optimiser: PointOptimiser) -> Callable[..., Any]:
     """One step of the optimiser on one minibatch, and its gradient."""
 
-    @tf.function(jit_compile=True)
+    @tf.function(reduce_retracing=True)
     def step(state: State, X: Any, Y: Any, scale: Any) -> tuple[State, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(state[0])
