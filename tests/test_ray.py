@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming_gp import engines, linear, pvi
+from streaming_gp import engines, linear, pvi, samplers
+from streaming_gp.expfam import Factor
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -157,3 +158,94 @@ def test_a_run_resumed_after_its_driver_was_killed_is_the_uninterrupted_one(tmp_
     whole, _ = run(engines.Serial(), pvi.Synchronous(), done + 4)
     assert_same(resumed, whole)
     assert resumed.version == whole.version
+
+
+# ---- the posterior server ----
+
+
+SNEP = pvi.SNEPUpdate(samplers.AdaptiveSGLD(0.02, 10), learning_rate=0.05)
+
+
+@dataclass(frozen=True)
+class Troubled:
+    """SNEP whose workers get into trouble: one process is killed in the middle of its third
+    answer, or every answer takes some seconds longer, or holds no numbers.
+    """
+
+    kind: str
+    flag: str = ""
+
+    def __call__(self, task):
+        return self.worker()(task)
+
+    def worker(self):
+        return TroubledWorker(self)
+
+
+class TroubledWorker:
+    def __init__(self, rule):
+        self.rule, self.inside, self.answers = rule, SNEP.worker(), 0
+
+    def __call__(self, task):
+        self.answers += 1
+        result = self.inside(task)
+        if self.rule.kind == "killed" and self.answers == 3 and not Path(self.rule.flag).exists():
+            Path(self.rule.flag).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.rule.kind == "slow":
+            time.sleep(0.5)
+        if self.rule.kind == "no numbers":
+            bad = tuple(np.full_like(eta, np.nan) for eta in result.factor.natural)
+            return pvi.LocalResult(Factor(result.factor.family, bad))
+        return result
+
+    def meanwhile(self, iterations):
+        self.inside.meanwhile(iterations)
+
+
+@pytest.fixture(scope="module")
+def troubled_run(tmp_path_factory):
+    flag = tmp_path_factory.mktemp("ray") / "killed"
+    model, shards = labelled(4)
+    clients = pvi.make_clients(model, shards, SNEP)
+    for name, kind in {"c1": "killed", "c2": "slow", "c3": "no numbers"}.items():
+        update = Troubled(kind, str(flag))
+        clients[name] = pvi.Client(name, model, clients[name].data, update)
+    server, seen = pvi.Server(model.prior(), clients), []
+
+    def note(one):
+        seen.append((server.version, server.posterior.is_proper))
+
+    enough = EveryoneHasAnswered(6)
+    enough.server = server
+    history = pvi.fit(
+        server, pvi.Asynchronous(damping=1.0), 10**5, engines.Ray(pause=0.1), callback=note,
+        stopping=enough,
+    )  # fmt: skip
+    return server, history, seen, flag
+
+
+def test_a_posterior_server_bears_a_killed_a_slow_and_a_senseless_worker(troubled_run):
+    server, history, seen, flag = troubled_run
+    assert flag.exists()
+    assert all(proper for _, proper in seen)
+    assert seen[-1][0] == server.version > 18
+    assert not any(one.failed for one in history)
+    assert {name for one in history for name in one.refused} == {"c3"}
+    assert set(server.factors) == {"c0", "c1", "c2"}
+
+
+def test_a_worker_goes_on_while_its_message_travels():
+    model, shards = labelled(1)
+    client = pvi.make_clients(model, shards, SNEP)["c0"]
+    server = pvi.Server(model.prior(), {"c0": client})
+    with engines.Ray().session(server.clients) as session:
+        steps = []
+        for _ in range(3):
+            session.submit(server.ask("c0")[0], None)
+            answer = session.next().answer
+            steps.append(answer.steps)
+            server.accept([answer], pvi.Damping(1.0, 1))
+            time.sleep(3.0)
+    assert steps[0] == 10
+    assert min(steps[1:]) > 10

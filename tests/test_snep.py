@@ -99,7 +99,9 @@ def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
     mean, covariance = wanted.moments()
     found.warm_start(Normal.from_mean_covariance(mean + np.sqrt(wanted.variance), 1.5 * covariance))
     pvi.fit(found, AT_ONCE, 15)
-    assert_same(found.posterior, wanted, 1e-4)
+    sd = np.sqrt(wanted.variance)
+    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
+    np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.01)
 
 
 @EITHER_FAMILY
@@ -107,8 +109,8 @@ def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
 def test_every_tilted_distribution_has_the_moments_of_q(rng, family, beta):
     """The fixed point of power EP (eqs. 8a to 10), with the moments from another integrator."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2, family=family)
-    rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.15, sync=50, outer=5)
-    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=10)
+    rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.2, sync=60, outer=3)
+    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=12)
     q = found.posterior.as_factor()
     for name, factor in found.factors.items():
         mean, covariance = moments(
@@ -129,20 +131,20 @@ def moments(base, power, X, Y):
     return reference.moments_on_a_grid(log_density)[:2]
 
 
-def test_large_beta_is_variational_inference(rng):
+def test_with_beta_the_fixed_point_tends_to_variational_inference(rng):
     """With a difference linear in 1/β."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2)
     lbfgs = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
     wanted = fitted(model, [(X, Y)], lbfgs, rounds=1).posterior
 
-    def error(beta):
-        rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.4, sync=600, outer=1)
+    def error(beta, iterations):
+        rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.3, sync=iterations, outer=1)
         found = fitted(model, [(X, Y)], rule, rounds=1).posterior
-        return np.linalg.norm(found.mean - wanted.mean)
+        return np.linalg.norm(found.variance - wanted.variance)
 
-    small, large = error(20.0), error(10.0)
-    assert small < 0.01
-    np.testing.assert_allclose(large / small, 2.0, rtol=0.1)
+    large, small = error(1.0, 150), error(6.0, 700)
+    assert small < 1e-3
+    np.testing.assert_allclose(large / small, 6.0, rtol=0.15)
 
 
 @pytest.mark.slow
