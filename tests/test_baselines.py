@@ -67,7 +67,7 @@ def test_downpour_with_a_gradient_a_message_is_adam_at_the_server(rng, number):
     shards = shards_of(rng, number)
     server = server_of(shards, pvi.DownpourUpdate(pvi.Adam(0.3), sync=1, batch_size=None))
     found = means(server, pvi.Synchronous(damping=pvi.ServerAdam(RATE)), 20)
-    np.testing.assert_allclose(found, adam(shards, 20), rtol=1e4 * ALGEBRA)
+    np.testing.assert_allclose(found, adam(shards, 20), rtol=ALGEBRA)
     np.testing.assert_allclose(server.posterior.variance, 1e-2, rtol=ALGEBRA)
 
 
@@ -95,14 +95,14 @@ def test_a_message_carries_the_sum_of_the_gradients_of_its_steps(rng):
         g = gradient(shards, theta)
         theta, total = theta + 0.01 * g, total + g
     sent = server.posterior.precision_mean - START / 1e-2
-    np.testing.assert_allclose(sent, total, rtol=1e6 * ALGEBRA)
+    np.testing.assert_allclose(sent, total, rtol=ALGEBRA)
 
 
 def test_elastic_averaging_of_one_that_moves_all_the_way_is_its_optimiser(rng):
     shards = shards_of(rng, 1)
     update = pvi.ElasticUpdate(pvi.Adam(RATE), sync=3, batch_size=None, moving_rate=1.0)
     found = means(server_of(shards, update), pvi.Asynchronous(damping=pvi.FedAvg(1.0)), 5)
-    np.testing.assert_allclose(found, adam(shards, 15)[2::3], rtol=1e6 * ALGEBRA)
+    np.testing.assert_allclose(found, adam(shards, 15)[2::3], rtol=ALGEBRA)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def test_a_full_covariance_is_refused(rng):
     ("make", "message"),
     [
         (lambda: pvi.DownpourUpdate(sync=0), "sync and batch_size"),
-        (lambda: pvi.ElasticUpdate(batch_size=-1), "sync and batch_size"),
+        (lambda: pvi.ElasticUpdate(batch_size=0), "sync and batch_size"),
         (lambda: pvi.ElasticUpdate(moving_rate=0.0), "moving_rate"),
         (lambda: pvi.ElasticUpdate(width=-1.0), "moving_rate"),
         (lambda: pvi.ServerAdam(learning_rate=0.0), "learning_rate"),

@@ -51,7 +51,7 @@ class PointRule(abc.ABC):
     batch_size: int | None = 100
 
     def __post_init__(self) -> None:
-        if min(self.sync, self.batch_size or 1) < 1:
+        if self.sync < 1 or (self.batch_size is not None and self.batch_size < 1):
             raise InvalidDataError(
                 f"sync and batch_size must be positive, got {self.sync} and {self.batch_size}"
             )
