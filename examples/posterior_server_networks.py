@@ -11,7 +11,7 @@ with 784-500-300-10, deep (figure 6, 20 hidden layers of 50) and convolutional (
 Fashion-MNIST).
 
 Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
-that are there: stop and start again at will. --quick trains on 2,000 images, --full as long and as
+that are there: stop and start again at will. --quick takes 2,000 images, --full as long and as
 often as the paper; otherwise each setting is run once, for fewer epochs.
 """
 
@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +204,12 @@ def error_at_mean(net: bnn.Network, q: Any, data: Split) -> dict[str, float]:
 
 def final_scores(net: bnn.Network, q: Any, data: Split, drawn: bool) -> Results:
     """Error and negative log likelihood (nats) at the mean, and by drawn networks if q has them."""
-    names = ("error", "nll")
     at_mean = scores(net.predict_by(np.asarray(q.mean)[None], data.X_test), data.Y_test)
     by_draws: tuple[float | None, ...] = (None, None)
     if drawn:
         by_draws = scores(net.predict(q, data.X_test, num_samples=SAMPLES), data.Y_test)
-    return {
-        **{f"mean_{name}": value for name, value in zip(names, at_mean, strict=True)},
-        **{f"drawn_{name}": value for name, value in zip(names, by_draws, strict=True)},
-    }
+    names = ("mean_error", "mean_nll", "drawn_error", "drawn_nll")
+    return dict(zip(names, (*at_mean, *by_draws), strict=True))
 
 
 def scores(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
@@ -259,9 +256,9 @@ class Study:
         ]
 
 
-def values(name: str, *several: float, **fixed: Any) -> dict[str, dict[str, Any]]:
+def values(name: str, *several: float) -> dict[str, dict[str, Any]]:
     """Variants that differ in one field."""
-    return {f"{name} {value}": {name: value, **fixed} for value in several}
+    return {f"{name} {value}": {name: value} for value in several}
 
 
 def methods(workers: int) -> dict[str, dict[str, Any]]:
@@ -317,9 +314,8 @@ def perform_missing(tasks: list[Task], arguments: argparse.Namespace) -> None:
 
 def data_of(name: str, arguments: argparse.Namespace) -> Split:
     data = LOADERS[name](arguments.data)
-    if not arguments.quick:
-        return data
-    return replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES])
+    few = slice(QUICK_IMAGES if arguments.quick else None)
+    return Split(data.X[few], data.Y[few], data.X_test[few], data.Y_test[few])
 
 
 def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
@@ -368,6 +364,21 @@ def figure(study: Study, runs: list[Results]) -> plt.Figure:
     return canvas
 
 
+def command(arguments: argparse.Namespace, runs: dict[str, list[Results]]) -> str:
+    """What to type for the same runs and more, the longest first."""
+    flags = " --quick" * arguments.quick + " --full" * arguments.full
+    script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
+    lengths = sorted({one["epochs"] for records in runs.values() for one in records}, reverse=True)
+    studies = {
+        length: [name for name in runs if any(one["epochs"] == length for one in runs[name])]
+        for length in lengths
+    }
+    return "; ".join(
+        f"{script} --epochs {length:g} --studies {','.join(names)}"
+        for length, names in studies.items()
+    )
+
+
 def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.studies.split(",")) - set(STUDIES)
     if unknown:
@@ -379,11 +390,8 @@ def main(arguments: argparse.Namespace) -> None:
     runs = kept(arguments)
     for name, records in runs.items():
         save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")
-    flags = " --quick" * arguments.quick + " --full" * arguments.full
-    flags += f" --epochs {arguments.epochs:g}" if arguments.epochs else ""
-    script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
     results = {
-        "command": f"{script} --studies {','.join(runs)}",
+        "command": command(arguments, runs),
         "seed": arguments.seed,
         "summary": summary(runs),
         "runs": runs,

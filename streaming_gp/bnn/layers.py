@@ -1,8 +1,7 @@
 """Layers of a network as data: what they make of shapes, and of the outputs of the layer before.
 
-Shapes are of one input, ``()`` left out: a vector is ``(M,)``, an image ``(height, width,
-channels)``. Arrays carry two axes more: outputs of S networks for N inputs are [S, N, ...], weights
-and biases of S networks [S, ...].
+Shapes are of what one input becomes: ``(M,)`` of a vector, ``(height, width, channels)`` of an
+image. Arrays are of S networks: outputs for N inputs [S, N, ...], weights and biases [S, ...].
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ Shape = tuple[int, ...]
 
 
 class Layer(Protocol):
-    """One layer; its weights are last in the axis of what it puts out, as are its biases."""
+    """One layer, with weights and one bias for each of its outputs, or without either."""
 
     def weights_shape(self, inputs: Shape) -> Shape | None:
-        """Of its weights, the last two axes in and out; None if it has neither those nor biases."""
+        """Of its weights, the last two axes for what comes in and what goes out; None without."""
         ...
 
     def output_shape(self, inputs: Shape) -> Shape:
@@ -30,7 +29,7 @@ class Layer(Protocol):
         ...
 
     def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
-        """[S, N, ...] of [S or 1, N, ...]; weights and biases are None where it has none."""
+        """[S, N, ...] of h [S or 1, N, ...]; weights and biases are None where it has none."""
         ...
 
 
