@@ -38,7 +38,7 @@ from streaming_gp.datasets import Split
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 
-QUICK_IMAGES, QUICK_EPOCHS, PAPER_REPETITIONS, BATCH, SAMPLES = 2000, 1.0, 10, 100, 10
+QUICK_IMAGES, QUICK_EPOCHS, PAPER_REPETITIONS, BATCH, SAMPLES = 2000, 2.0, 10, 100, 10
 INITIAL_VARIANCE = 0.01
 """Of each worker's first factor, and the least of all later ones."""
 SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
