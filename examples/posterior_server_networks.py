@@ -11,8 +11,8 @@ with 784-500-300-10, deep (figure 6, 20 hidden layers of 50) and convolutional (
 Fashion-MNIST).
 
 Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
-that are there: stop and start again at will. --quick takes 2,000 images, --full as long and as
-often as the paper; otherwise each setting is run once, for fewer epochs.
+studies that are complete: stop and start again at will. --quick takes 2,000 images, --full as long
+and as often as the paper; otherwise each setting is run once, for fewer epochs.
 """
 
 from __future__ import annotations
@@ -319,13 +319,14 @@ def data_of(name: str, arguments: argparse.Namespace) -> Split:
 
 
 def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
-    """Labelled runs of all studies that are there, also those of earlier calls."""
-    found: dict[str, list[Results]] = {}
+    """Labelled runs of all studies that are complete, also by earlier calls."""
+    found = {}
     for name, study in STUDIES.items():
-        for label, task in study.tasks(arguments):
-            record = record_of(task, arguments.out / "runs")
-            if record is not None:
-                found.setdefault(name, []).append({"label": label, **record})
+        tasks = study.tasks(arguments)
+        records = [record_of(task, arguments.out / "runs") for _, task in tasks]
+        if None not in records:
+            labels = [{"label": label} for label, _ in tasks]
+            found[name] = [a | b for a, b in zip(labels, records, strict=True) if b is not None]
     return found
 
 
