@@ -267,6 +267,27 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
 
 @pytest.mark.example
 @pytest.mark.data
+def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_path):
+    script, options = "posterior_server_networks.py", ("--quick", "--studies")
+    first = run(script, tmp_path, *options, "methods")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count(".json: error") == 5
+    again = run(script, tmp_path, *options, "methods,beta")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count(".json: error") == 2  # the others were there
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = {(row["study"], row["label"]): row for row in results["summary"]}
+    assert rows["methods", "p-SNEP"]["mean_error"] == rows["beta", "beta 0.25"]["mean_error"]
+    for row in rows.values():
+        assert row["refused"] == 0
+        assert row["mean_error"] < 0.85  # after forty iterations
+    assert rows["methods", "Adam"]["drawn_error"] is None
+    for study in ("methods", "beta"):
+        assert (tmp_path / f"{study}.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_the_generalised_example_resumes_and_reports_last_and_best(mnist, tmp_path):
     first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
     assert first.returncode == 0, first.stderr

@@ -1,6 +1,16 @@
 """Bayesian neural networks."""
 
+from streaming_gp.bnn.layers import Convolution, Dense, Layer, MaxPool
 from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.bnn.moment_network import MomentNetwork
+from streaming_gp.bnn.network import Network
 
-__all__ = ["MeanFieldBNN", "MomentNetwork"]
+__all__ = [
+    "Convolution",
+    "Dense",
+    "Layer",
+    "MaxPool",
+    "MeanFieldBNN",
+    "MomentNetwork",
+    "Network",
+]

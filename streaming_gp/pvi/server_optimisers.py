@@ -12,6 +12,8 @@ The optimiser says which step the mean takes. Widths are those that clients answ
 lies between the step and Δ is shared out by w_k, as if all clients had moved their weights by the
 same vector: the posterior stays prior times factors. Begin with ``Server.warm_start``, as a fit
 that starts elsewhere than at θ tells nothing about Δ.
+
+``ServerAdam`` is for workers of ``DownpourUpdate``, which send gradients themselves.
 """
 
 from __future__ import annotations
@@ -215,6 +217,64 @@ class MaskedAveraging(ServerOptimiser):
         agreement = np.abs(np.sign(changes).mean(axis=0))
         otherwise = agreement if self.soft else np.zeros_like(agreement)
         return np.where(agreement >= self.threshold, step, otherwise * step), memory
+
+
+@dataclass(frozen=True)
+class ServerAdam:
+    """A damping rule: the posterior's mean takes steps of Adam (Kingma & Ba 2015), as the server of
+    asynchronous SGD (Dean et al. 2012; Hasenclever et al. 2017, section 6.2).
+
+    A client's gradient is what its answer adds to the ``precision_mean`` of its factor; widths stay
+    as they are. Begin with ``Server.warm_start``.
+
+    :param learning_rate: size of a step, about.
+    :raises InvalidDataError: if it is not positive, or a decay is not in [0, 1).
+    """
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _require_positive("learning_rate", self.learning_rate)
+        require_decay("beta1", self.beta1)
+        require_decay("beta2", self.beta2)
+
+    def mixed(
+        self,
+        ledger: Ledger[Any],
+        proposals: Mapping[str, Any],
+        share: float,
+        progress: float,
+        memory: Memory,
+    ) -> tuple[Ledger[Any], Memory]:
+        """As ``DampingRule`` says.
+
+        :raises InvalidDataError: if the posterior is not a mean-field Gaussian, or a client has no
+            factor yet.
+        """
+        require_mean_field(self, ledger)
+        missing = sorted(set(proposals) - set(ledger.factors))
+        if missing:
+            raise InvalidDataError(f"no factor of {missing[0]!r}: ServerAdam needs a warm start")
+        mean = np.asarray(ledger.posterior.mean)
+        gradient = np.zeros_like(mean)
+        for name, factor in proposals.items():
+            gradient = gradient + factor.natural[0] - ledger.factors[name].natural[0]
+            ledger = ledger.replaced(name, factor)
+        step, memory = self._step(gradient, memory)
+        return _moved(ledger, proposals, mean + share * step), memory
+
+    def _step(self, gradient: np.ndarray, memory: Memory) -> tuple[np.ndarray, Memory]:
+        zeros = np.zeros_like(gradient)
+        first, second, count = memory or (zeros, zeros, np.zeros([]))
+        count = count + 1.0
+        first = self.beta1 * first + (1.0 - self.beta1) * gradient
+        second = self.beta2 * second + (1.0 - self.beta2) * np.square(gradient)
+        rate = self.learning_rate * np.sqrt(1.0 - self.beta2**count) / (1.0 - self.beta1**count)
+        step = (rate * first / (np.sqrt(second) + self.epsilon)).astype(gradient.dtype)
+        return step, (first, second, count)
 
 
 def _require_positive(name: str, value: float) -> None:

@@ -7,6 +7,7 @@ from streaming_gp.pvi.updates.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.moment_sharing import MomentSharingUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.point import DownpourUpdate, ElasticUpdate
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
 from streaming_gp.pvi.updates.sampling import SampledModel, Sampler, Target
 from streaming_gp.pvi.updates.snep import SNEPUpdate
@@ -21,6 +22,8 @@ __all__ = [
     "AssumedDensityUpdate",
     "AveragingUpdate",
     "DistributedEPUpdate",
+    "DownpourUpdate",
+    "ElasticUpdate",
     "FixedPointUpdate",
     "LocalResult",
     "LocalTask",

@@ -51,25 +51,32 @@ class Adam:
     epsilon: float = 1e-8
 
     def begin(self, q: Any) -> State:
-        numbers = tf.convert_to_tensor(q.unconstrained())
+        return self.at(tf.convert_to_tensor(q.unconstrained()))
+
+    def at(self, numbers: tf.Tensor) -> State:
+        """Its state at these numbers, which come first in it."""
         zeros = tf.zeros_like(numbers)
         return numbers, zeros, zeros, tf.zeros([], numbers.dtype)
 
     def step(
         self, family: Any, state: State, gain: Gain, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
-        numbers, first, second, count = state
+        numbers = state[0]
         with tf.GradientTape() as tape:
             tape.watch(numbers)
             q = family.from_unconstrained(numbers)
             free_energy = gain(q) - penalty(q)
-        gradient = tape.gradient(free_energy, numbers)
+        return self.moved(state, tape.gradient(free_energy, numbers)), free_energy
+
+    def moved(self, state: State, gradient: tf.Tensor) -> State:
+        """The next state, uphill."""
+        numbers, first, second, count = state
         count = count + 1.0
         first = self.beta1 * first + (1.0 - self.beta1) * gradient
         second = self.beta2 * second + (1.0 - self.beta2) * tf.square(gradient)
         rate = self.learning_rate * tf.sqrt(1.0 - self.beta2**count) / (1.0 - self.beta1**count)
         numbers = numbers + rate * first / (tf.sqrt(second) + self.epsilon)
-        return (numbers, first, second, count), free_energy
+        return numbers, first, second, count
 
     def member(self, family: Any, state: State) -> Any:
         return family.from_unconstrained(state[0])

@@ -162,8 +162,9 @@ class SNEPWorker:
             lambda model: _compiled(model, self._rule, self._family),
         )
         try:
-            number = tf.constant(iterations)
-            return advance(state, self._cavity, *self._data, self._seed, number)
+            for _ in range(iterations):
+                state = advance(state, self._cavity, *self._data, self._seed)
+            return state
         except tf.errors.InvalidArgumentError:  # a decomposition of what is not finite
             return None
 
@@ -199,21 +200,15 @@ def shifted(family: type[Gaussian], state: State, old: Natural, new: Natural) ->
 
 
 def _compiled(model: Any, rule: SNEPUpdate, family: type[Gaussian]) -> Callable[..., State]:
-    """So many iterations as one compiled function."""
+    """One iteration as one compiled function. With a loop of TensorFlow's own around it a long θ
+    fails from the second call on: variables that its memory optimiser puts there stay behind.
+    """
 
     @tf.function(autograph=False, reduce_retracing=True)
     def advance(
-        state: State,
-        cavity: Natural,
-        X: tf.Tensor,
-        Y: tf.Tensor,
-        seed: tf.Tensor,
-        number: tf.Tensor,
+        state: State, cavity: Natural, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
     ) -> State:
-        def iterate(left: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
-            return left - 1, _iteration(model, rule, family, state, cavity, X, Y, seed)
-
-        return tf.while_loop(lambda left, _: left > 0, iterate, (number, state))[1]
+        return _iteration(model, rule, family, state, cavity, X, Y, seed)
 
     return advance
 

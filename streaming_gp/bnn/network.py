@@ -1,0 +1,250 @@
+"""A network whose weights have independent Gaussian posteriors.
+
+All weights and biases are one flat vector θ [D], layer after layer, weights before biases; q has a
+mean and a variance for each. S networks at once are ``theta`` [S, D].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.bnn.layers import Layer, Shape
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.losses import Loss, NegativeLogLikelihood
+from streaming_gp.validation import as_data, as_matrix
+
+Data = tuple[np.ndarray, np.ndarray]
+_ROWS_AT_ONCE = 1000
+
+
+class Network:
+    """Layers with ReLUs between, and any GPflow likelihood on the outputs; float32.
+
+    :param input_shape: of one input: ``(M,)``, or ``(height, width, channels)`` of an image, whose
+        rows of X are in this order.
+    :param layers: from the inputs to the latent functions of the likelihood, as
+        ``[Convolution(16), MaxPool(), Dense(10)]``.
+    :param likelihood: such as ``gpflow.likelihoods.Softmax(10)``; its parameters stay fixed
+        unless ``pvi.LikelihoodParameters`` learns them.
+    :param prior_variance: of each weight and bias; the prior mean is zero.
+    :param initial_scale: standard deviation of each weight where fits start.
+    :param num_samples: of the network in each estimate of the expected log likelihood.
+    :raises InvalidDataError: if a layer cannot follow the one before, or anything is not positive.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        layers: Sequence[Layer],
+        likelihood: gpflow.likelihoods.Likelihood,
+        prior_variance: float = 1.0,
+        initial_scale: float = 0.03,
+        num_samples: int = 1,
+    ) -> None:
+        if not (prior_variance > 0.0 and initial_scale > 0.0):
+            raise InvalidDataError(
+                f"prior_variance and initial_scale must be positive, got {prior_variance} and "
+                f"{initial_scale}"
+            )
+        if num_samples < 1:
+            raise InvalidDataError(f"num_samples must be positive, got {num_samples}")
+        self.input_shape = tuple(input_shape)
+        self.layers = tuple(layers)
+        self.likelihood = likelihood
+        self.prior_variance = prior_variance
+        self.initial_scale = initial_scale
+        self.num_samples = num_samples
+        self.weights_shapes = tuple(self._weights_shapes())
+        sizes = [*self.input_shape, *(size for each in self.weights_shapes for size in each or ())]
+        if not any(self.weights_shapes) or min(sizes) < 1:
+            raise InvalidDataError(
+                "wanted at least one layer with weights, and all sizes must be positive, got "
+                f"inputs {self.input_shape} and layers {self.layers}"
+            )
+
+    def _weights_shapes(self) -> Iterator[Shape | None]:
+        shape = self.input_shape
+        for layer in self.layers:
+            yield layer.weights_shape(shape)
+            shape = layer.output_shape(shape)
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns of X."""
+        return int(np.prod(self.input_shape))
+
+    @property
+    def num_parameters(self) -> int:
+        """D: of all weights and biases."""
+        return sum(int(np.prod(each)) + each[-1] for each in self.weights_shapes if each)
+
+    def split(self, theta: Any) -> Iterator[tuple[Layer, Any, Any]]:
+        """Each layer with its weights and its biases, last axes first: of θ [..., D].
+
+        Weights are [..., *weights_shape] and biases [..., outputs]; None where it has none.
+        """
+        start, leading = 0, theta.shape[:-1]
+        for layer, shape in zip(self.layers, self.weights_shapes, strict=True):
+            if shape is None:
+                yield layer, None, None
+                continue
+            middle = start + int(np.prod(shape))
+            weights = tf.reshape(theta[..., start:middle], [*leading, *shape])
+            start = middle + shape[-1]
+            yield layer, weights, theta[..., middle:start]
+
+    def prior(self) -> MeanFieldNormal:
+        """``N(θ; 0, prior_variance I)``."""
+        precision = np.full(self.num_parameters, 1.0 / self.prior_variance, np.float32)
+        return MeanFieldNormal(np.zeros_like(precision), precision)
+
+    def initial(self, seed: int) -> MeanFieldNormal:
+        """Where fits start: means after Glorot & Bengio (2010), biases zero, a small variance."""
+        rng = np.random.default_rng(seed)
+        parts = []
+        for shape in filter(None, self.weights_shapes):
+            fans = np.prod(shape[:-2]) * (shape[-2] + shape[-1])
+            limit = np.sqrt(6.0 / fans)
+            parts += [rng.uniform(-limit, limit, np.prod(shape)), np.zeros(shape[-1])]
+        mean = np.concatenate(parts).astype(np.float32)
+        return MeanFieldNormal.from_mean_variance(
+            mean, np.full_like(mean, self.initial_scale**2)
+        ).as_arrays()
+
+    def as_data(self, X: Any, Y: Any) -> Data:
+        """Arrays X [N, D] and Y [N, P], float32.
+
+        :raises InvalidDataError: if shapes or entries are not what the network can take.
+        """
+        X, Y = as_data((X, Y), self.likelihood, self.num_inputs, None)
+        return X.astype(np.float32), Y.astype(np.float32)
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        return self.likelihood.trainable_variables
+
+    # ---- of given weights ----
+
+    def outputs(self, theta: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Latent functions of S networks ``theta`` [S, D] at X [N, D], logits for ``Softmax``:
+        [S, N, L].
+        """
+        h = tf.reshape(X, [1, -1, *self.input_shape])
+        last = self.layers[-1]
+        for layer, weights, biases in self.split(theta):
+            h = layer(h, weights, biases)
+            if weights is not None and layer is not last:
+                h = tf.nn.relu(h)
+        return h
+
+    def log_likelihood(self, theta: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """``Σ_n log p(y_n | θ_s, x_n)`` for weights ``theta`` [S, D]: [S], float32."""
+        F = self.outputs(theta, X)
+        if isinstance(self.likelihood, gpflow.likelihoods.Softmax):
+            labels = tf.broadcast_to(tf.cast(Y[:, 0], tf.int32), tf.shape(F)[:2])
+            return -tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, F), 1)
+        losses = self._losses(F, Y, NegativeLogLikelihood())
+        return -tf.cast(tf.reduce_sum(losses, axis=1), tf.float32)
+
+    # ---- of drawn weights ----
+
+    def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
+        """Draws of the outputs at X [N, D], [S, N, L].
+
+        :param seed: [2], integers.
+        """
+        mean, variance = q.moments()
+        noise = tf.random.stateless_normal([num, self.num_parameters], seed, dtype=mean.dtype)
+        return self.outputs(mean + tf.sqrt(variance) * noise, X)
+
+    def log_densities(self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int) -> tf.Tensor:
+        """``log p(y_n | f_s(x_n))`` of drawn functions: [S, N], float64."""
+        return -self._losses(self.functions(q, X, seed, num), Y, NegativeLogLikelihood())
+
+    def _losses(self, F: tf.Tensor, Y: Any, loss: Loss) -> tf.Tensor:
+        """``loss(f_s(x_n), y_n)`` of functions F [S, N, L]: [S, N], float64."""
+        num, rows = tf.unstack(tf.shape(F)[:2])
+        flat = tf.reshape(tf.cast(F, tf.float64), [num * rows, F.shape[-1]])
+        many = tf.tile(tf.cast(Y, tf.float64), [num, 1])
+        return tf.reshape(loss(self.likelihood, flat, many), [num, rows])
+
+    def expected_loss(
+        self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor, loss: Loss
+    ) -> tf.Tensor:
+        """An unbiased estimate of ``Σ_n E_q[loss(f(x_n), y_n)]``, float32: []."""
+        losses = self._losses(self.functions(q, X, seed, self.num_samples), Y, loss)
+        return tf.cast(tf.reduce_sum(losses) / self.num_samples, tf.float32)
+
+    def expected_log_likelihood(
+        self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
+    ) -> tf.Tensor:
+        """An unbiased estimate of ``Σ_n E_q[log p(y_n | f(x_n))]``, float32: []."""
+        return -self.expected_loss(q, X, Y, seed, NegativeLogLikelihood())
+
+    # ---- predictions ----
+
+    def predict_by(self, theta: Any, X: Any) -> np.ndarray:
+        """Mean of y at X [N, D] over S networks ``theta`` [S, D]: [N, P].
+
+        Of one network, such as that of a posterior's mean, ``theta`` is ``q.mean[None]``.
+
+        :raises InvalidDataError: if X is not what the network takes.
+        """
+        theta = tf.convert_to_tensor(theta)
+        parts = [self._mean_of_y(self.outputs(theta, rows)) for rows in self._in_parts(X)]
+        return np.concatenate(parts)
+
+    def predict(
+        self, q: MeanFieldNormal, X: Any, num_samples: int = 100, seed: int = 0
+    ) -> np.ndarray:
+        """Mean of y at X [N, D], over the posterior: [N, P]; class probabilities for ``Softmax``.
+
+        :param num_samples: of the network, for each row.
+        :raises InvalidDataError: if X is not what the network takes.
+        """
+        parts = [
+            self._mean_of_y(self.functions(q, rows, tf.constant([seed, number]), num_samples))
+            for number, rows in enumerate(self._in_parts(X))
+        ]
+        return np.concatenate(parts)
+
+    def predict_log_density(
+        self, q: MeanFieldNormal, data: tuple[Any, Any], num_samples: int = 100, seed: int = 0
+    ) -> np.ndarray:
+        """``log E_q[p(y | f(x))]`` for each row of (X, Y): [N], in nats.
+
+        :raises InvalidDataError: if the data are not what the network takes.
+        """
+        X, Y = self.as_data(*data)
+        parts = []
+        for number, start in enumerate(range(0, len(X), _ROWS_AT_ONCE)):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            seeds = np.array([seed, number], np.int32)
+            parts.append(self._log_mean_density(q, X[rows], Y[rows], seeds, num_samples))
+        return np.concatenate(parts)
+
+    def _in_parts(self, X: Any) -> Iterator[tf.Tensor]:
+        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
+        return (tf.constant(X[i : i + _ROWS_AT_ONCE]) for i in range(0, len(X), _ROWS_AT_ONCE))
+
+    def _mean_of_y(self, F: tf.Tensor) -> np.ndarray:
+        """Over functions F [S, N, L]: [N, P]."""
+        num, rows = F.shape[:2]
+        flat = tf.reshape(tf.cast(F, tf.float64), [num * rows, -1])
+        mean = self.likelihood.conditional_mean(tf.zeros([num * rows, 0], tf.float64), flat)
+        found: np.ndarray = tf.reduce_mean(tf.reshape(mean, [num, rows, -1]), axis=0).numpy()
+        return found
+
+    def _log_mean_density(
+        self, q: Any, X: np.ndarray, Y: np.ndarray, seed: np.ndarray, num: int
+    ) -> np.ndarray:
+        drawn = self.log_densities(q, tf.constant(X), tf.constant(Y), tf.constant(seed), num)
+        mean: np.ndarray = (tf.reduce_logsumexp(drawn, axis=0) - np.log(num)).numpy()
+        return mean
