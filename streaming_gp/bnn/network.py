@@ -87,7 +87,7 @@ class Network:
     def split(self, theta: Any) -> Iterator[tuple[Layer, Any, Any]]:
         """Each layer with its weights and its biases, last axes first: of θ [..., D].
 
-        Weights are [..., *weights_shape] and biases [..., outputs]; None where it has none.
+        Weights are [..., shape] and biases [..., outputs]; None where it has none.
         """
         start, leading = 0, theta.shape[:-1]
         for layer, shape in zip(self.layers, self.weights_shapes, strict=True):

@@ -25,13 +25,12 @@ class Checks:
         data points than so many times its prior precision.
     :param max_precision_loss: a factor may be worth minus this share of the posterior's precision
         at most, as a mean over coordinates. Single coordinates of an honest factor may be negative,
-        and all of them a little, where a minibatch is noisy. Close to zero by default, because a
-        client's whole factor may be no more than a few thousandths of a posterior that began sure.
+        and all of them a little, where a minibatch is noisy or a start surer than it should be.
     """
 
     max_shift: float = 100.0
     max_precision_per_datum: float = 1e3
-    max_precision_loss: float = 1e-3
+    max_precision_loss: float = 0.05
 
     def objection(self, ledger: Ledger[Any], factor: Any, num_data: int) -> str | None:
         """Why a factor is refused whatever it would do to the posterior, or None.
