@@ -63,7 +63,12 @@ WAYS: dict[str, Callable[[Factor], Any]] = {
 class SometimesSpoiled:
     """A rule of which about every second answer is spoiled, in one of all ways."""
 
-    rule: pvi.UpdateRule
+    rule: pvi.FixedPointUpdate
+
+    @property
+    def checks(self) -> pvi.Checks | None:
+        """The server knows which rule it asked for."""
+        return self.rule.checks
 
     def __call__(self, task: pvi.LocalTask) -> pvi.LocalResult:
         result = self.rule(task)

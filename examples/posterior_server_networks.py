@@ -359,6 +359,8 @@ def figure(study: Study, runs: list[Results]) -> plt.Figure:
             label = one["label"] if one["seed"] == runs[0]["seed"] else None
             axes.plot(one[key], error, color=colour, label=label)
         axes.set(xlabel={"epoch": "epochs for each worker"}.get(key, key), yscale="log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
     panels[0].set(ylabel="test error in %", title=study.title)
     panels[1].legend(fontsize=8)

@@ -8,9 +8,9 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from streaming_gp import bnn, datasets, linear, metrics, plotting, pvi
+from streaming_gp import bnn, datasets, linear, metrics, mixture, plotting, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
-from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal
+from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal, Renyi
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 
 FIXED_POINT = 1e-6
@@ -322,6 +322,21 @@ def test_a_spoiled_answer_is_refused_and_the_others_go_on(rng, name):
     honest = pvi.Server(model.prior(), {k: c for k, c in clients.items() if k != "c1"})
     pvi.fit(honest, pvi.Synchronous(damping=1.0), 2)
     assert_same(found.posterior, honest.posterior, ALGEBRA)
+
+
+def test_limits_are_the_server_s_or_the_model_s_or_the_rule_s(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    lax, clutter = pvi.Checks(max_shift=np.inf), mixture.ClutterModel(mixture.Clutter([[1.0]]), 1.0)
+
+    def limits(model, data, rule, **given):
+        return server(model, [data], rule, **given).checks_of("c0")
+
+    natural = pvi.FixedPointUpdate()
+    assert limits(model, (X, Y), natural).max_precision_loss == 1e-3
+    assert limits(model, (X, Y), pvi.FixedPointUpdate(divergence=Renyi(0.5))) == pvi.Checks()
+    assert limits(model, (X, Y), pvi.AnalyticUpdate()) == pvi.Checks()
+    assert limits(model, (X, Y), natural, checks=lax) == lax
+    assert limits(clutter, (None, Y), natural) == clutter.checks
 
 
 def test_a_client_that_raises_is_reported_and_the_others_go_on(rng):

@@ -31,7 +31,8 @@ class Server:
     :param prior: over the parameters.
     :param clients: by name, as ``make_clients`` gives them.
     :param policy: what to do about improper cavities and posteriors.
-    :param checks: what answers must be; the model's own ``checks`` if None, or the defaults.
+    :param checks: what answers must be. If None, the ``checks`` that a client's model has, or its
+        rule, or the defaults.
     :param seed: of all questions' seeds.
     :raises InvalidDataError: if there are no clients.
     """
@@ -48,8 +49,7 @@ class Server:
             raise InvalidDataError("no clients: a server needs at least one")
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
-        models_own: Checks = getattr(self._any_model(), "checks", None) or Checks()
-        self.checks = checks or models_own
+        self._checks = checks
         self.seed = seed
         self._outstanding: dict[str, int] = {}
         self._kept: dict[str, float] = {}
@@ -99,6 +99,12 @@ class Server:
         """
         self._require_client(client_id)
         return self._ledger.cavity(client_id)
+
+    def checks_of(self, client_id: str) -> Checks:
+        """The limits of this client's answers."""
+        client = self.clients[client_id]
+        own: Checks | None = getattr(client.model, "checks", None)
+        return self._checks or own or getattr(client.update, "checks", None) or Checks()
 
     def remove(self, client_id: str) -> None:
         """Forget what a client has said: its factor becomes one.
@@ -254,13 +260,14 @@ class Server:
         # at progress 0, where steps are largest: a rule that remembers would else take in late
         # what it had refused early
         after, _ = rule.mixed(self._ledger, one, share, 0.0, self._memory)
-        return self.checks.objection_to_step(self._ledger, after)
+        return self.checks_of(name).objection_to_step(self._ledger, after)
 
     def _objection_to_content(self, answer: Answer) -> str | None:
+        checks = self.checks_of(answer.client_id)
         num_data = self.clients[answer.client_id].num_data
-        objection = self.checks.objection(self._ledger, answer.factor, num_data)
+        objection = checks.objection(self._ledger, answer.factor, num_data)
         if objection is None and self.hyperparameters is not None:
-            objection = self.checks.objection_to_gradient(answer.gradient, self.hyperparameters)
+            objection = checks.objection_to_gradient(answer.gradient, self.hyperparameters)
         return objection
 
     def _require_client(self, client_id: str) -> None:

@@ -112,7 +112,9 @@ class LocalResult:
 
 
 class UpdateRule(Protocol):
-    """How a client turns a question into a factor."""
+    """How a client turns a question into a factor. It may have ``checks``, the limits of its honest
+    answers.
+    """
 
     def __call__(self, task: LocalTask, /) -> LocalResult: ...
 
