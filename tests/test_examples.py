@@ -45,7 +45,7 @@ def stream_banana(hyperparameters, sizes, seed=0):
     return np.array(scores)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_three_ordered_banana_batches_are_learned(seed):
     error, nlpd = stream_banana(sgp.VariationalHyperparameters(), [134, 133, 133], seed)[-1]
     assert error <= 0.102
@@ -339,6 +339,7 @@ def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_
     assert "error: no study 'magic'" in finished.stderr
 
 
+@pytest.mark.example
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
 def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
     finished = run("barrett_stream.py", tmp_path, "--quick", *options)
@@ -348,6 +349,7 @@ def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.example
 @pytest.mark.parametrize("options", [["--joints", "9"], ["--methods", "magic"]])
 def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
     finished = run("robot_arm.py", tmp_path, "--quick", *options)
@@ -356,6 +358,7 @@ def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.example
 def test_bad_data_end_an_example_with_one_line(tmp_path):
     (tmp_path / "banana").mkdir()
     (tmp_path / "banana" / "banana.csv").write_text("not the data")

@@ -457,6 +457,7 @@ def test_a_gp_under_a_loss_tends_to_that_under_the_likelihood(rng, make, loss):
     )
 
 
+@pytest.mark.slow
 def test_a_robust_loss_keeps_a_gp_from_its_outliers(rng):
     X, f, Y = sine(rng)
     spoiled = Y.copy()
