@@ -244,7 +244,9 @@ def mixed():
     return periodic + product + gpflow.kernels.ArcCosine()
 
 
-@pytest.mark.parametrize("make", [coregionalised, changing, mixed])
+@pytest.mark.parametrize(
+    "make", [coregionalised, pytest.param(changing, marks=pytest.mark.slow), mixed]
+)
 def test_unusual_kernels_learn_a_distribution(rng, make):
     X = rng.uniform(-2, 2, (40, 1))
     if make is coregionalised:

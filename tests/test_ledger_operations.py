@@ -254,6 +254,7 @@ def on_the_same_points(five_sites):
     return fitted
 
 
+@pytest.mark.slow
 def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, new_inputs):
     fitted = on_the_same_points(five_sites)
     for _ in range(120):
@@ -317,6 +318,7 @@ def power_ep(alpha, data):
     return fitted.update(data).free_energy
 
 
+@pytest.mark.slow
 def test_power_ep_tends_to_the_variational_bound_and_fitc_lies_above(data):
     from gpflow.models import GPRFITC
 

@@ -127,6 +127,7 @@ def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
 
 
+@pytest.mark.slow
 def test_estimators_that_are_dropped_leave_no_graphs(rng):
     def count_graphs():
         gc.collect()
