@@ -33,12 +33,19 @@ def fewer_images(data: Split, quick: bool) -> Split:
 
 def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
     probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
-    likelihood = probabilities[np.arange(len(data.Y_test)), data.Y_test[:, 0].astype(int)]
-    return {
-        "test_error": metrics.classification_error(probabilities, data.Y_test),
-        "test_nll": metrics.mean_negative_log_density(np.log(np.maximum(likelihood, 1e-12))),
-        "test_calibration": metrics.expected_calibration_error(probabilities, data.Y_test),
-    }
+    error, nll = error_and_nll(probabilities, data.Y_test)
+    calibration = metrics.expected_calibration_error(probabilities, data.Y_test)
+    return {"test_error": error, "test_nll": nll, "test_calibration": calibration}
+
+
+def error_and_nll(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
+    """Share of wrong labels, and mean negative log likelihood in nats."""
+    likelihood = probabilities[np.arange(len(Y)), Y[:, 0].astype(int)]
+    density = np.log(np.maximum(likelihood, 1e-12))
+    return (
+        metrics.classification_error(probabilities, Y),
+        metrics.mean_negative_log_density(density),
+    )
 
 
 def perform_missing(
@@ -54,7 +61,7 @@ def perform_missing(
         if path.exists():
             continue
         with tqdm(desc=task.name, unit="round", disable=not sys.stderr.isatty()) as bar:
-            result = perform(task, partial(_advance, bar))
+            result = perform(task, partial(advance, bar))
         write_json(path, result)
         print(
             f"{task.name}: last error {result['test_error'][-1]:.4f}, "
@@ -70,6 +77,7 @@ def kept(folder: Path, **wanted: Any) -> list[Results]:
     return [one for one in runs if wanted.items() <= one.items()]
 
 
-def _advance(bar: Any, one: pvi.Round) -> None:
-    bar.set_postfix(one.metrics)
+def advance(bar: Any, one: pvi.Round) -> None:
+    if one.metrics:
+        bar.set_postfix(one.metrics)
     bar.update()

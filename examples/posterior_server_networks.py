@@ -22,6 +22,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_json, write_results
+from federated_runs import LOADERS, SURE, advance, error_and_nll
 
 from streaming_gp import bnn, datasets, metrics, pvi, samplers
 from streaming_gp.datasets import Split
@@ -41,9 +43,6 @@ from streaming_gp.expfam import MeanFieldNormal
 QUICK_IMAGES, QUICK_EPOCHS, PAPER_REPETITIONS, BATCH, SAMPLES = 2000, 2.0, 10, 100, 10
 INITIAL_VARIANCE = 0.01
 """Of each worker's first factor, and the least of all later ones."""
-SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
-"""For factors that are as narrow from the start as they may become."""
-LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
 
 
 @dataclass(frozen=True)
@@ -175,9 +174,7 @@ def perform(data: Split, task: Task, bar: Any) -> Results:
         return error_at_mean(net, q, data) if len(server.history) + 1 in times else {}
 
     schedule = pvi.Asynchronous(damping=damping_of(task), seed=task.seed)
-    history = pvi.fit(
-        server, schedule, rounds, evaluate=evaluate, callback=lambda one: advance(bar, one)
-    )
+    history = pvi.fit(server, schedule, rounds, evaluate=evaluate, callback=partial(advance, bar))
     found = [one for one in history if one.metrics]
     return {
         **asdict(task),
@@ -204,27 +201,12 @@ def error_at_mean(net: bnn.Network, q: Any, data: Split) -> dict[str, float]:
 
 def final_scores(net: bnn.Network, q: Any, data: Split, drawn: bool) -> Results:
     """Error and negative log likelihood (nats) at the mean, and by drawn networks if q has them."""
-    at_mean = scores(net.predict_by(np.asarray(q.mean)[None], data.X_test), data.Y_test)
+    at_mean = error_and_nll(net.predict_by(np.asarray(q.mean)[None], data.X_test), data.Y_test)
     by_draws: tuple[float | None, ...] = (None, None)
     if drawn:
-        by_draws = scores(net.predict(q, data.X_test, num_samples=SAMPLES), data.Y_test)
+        by_draws = error_and_nll(net.predict(q, data.X_test, num_samples=SAMPLES), data.Y_test)
     names = ("mean_error", "mean_nll", "drawn_error", "drawn_nll")
     return dict(zip(names, (*at_mean, *by_draws), strict=True))
-
-
-def scores(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
-    likelihood = probabilities[np.arange(len(Y)), Y[:, 0].astype(int)]
-    density = np.log(np.maximum(likelihood, 1e-12))
-    return (
-        metrics.classification_error(probabilities, Y),
-        metrics.mean_negative_log_density(density),
-    )
-
-
-def advance(bar: Any, one: pvi.Round) -> None:
-    if one.metrics:
-        bar.set_postfix(one.metrics)
-    bar.update()
 
 
 # ---- studies ----
