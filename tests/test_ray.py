@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """One cluster for all tests of this file, as starting one takes seconds."""
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    yield
-    ray.shutdown()
+    """One cluster for all tests of this file, as starting one takes seconds. Its workers would be
+    nice to all other processes: beside other tests they would starve.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+        yield
+        ray.shutdown()
 
 
 @dataclass(frozen=True)
@@ -79,15 +84,20 @@ def test_ray_agrees_with_the_serial_engine(schedule):
 
 @dataclass
 class EveryoneHasAnswered:
-    """Stops a run when all clients have had so many questions: some start late, others answer
-    for them until then."""
+    """Stops a run when so many times over every client has answered a question that is newer than
+    all answers of the time before. Counting each client's answers would not do: some start late,
+    or rest for a while, and then the others have yet to hear of them.
+    """
 
-    number: int
+    times: int
     server: pvi.Server | None = None
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     def is_over(self, history):
-        asked = self.server.state.sequences
-        return min(asked.get(name, 0) for name in self.server.clients) > self.number
+        now = self.server.state.sequences
+        if all(now.get(name, 0) > self.asked.get(name, 0) + 1 for name in self.server.clients):
+            self.times, self.asked = self.times - 1, now
+        return self.times == 0
 
 
 def test_asynchronous_runs_reach_the_same_optimum():
