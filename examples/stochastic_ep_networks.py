@@ -2,15 +2,16 @@
 
 A network with one hidden layer of 50 ReLU units (100 for the protein data) under independent
 Gaussian weights, trained by probabilistic back-propagation (Hernández-Lobato & Adams 2015) in 40
-passes over the training data, one datum after another:
+passes over the training data, as in the papers, or in the --passes asked for, one datum after
+another:
 
 - EP keeps a site for each datum, SEP a single site for all data;
 - ADF keeps none, and so counts every datum 40 times.
 
 Inputs and targets are standardised on the training data. The papers learn the noise variance along
 with the weights; here it is fixed at the mean squared error on a tenth of the training data, of a
-network trained by ten passes of SEP on the rest: the first with a noise variance of 1, three more
-with what the one before them found. All three methods have it, and a prior variance of 1.
+network that SEP trains on the rest in 40 passes: with a noise variance of 1 in the first ten, and
+with the error up to there after every ten. All three methods have it, and a prior variance of 1.
 
 Prints and records test log likelihood (nats a point) and RMSE in the target's units, and the bytes
 of the factors that a method has to keep. Every run is kept in OUT/runs and never repeated: stop and
@@ -108,15 +109,29 @@ def network(num_inputs: int, hidden: int, seed: int) -> bnn.MomentNetwork:
 
 def trained(task: Task, data: Split, noise: float) -> tuple[bnn.MomentNetwork, Any, Results]:
     """The network, its posterior, and what it cost."""
-    model = network(data.X.shape[1], task.hidden, task.seed)
+    model, server = untrained(task, data)
     model.likelihood.variance.assign(noise)
+    done = visited(server)
+    return model, server.posterior, {"seconds": done.seconds, "skipped": done.skipped}
+
+
+def untrained(task: Task, data: Split) -> tuple[bnn.MomentNetwork, pvi.Server]:
+    """The network, and a server with one client, which has all data."""
+    model = network(data.X.shape[1], task.hidden, task.seed)
     update = METHODS[task.method](len(data.X), task.passes)
     client = pvi.make_clients(model, [(data.X, data.Y)], update)
-    server = pvi.Server(model.prior(), client, seed=task.split)
+    return model, pvi.Server(model.prior(), client, seed=task.split)
+
+
+def visited(server: pvi.Server) -> pvi.Round:
+    """One visit to the client: all passes of its rule.
+
+    :raises InvalidDataError: if its answer cannot be taken.
+    """
     done = pvi.fit(server, pvi.Sequential(), 1)[-1]
     if done.failed or done.refused:
-        raise InvalidDataError(f"{task.name}: {done.failed or done.refused}")
-    return model, server.posterior, {"seconds": done.seconds, "skipped": done.skipped}
+        raise InvalidDataError(f"no answer to take: {done.failed or done.refused}")
+    return done
 
 
 # ---- one run after another ----
@@ -127,10 +142,13 @@ def noise_variance(task: Task, data: Split) -> Results:
     order = np.random.default_rng([task.seed, task.split]).permutation(len(data.X))
     held, kept = np.split(order, [len(order) // 10])
     part = Split(data.X[kept], data.Y[kept], data.X[held], data.Y[held])
-    short, found = replace(task, method="SEP", passes=min(NOISE_PASSES, task.passes)), [1.0]
+    model, server = untrained(replace(task, method="SEP"), part)
+    found = [1.0]
     for _ in range(NOISE_ROUNDS):
-        model, q, _ = trained(short, part, found[-1])
-        found.append(float(np.mean((model.predict(q, part.X_test)[0] - part.Y_test) ** 2)))
+        model.likelihood.variance.assign(found[-1])
+        visited(server)
+        error = model.predict(server.posterior, part.X_test)[0] - part.Y_test
+        found.append(float(np.mean(error**2)))
     return {"noise": found[-1], "rounds": found}
 
 
@@ -157,13 +175,14 @@ def performed(task: Task, folder: Path, work: Callable[[], Results]) -> Results:
 
 
 def performed_split(task: Task, arguments: argparse.Namespace) -> list[Results]:
-    """Of all methods, after the noise variance."""
+    """Of all methods, after the noise variance, which is the same for any number of passes."""
     data, unit = standardised(load_uci(task.data, task.split, arguments.data))
     folder = arguments.out / "runs"
-    noise = performed(task, folder, partial(noise_variance, task, data))["noise"]
+    short = replace(task, method="noise", passes=min(NOISE_PASSES, task.passes))
+    noise = performed(short, folder, partial(noise_variance, short, data))["noise"]
     tasks = [replace(task, method=method) for method in METHODS]
     runs = [performed(one, folder, partial(scores, one, data, unit, noise)) for one in tasks]
-    print(f"{task.data}, split {task.split}, noise variance {noise:.4f}", flush=True)
+    print(f"{task.data}, split {task.split}, {task.passes} passes, noise variance {noise:.4f}")
     for one in runs:
         print(
             f"{one['method']:>5}: log likelihood {one['log_likelihood']:.3f}, RMSE "
@@ -176,15 +195,21 @@ def performed_split(task: Task, arguments: argparse.Namespace) -> list[Results]:
 # ---- table and figure ----
 
 
+def setting(one: Results) -> tuple[str, int]:
+    """Data set and number of passes."""
+    return one["data"], one["passes"]
+
+
 def summary(runs: list[Results]) -> list[Results]:
-    """One row for each data set and method."""
+    """One row for each data set, number of passes and method."""
     rows = []
-    for data, method in sorted({(one["data"], one["method"]) for one in runs}):
-        mine = [one for one in runs if (one["data"], one["method"]) == (data, method)]
+    for (data, passes), method in sorted({(setting(one), one["method"]) for one in runs}):
+        mine = [one for one in runs if (setting(one), one["method"]) == ((data, passes), method)]
         likelihood, rmse = (mean_and_error(mine, key) for key in ("log_likelihood", "rmse"))
         rows.append(
             {
                 "data": data,
+                "passes": passes,
                 "method": method,
                 "splits": len(mine),
                 "log_likelihood": f"{likelihood[0]:.3f} ± {likelihood[1]:.3f}",
@@ -200,11 +225,9 @@ def summary(runs: list[Results]) -> list[Results]:
 def differences(runs: list[Results]) -> list[Results]:
     """Of SEP and ADF from EP on the same splits: what forgetting costs."""
     rows = []
-    for data in sorted({one["data"] for one in runs}):
-        of = {
-            method: [one for one in runs if (one["data"], one["method"]) == (data, method)]
-            for method in METHODS
-        }
+    for data, passes in sorted({setting(one) for one in runs}):
+        mine = [one for one in runs if setting(one) == (data, passes)]
+        of = {method: [one for one in mine if one["method"] == method] for method in METHODS}
         mean = {
             (method, key): mean_and_error(of[method], key)[0]
             for method in METHODS
@@ -213,6 +236,7 @@ def differences(runs: list[Results]) -> list[Results]:
         rows += [
             {
                 "data": data,
+                "passes": passes,
                 "method": method,
                 "log_likelihood": mean[method, "log_likelihood"] - mean["EP", "log_likelihood"],
                 "rmse_percent": 100.0 * (mean[method, "rmse"] / mean["EP", "rmse"] - 1.0),
@@ -225,11 +249,11 @@ def differences(runs: list[Results]) -> list[Results]:
 
 def figure_of(runs: list[Results]) -> plt.Figure:
     """Log likelihood and RMSE of every split, less EP's on it."""
-    names = sorted({one["data"] for one in runs})
-    of = {(one["data"], one["split"], one["method"]): one for one in runs}
+    names = sorted({setting(one) for one in runs})
+    of = {(setting(one), one["split"], one["method"]): one for one in runs}
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for row, name in enumerate(names):
-        splits = sorted({one["split"] for one in runs if one["data"] == name})
+        splits = sorted({one["split"] for one in runs if setting(one) == name})
         for offset, (method, colour) in enumerate((("SEP", "C0"), ("ADF", "C1"))):
             pairs = [(of[name, split, method], of[name, split, "EP"]) for split in splits]
             change = [a["log_likelihood"] - b["log_likelihood"] for a, b in pairs]
@@ -240,7 +264,7 @@ def figure_of(runs: list[Results]) -> plt.Figure:
                 axes.plot(values, height, "o", ms=3, alpha=0.5, color=colour, label=label)
                 axes.plot(np.mean(values), height[0], "|", ms=16, mew=2, color=colour)
     panels[0].set(xlabel="test log likelihood − EP's (nats)", yticks=range(len(names)))
-    panels[0].set_yticklabels(names)
+    panels[0].set_yticklabels([f"{data}\n{passes} passes" for data, passes in names], fontsize=8)
     panels[1].set(xlabel="test RMSE against EP's (%)")
     for axes in panels:
         axes.axvline(0.0, color="k", lw=0.8)
@@ -250,13 +274,14 @@ def figure_of(runs: list[Results]) -> plt.Figure:
 
 def tasks_of(arguments: argparse.Namespace) -> list[Task]:
     names = arguments.datasets or (["wine-quality-red"] if arguments.quick else list(UCI_NAMES))
-    passes = arguments.passes or (3 if arguments.quick else 40)
-    if passes < 1:
-        raise InvalidDataError(f"passes must be positive, got {passes}")
+    several = arguments.passes or [3 if arguments.quick else 40]
+    if min(several) < 1:
+        raise InvalidDataError(f"passes must be positive, got {several}")
     return [
         Task(name, split, "noise", passes, 5 if arguments.quick else HIDDEN[name], arguments.seed)
         for name in names
         for split in arguments.splits or range(2 if arguments.quick else SPLITS[name])
+        for passes in several
     ]
 
 
@@ -274,8 +299,9 @@ def main(arguments: argparse.Namespace) -> None:
     rows, changes = summary(runs), differences(runs)
     for row in rows:
         print(
-            f"{row['data']:>26} {row['method']:>4}: log likelihood {row['log_likelihood']}, RMSE "
-            f"{row['rmse']}, {row['factor_bytes'] / 1e6:.3f} MB of factors"
+            f"{row['data']:>26}, {row['passes']} passes, {row['method']:>3}: log likelihood "
+            f"{row['log_likelihood']}, RMSE {row['rmse']}, {row['factor_bytes'] / 1e6:.3f} MB of "
+            "factors"
         )
     save_figure(figure_of(runs), arguments.out, "stochastic_ep_networks.png")
     results = {
@@ -291,10 +317,9 @@ def main(arguments: argparse.Namespace) -> None:
 def given(arguments: argparse.Namespace) -> list[str]:
     """Options as they were passed, but for paths."""
     words = ["--seed", arguments.seed]
-    for name in ("datasets", "splits"):
+    for name in ("datasets", "splits", "passes"):
         values = getattr(arguments, name)
         words += [f"--{name}", *values] if values else []
-    words += ["--passes", arguments.passes] if arguments.passes else []
     flags = [f"--{name}" for name in ("quick", "finished") if getattr(arguments, name)]
     return [*map(str, words), *flags]
 
@@ -303,6 +328,8 @@ if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--datasets", nargs="+", choices=UCI_NAMES, help="all if not given")
     options.add_argument("--splits", nargs="+", type=int, help="from 0; all if not given")
-    options.add_argument("--passes", type=int, help="over the training data; 40, or 3 if quick")
+    options.add_argument(
+        "--passes", nargs="+", type=int, help="over the training data; 40, or 3 if quick"
+    )
     options.add_argument("--finished", action="store_true", help="only splits that are done")
     run(main, options)
