@@ -4,8 +4,9 @@ For each of seven joints, streams of 24 batches sorted by the position of each j
 streaming GP system of the paper, with batch SGPR and the exact GP on all data as limits. Prints and
 records test SMSE, mean negative log density and seconds after every batch.
 
-Every run is kept in OUT/runs and never repeated: stop and start again at will. --quick runs six
-batches of one stream of the third joint. --source simulated needs no data and is labelled so.
+Every run is kept in OUT/runs and never repeated: stop and start again at will; --finished makes
+tables and figures of what there is. --quick runs six batches of one stream of the third joint.
+--source simulated needs no data and is labelled so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import gpflow
-import matplotlib.pyplot as plt
 import numpy as np
 import scipy.linalg
 import tensorflow as tf
@@ -33,6 +33,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from barrett_stream import standardised
 from common import Results, parser, run, save_figure, write_json, write_results
+from robot_arm_tables import figure_7, private_and_shared, side_by_side, summary
 
 import streaming_gp as sgp
 from streaming_gp.datasets import Split, load_robot_arm
@@ -84,6 +85,26 @@ def scores(model: Any, data: Split) -> Results:
 # ---- streams ----
 
 
+def started(
+    data: Split,
+    pseudo_points: Any,
+    hyperparameters: Any,
+    seed: int,
+    optimiser: sgp.LocalOptimiser | None = None,
+    alpha: float = 0.0,
+) -> sgp.StreamingGP:
+    """Before its first batch."""
+    return sgp.StreamingGP(
+        kernel(data.X.shape[1]),
+        gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=pseudo_points,
+        hyperparameters=hyperparameters,
+        optimiser=optimiser,
+        seed=seed,
+        alpha=alpha,
+    )
+
+
 def streaming(
     pseudo_points: Any,
     hyperparameters: Any,
@@ -91,15 +112,7 @@ def streaming(
     alpha: float = 0.0,
 ) -> Runner:
     def stream(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
-        model = sgp.StreamingGP(
-            kernel(data.X.shape[1]),
-            gpflow.likelihoods.Gaussian(0.1),
-            pseudo_points=pseudo_points,
-            hyperparameters=hyperparameters,
-            optimiser=optimiser,
-            seed=seed,
-            alpha=alpha,
-        )
+        model = started(data, pseudo_points, hyperparameters, seed, optimiser, alpha)
         for rows in batches:
             info = model.update((data.X[rows], data.Y[rows]))
             points = model.posterior_process.num_pseudo_points
@@ -140,6 +153,25 @@ def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
     train(model, 300)
     seconds = time.perf_counter() - start
     yield {"pseudo_points": POINTS_IN_ALL, "seconds": seconds, **scores(model, data)}
+
+
+def sgpr_at_streamed_points(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
+    """The same at the points that the first stream ends with: what choosing them batch by batch
+    costs, apart from what compressing batches does.
+    """
+    start = time.perf_counter()
+    rows = np.concatenate(batches)
+    rows = rows[np.argsort(data.X[rows, 0], kind="stable")]
+    stream = started(data, sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, seed)
+    for batch in np.array_split(rows, len(batches)):
+        stream.update((data.X[batch], data.Y[batch]))
+    Z = np.concatenate([row.Z for row in stream.posterior_process.rows])
+    model = gpflow.models.SGPR((data.X[rows], data.Y[rows]), kernel(data.X.shape[1]), Z)
+    model.likelihood.variance.assign(0.1)
+    gpflow.set_trainable(model.inducing_variable, False)
+    train(model, 100)
+    seconds = time.perf_counter() - start
+    yield {"pseudo_points": len(Z), "seconds": seconds, **scores(model, data)}
 
 
 def exact(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
@@ -191,7 +223,11 @@ STREAMS: dict[str, Runner] = {
     ),
     "exact GP with limited memory": limited_memory,
 }
-LIMITS: dict[str, Runner] = {"batch SGPR": batch_sgpr, "exact GP on all data": exact}
+LIMITS: dict[str, Runner] = {
+    "batch SGPR": batch_sgpr,
+    "batch SGPR at streamed points": sgpr_at_streamed_points,
+    "exact GP on all data": exact,
+}
 METHODS = {**STREAMS, **LIMITS}
 
 
@@ -242,85 +278,7 @@ def _named(task: Task, threads: int) -> tuple[Task, list[Results]]:
     return task, perform(task, threads)
 
 
-# ---- tables and figures ----
-
-
-def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error over streams [S, ...]."""
-    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
-    return values.mean(axis=0), spread / np.sqrt(len(values))
-
-
-def curves(runs: list[Results], joint: int, method: str, key: str) -> np.ndarray:
-    """[S, batches] of one method on one joint."""
-    chosen = [r for r in runs if r["joint"] == joint and r["method"] == method]
-    return np.array([[record[key] for record in run["records"]] for run in chosen])
-
-
-def summary(runs: list[Results]) -> list[Results]:
-    """One row for each joint and method."""
-    rows = []
-    for joint, method in sorted({(r["joint"], r["method"]) for r in runs}):
-        smse_mean, smse_error = mean_and_error(curves(runs, joint, method, "test_smse")[:, -1])
-        nlpd_mean, nlpd_error = mean_and_error(curves(runs, joint, method, "test_nlpd")[:, -1])
-        seconds = curves(runs, joint, method, "seconds")
-        rows.append(
-            {
-                "joint": joint,
-                "method": method,
-                "streams": len(seconds),
-                "smse": f"{smse_mean:.4f} ± {smse_error:.4f}",
-                "nlpd": f"{nlpd_mean:.3f} ± {nlpd_error:.3f}",
-                "test_smse": float(smse_mean),
-                "test_nlpd": float(nlpd_mean),
-                "seconds_per_update": float(seconds.mean()),
-            }
-        )
-    return rows
-
-
-def side_by_side(rows: list[Results]) -> list[Results]:
-    """One row for each joint: the SMSE of every method, and private over batch SGPR."""
-    table = []
-    for joint in sorted({row["joint"] for row in rows}):
-        mine = {row["method"]: row for row in rows if row["joint"] == joint}
-        line = {
-            "joint": joint,
-            **{name: mine[name]["smse"] if name in mine else "" for name in METHODS},
-        }
-        if "batch SGPR" in mine and "private VI" in mine:
-            line["ratio"] = mine["private VI"]["test_smse"] / mine["batch SGPR"]["test_smse"]
-        table.append(line)
-    return table
-
-
-def figure_7(runs: list[Results], key: str, label: str) -> plt.Figure:
-    """One panel for each joint: mean and standard error over streams, against batches seen."""
-    joints = sorted({r["joint"] for r in runs})
-    figure, panels = plt.subplots(
-        1, len(joints), figsize=(2.6 * len(joints) + 1.5, 3.2), squeeze=False, layout="constrained"
-    )
-    for axes, joint in zip(panels[0], joints, strict=True):
-        for color, method in enumerate(METHODS):
-            values = curves(runs, joint, method, key)
-            if len(values) == 0:
-                continue
-            if method in LIMITS:
-                axes.axhline(
-                    values[0, -1], color=f"C{color}", linestyle="--", linewidth=1, label=method
-                )
-                continue
-            mean, error = mean_and_error(values)
-            batches = np.arange(1, len(mean) + 1)
-            axes.plot(batches, mean, color=f"C{color}", label=method)
-            axes.fill_between(batches, mean - error, mean + error, color=f"C{color}", alpha=0.25)
-        axes.set(title=f"joint {joint}", xlabel="batches seen")
-        if key == "test_smse":
-            axes.set_yscale("log")
-    panels[0, 0].set_ylabel(label)
-    handles, labels = panels[0, -1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    return figure
+# ---- which runs ----
 
 
 def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
@@ -361,25 +319,31 @@ def command(arguments: argparse.Namespace) -> str:
     """What to type for the same runs."""
     lists = ("joints", "streams", "methods")
     chosen = [f"--{name} " + shlex.join(map(str, getattr(arguments, name))) for name in lists]
-    quick = ["--quick"] if arguments.quick else []
+    flags = [f"--{name}" for name in ("quick", "finished") if getattr(arguments, name)]
     source = f"--source {arguments.source} --seed {arguments.seed}"
-    return " ".join(["python examples/robot_arm.py", *quick, source, *chosen])
+    return " ".join(["python examples/robot_arm.py", *flags, source, *chosen])
 
 
 def main(arguments: argparse.Namespace) -> None:
     tasks = chosen_tasks(checked(arguments))
     if arguments.source == "simulated":
         print("data of a simulated arm, not of a real one")
-    runs = performed(tasks, arguments.out / "runs", arguments.jobs)
+    folder = arguments.out / "runs"
+    if arguments.finished:
+        tasks = [task for task in tasks if (folder / task.name).exists()]
+    if not tasks:
+        raise InvalidDataError(f"no run is finished in {folder}")
+    runs = performed(tasks, folder, arguments.jobs)
     rows = summary(runs)
-    save_figure(figure_7(runs, "test_smse", "test SMSE"), arguments.out, "robot_arm_smse.png")
-    nlpd = figure_7(runs, "test_nlpd", "mean negative log density")
-    save_figure(nlpd, arguments.out, "robot_arm_nlpd.png")
+    for key, label in (("test_smse", "test SMSE"), ("test_nlpd", "mean negative log density")):
+        figure = figure_7(runs, key, label, list(STREAMS), list(LIMITS))
+        save_figure(figure, arguments.out, f"robot_arm_{key.removeprefix('test_')}.png")
     results = {
         "command": command(arguments),
         "source": arguments.source,
         "seed": arguments.seed,
-        "joints": side_by_side(rows),
+        "joints": side_by_side(rows, list(METHODS)),
+        "private_and_shared": private_and_shared(runs),
         "summary": rows,
         "curves": [
             {key: run[key] for key in ("method", "joint", "stream", "jobs", "records")}
@@ -410,4 +374,5 @@ if __name__ == "__main__":
     options.add_argument("--streams", type=int, nargs="+", help="joints to sort by, 1 to 7")
     options.add_argument("--methods", nargs="+", help=f"of {', '.join(METHODS)}")
     options.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    options.add_argument("--finished", action="store_true", help="only runs that are done")
     run(with_defaults, options)
