@@ -106,7 +106,10 @@ def test_the_conditional_is_where_the_bound_is_largest(rng):
 @pytest.mark.parametrize("likelihood", ["regression", "classification"])
 @pytest.mark.parametrize(
     "hyperparameters",
-    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    [
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+    ],
     ids=["variational", "point"],
 )
 def test_conditional_points_learn_hyperparameters(rng, likelihood, hyperparameters):

@@ -131,7 +131,10 @@ def test_as_many_shared_points_as_data_are_exact(rng, new_inputs):
 @pytest.mark.parametrize("likelihood", ["regression", "classification"])
 @pytest.mark.parametrize(
     "hyperparameters",
-    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters(remember=True)],
+    [
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(remember=True), marks=pytest.mark.slow),
+    ],
     ids=["variational", "point"],
 )
 def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):

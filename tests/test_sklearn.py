@@ -128,6 +128,7 @@ def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_estimators_that_are_dropped_leave_no_graphs(rng):
     def count_graphs():
         gc.collect()
