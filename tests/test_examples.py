@@ -114,18 +114,25 @@ def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
 @pytest.mark.example
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
-    first = run("robot_arm.py", tmp_path, *options, "--methods", "private ML")
+    first = run("robot_arm.py", tmp_path, *options, "--methods", "private VI")
     assert first.returncode == 0, first.stderr
     assert "simulated arm, not of a real one" in first.stdout
-    kept = next((tmp_path / "runs").glob("*private ML*"))
+    kept = next((tmp_path / "runs").glob("*private VI*"))
     written = kept.stat().st_mtime_ns
-    both = run("robot_arm.py", tmp_path, *options, "--methods", "private ML", "conditional VI")
+    both = run("robot_arm.py", tmp_path, *options, "--methods", "private VI", "shared VI")
     assert both.returncode == 0, both.stderr
     assert "1 of 2 runs are there already" in both.stdout
+    everything = "--methods", "private VI", "shared VI", "batch SGPR", "--finished"
+    finished = run("robot_arm.py", tmp_path, *options, *everything)
+    assert finished.returncode == 0, finished.stderr
+    assert "2 of 2 runs are there already" in finished.stdout
     assert kept.stat().st_mtime_ns == written
     results = json.loads((tmp_path / "results.json").read_text())
-    assert {row["method"] for row in results["summary"]} == {"private ML", "conditional VI"}
+    assert {row["method"] for row in results["summary"]} == {"private VI", "shared VI"}
     assert all(len(run["records"]) == 6 for run in results["curves"])
+    (pair,) = results["private_and_shared"]
+    assert (pair["joint"], pair["streams"]) == (3, 1)
+    assert pair["private_ahead"] == (pair["private_smse"] < pair["shared_smse"])
     for figure in ("robot_arm_smse.png", "robot_arm_nlpd.png"):
         assert (tmp_path / figure).stat().st_size > 10_000
 
