@@ -16,13 +16,13 @@ demo: $(READY)
 	$(BIN)/python examples/banana.py --quick --out out/banana
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-runs: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(example or ray) and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(example or ray) and not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or example or ray"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or example or ray"
 
 test-all: test test-slow
 

@@ -16,7 +16,7 @@ from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("one cluster")]
 ROOT = Path(__file__).resolve().parents[1]
 
 
