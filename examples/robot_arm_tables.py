@@ -8,6 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from common import Results
 
+COLOURS = [plt.colormaps["tab20"](number) for number in (0, 1, 9, 8, 4, 2, 18, 6, 16, 12, 10, 14)]
+
 
 def summary(runs: list[Results]) -> list[Results]:
     """One row for each joint and method."""
@@ -98,10 +100,10 @@ def figure_7(
     for axes in panels.flat[len(joints) :]:
         axes.remove()
     for axes, joint in zip(panels.flat, joints, strict=False):
-        for colour, method in enumerate([*streams, *limits]):
+        for number, method in enumerate([*streams, *limits]):
             values = curves(runs, joint, method, key)
             if len(values) > 0:
-                _draw(axes, values, method, f"C{colour}", method in limits)
+                _draw(axes, values, method, COLOURS[number], method in limits)
         axes.set(title=f"joint {joint}", xlabel="batches seen")
         if key == "test_smse":
             axes.set_yscale("log")
@@ -113,7 +115,7 @@ def figure_7(
     return figure
 
 
-def _draw(axes: plt.Axes, values: np.ndarray, method: str, colour: str, is_limit: bool) -> None:
+def _draw(axes: plt.Axes, values: np.ndarray, method: str, colour: Any, is_limit: bool) -> None:
     """Curves [S, batches] of one method; what saw all data at once is a level."""
     if is_limit:
         axes.axhline(values[0, -1], color=colour, linestyle="--", linewidth=1, label=method)
