@@ -15,18 +15,17 @@ def summary(runs: list[Results]) -> list[Results]:
     """One row for each joint and method."""
     rows = []
     for joint, method in sorted({(r["joint"], r["method"]) for r in runs}):
-        smse_mean, smse_error = mean_and_error(curves(runs, joint, method, "test_smse")[:, -1])
-        nlpd_mean, nlpd_error = mean_and_error(curves(runs, joint, method, "test_nlpd")[:, -1])
+        smse, nlpd = (curves(runs, joint, method, f"test_{key}")[:, -1] for key in ("smse", "nlpd"))
         seconds = curves(runs, joint, method, "seconds")
         rows.append(
             {
                 "joint": joint,
                 "method": method,
                 "streams": len(seconds),
-                "smse": f"{smse_mean:.4f} ± {smse_error:.4f}",
-                "nlpd": f"{nlpd_mean:.3f} ± {nlpd_error:.3f}",
-                "test_smse": float(smse_mean),
-                "test_nlpd": float(nlpd_mean),
+                "smse": in_words(smse, 4),
+                "nlpd": in_words(nlpd, 3),
+                "test_smse": float(smse.mean()),
+                "test_nlpd": float(nlpd.mean()),
                 "seconds_per_update": float(seconds.mean()),
             }
         )
@@ -124,6 +123,13 @@ def _draw(axes: plt.Axes, values: np.ndarray, method: str, colour: Any, is_limit
     batches = np.arange(1, len(mean) + 1)
     axes.plot(batches, mean, color=colour, label=method)
     axes.fill_between(batches, mean - error, mean + error, color=colour, alpha=0.25)
+
+
+def in_words(values: np.ndarray, digits: int) -> str:
+    """Mean over streams [S] and its standard error, if there are several."""
+    mean, error = mean_and_error(values)
+    several = f" ± {error:.{digits}f}" if len(values) > 1 else ""
+    return (f"{mean:.{digits}f}" if abs(mean) >= 10.0**-digits else f"{mean:.1e}") + several
 
 
 def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
