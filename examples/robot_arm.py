@@ -233,6 +233,8 @@ LIMITS: dict[str, Runner] = {
     "batch SGPR at streamed points": sgpr_at_streamed_points,
     "exact GP on all data": exact,
 }
+DRAWN_LIMITS = ["batch SGPR", "batch SGPR at streamed points"]
+"""On noiseless data the exact GP's error is smaller by orders of magnitude: it is in the tables."""
 METHODS = {**STREAMS, **LIMITS}
 
 
@@ -341,7 +343,7 @@ def main(arguments: argparse.Namespace) -> None:
     runs = performed(tasks, folder, arguments.jobs)
     rows = summary(runs)
     for key, label in (("test_smse", "test SMSE"), ("test_nlpd", "mean negative log density")):
-        figure = figure_7(runs, key, label, list(STREAMS), list(LIMITS))
+        figure = figure_7(runs, key, label, list(STREAMS), DRAWN_LIMITS)
         save_figure(figure, arguments.out, f"robot_arm_{key.removeprefix('test_')}.png")
     results = {
         "command": command(arguments),
