@@ -42,6 +42,8 @@ from streaming_gp.gp.pseudo_points import Candidates, greedy_variance
 from streaming_gp.metrics import mean_negative_log_density, smse
 
 NUM_JOINTS, NUM_BATCHES = 7, 24
+NOISE_VARIANCE = 0.1
+"""Where every method starts."""
 POINTS_A_BATCH, POINTS_IN_ALL, MEMORY, EXACT_SUBSET = 10, 240, 1500, 2000
 ALL_AT_ONCE = 0
 """Number of the 'stream' of a method that sees all data at once."""
@@ -96,7 +98,7 @@ def started(
     """Before its first batch."""
     return sgp.StreamingGP(
         kernel(data.X.shape[1]),
-        gpflow.likelihoods.Gaussian(0.1),
+        gpflow.likelihoods.Gaussian(NOISE_VARIANCE),
         pseudo_points=pseudo_points,
         hyperparameters=hyperparameters,
         optimiser=optimiser,
@@ -127,7 +129,6 @@ def limited_memory(data: Split, batches: Batches, seed: int) -> Iterator[Results
         start = time.perf_counter()
         rows = np.concatenate(batches[:number])[-MEMORY:]
         model = gpflow.models.GPR((data.X[rows], data.Y[rows]), kernel(data.X.shape[1]))
-        model.likelihood.variance.assign(0.1)
         train(model, 20)
         yield {
             "pseudo_points": len(rows),
@@ -149,7 +150,6 @@ def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
     candidates = Candidates(variance, lambda some: prior(X, X[some]).numpy(), lambda: variance)
     chosen = greedy_variance(candidates, POINTS_IN_ALL)
     model = gpflow.models.SGPR((X, data.Y[rows]), prior, X[chosen])
-    model.likelihood.variance.assign(0.1)
     train(model, 300)
     seconds = time.perf_counter() - start
     yield {"pseudo_points": POINTS_IN_ALL, "seconds": seconds, **scores(model, data)}
@@ -167,7 +167,6 @@ def sgpr_at_streamed_points(data: Split, batches: Batches, seed: int) -> Iterato
         stream.update((data.X[batch], data.Y[batch]))
     Z = np.concatenate([row.Z for row in stream.posterior_process.rows])
     model = gpflow.models.SGPR((data.X[rows], data.Y[rows]), kernel(data.X.shape[1]), Z)
-    model.likelihood.variance.assign(0.1)
     gpflow.set_trainable(model.inducing_variable, False)
     train(model, 100)
     seconds = time.perf_counter() - start
@@ -181,7 +180,6 @@ def exact(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
     X, Y = data.X[rows], data.Y[rows]
     subset = np.random.default_rng(seed).permutation(len(X))[:EXACT_SUBSET]
     model = gpflow.models.GPR((X[subset], Y[subset]), kernel(X.shape[1]))
-    model.likelihood.variance.assign(0.1)
     train(model, 100)
     noise = float(model.likelihood.variance.numpy())
     K = model.kernel(X).numpy()
@@ -202,6 +200,8 @@ def exact(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
 
 
 def train(model: Any, max_iterations: int) -> None:
+    """From the noise variance that the streams start at."""
+    model.likelihood.variance.assign(NOISE_VARIANCE)
     gpflow.optimizers.Scipy().minimize(
         model.training_loss, model.trainable_variables, options={"maxiter": max_iterations}
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from common import Results
+from common import Results, mean_and_error_of
 
 COLOURS = [plt.colormaps["tab20"](number) for number in (0, 1, 9, 8, 4, 2, 18, 6, 16, 12, 10, 14)]
 
@@ -119,7 +119,7 @@ def _draw(axes: plt.Axes, values: np.ndarray, method: str, colour: Any, is_limit
     if is_limit:
         axes.axhline(values[0, -1], color=colour, linestyle="--", linewidth=1, label=method)
         return
-    mean, error = mean_and_error(values)
+    mean, error = mean_and_error_of(values)
     batches = np.arange(1, len(mean) + 1)
     axes.plot(batches, mean, color=colour, label=method)
     axes.fill_between(batches, mean - error, mean + error, color=colour, alpha=0.25)
@@ -127,15 +127,9 @@ def _draw(axes: plt.Axes, values: np.ndarray, method: str, colour: Any, is_limit
 
 def in_words(values: np.ndarray, digits: int) -> str:
     """Mean over streams [S] and its standard error, if there are several."""
-    mean, error = mean_and_error(values)
+    mean, error = mean_and_error_of(values)
     several = f" ± {error:.{digits}f}" if len(values) > 1 else ""
     return (f"{mean:.{digits}f}" if abs(mean) >= 10.0**-digits else f"{mean:.1e}") + several
-
-
-def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error over streams [S, ...]."""
-    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
-    return values.mean(axis=0), spread / np.sqrt(len(values))
 
 
 def curves(runs: list[Results], joint: int, method: str, key: str) -> np.ndarray:
