@@ -147,7 +147,12 @@ def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
     X = data.X[rows]
 
     variance = prior(X, full_cov=False).numpy()
-    candidates = Candidates(variance, lambda some: prior(X, X[some]).numpy(), lambda: variance)
+    candidates = Candidates(
+        variance,
+        lambda some: prior(X, X[some]).numpy(),
+        lambda some: prior(X[some]).numpy(),
+        lambda: np.ones(len(X)),
+    )
     chosen = greedy_variance(candidates, POINTS_IN_ALL)
     model = gpflow.models.SGPR((X, data.Y[rows]), prior, X[chosen])
     train(model, 300)

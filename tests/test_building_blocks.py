@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming_gp.errors import NumericalError
+from streaming_gp.gp import pseudo_points
 from streaming_gp.gp import sites as site_rules
 from streaming_gp.gp.optimiser import minimise
 from streaming_gp.gp.pseudo_points import Candidates, greedy_gain, greedy_variance
@@ -49,7 +50,10 @@ def test_triangular_solves_broadcast(rng):
 
 def candidates(K, weight=None):
     weight = np.ones(len(K)) if weight is None else weight
-    return Candidates(np.diag(K).copy(), lambda some: K[:, some], lambda: weight)
+    return Candidates(
+        np.diag(K).copy(), lambda some: K[:, some], lambda some: K[np.ix_(some, some)],
+        lambda: weight,
+    )  # fmt: skip
 
 
 def unexplained(K, known):
@@ -85,6 +89,14 @@ def test_points_by_gain_take_most_off_the_trace(seed):
                 if j not in chosen[:m]]  # fmt: skip
         best = weight @ np.diag(unexplained(K, chosen[: m + 1]))
         assert best <= min(left) + THROUGH_CHOLESKY
+
+
+def test_as_many_points_as_asked_for_however_few_witness_their_gain(monkeypatch):
+    monkeypatch.setattr(pseudo_points, "WITNESSES", 5)
+    K = random_covariance(0)
+    assert len(greedy_gain(candidates(K), 3)) == 3
+    chosen = greedy_gain(candidates(K), 12)
+    assert len(set(chosen)) == 12
 
 
 def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():

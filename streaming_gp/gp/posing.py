@@ -118,13 +118,22 @@ def _with_points(
 
     found = Candidates(
         variance.numpy(),
-        lambda indices: functions.columns(epsilon, inputs, V, indices).numpy(),
+        lambda some: functions.columns(epsilon, inputs, V, some).numpy(),
+        lambda some: _covariances(functions, epsilon, inputs, V, some),
         lambda: _site_weights(functions, problem),
         num_present=len(candidates) - int(problem.X.shape[0]),
     )
     strategy = functions.pseudo_points
     chosen = strategy.choose(found) if number is None else greedy_variance(found, number)
     return problem._replace(Z_start=tf.gather(inputs, chosen))
+
+
+def _covariances(
+    functions: LocalFunctions, epsilon: np.ndarray, X: tf.Tensor, V: tf.Tensor, some: np.ndarray
+) -> np.ndarray:
+    """Cavity covariances [K, K] of K of the inputs."""
+    X, V = tf.gather(X, some), tf.gather(V, some, axis=2)
+    return np.asarray(functions.columns(epsilon, X, V, np.arange(len(some))))
 
 
 def _site_weights(functions: LocalFunctions, problem: Problem) -> np.ndarray:

@@ -17,6 +17,7 @@ class Candidates:
 
     :param variance: cavity variances of f at the candidates [N].
     :param columns: cavity covariances [N, K] with the candidates of K indices.
+    :param among: cavity covariances [K, K] of the candidates of K indices.
     :param site_weights: gives the site precisions of the data, in inverse squared units of f [N];
         a function, as they cost an evaluation.
     :param num_present: how many are earlier points.
@@ -24,6 +25,7 @@ class Candidates:
 
     variance: np.ndarray
     columns: Callable[[np.ndarray], np.ndarray]
+    among: Callable[[np.ndarray], np.ndarray]
     site_weights: Callable[[], np.ndarray]
     num_present: int = 0
 
@@ -77,11 +79,12 @@ class _PointsOfTheirOwn:
 class PrivatePseudoPoints(_PointsOfTheirOwn):
     """Every batch owns its pseudo-points (PVI 2018, section 6.2).
 
+    They start at the inputs by which the bound gains most.
+
     :param number: points for each batch; ``"auto"`` for as many as the bound can still gain from;
         ``"all"`` for one at every input, which is exact and moves none.
     :param optimise_locations: whether the locations are optimised together with the rest.
-    :param tolerance: for ``"auto"``: nats for each datum that may be left ungained; the points are
-        then those by which the bound gains most.
+    :param tolerance: for ``"auto"``: nats for each datum that may be left ungained.
     :param max_number: for ``"auto"``: never more points than this in one batch.
     :param budget: most points that all batches may hold together; where a batch would exceed it,
         earlier rows are first carried over to fewer points (maths page, "shared points"), so that
@@ -130,9 +133,8 @@ class PrivatePseudoPoints(_PointsOfTheirOwn):
     def choose(self, candidates: Candidates) -> np.ndarray:
         if self.exact:
             return np.arange(len(candidates.variance))
-        if self.number != "auto":
-            return greedy_variance(candidates, int(self.number))
-        return greedy_gain(candidates, self.max_number, self.tolerance)
+        tolerance = self.tolerance if self.number == "auto" else 0.0
+        return greedy_gain(candidates, self.largest_batch, tolerance)
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class ConditionalPseudoPoints(_PointsOfTheirOwn):
         return True
 
     def choose(self, candidates: Candidates) -> np.ndarray:
-        return greedy_variance(candidates, self.number)
+        return greedy_gain(candidates, self.number)
 
 
 def is_positive_integer(value: object) -> bool:
@@ -226,7 +228,7 @@ def is_positive_integer(value: object) -> bool:
 RESOLUTION = 1e-8
 """Share of the largest variance below which a candidate counts as explained."""
 WITNESSES = 1000
-"""The gain of a point is weighed on at most so many candidates."""
+"""The gain of a point is weighed on so many candidates, or as many as there are to be points."""
 
 
 def greedy_variance(candidates: Candidates, max_number: int) -> np.ndarray:
@@ -254,7 +256,7 @@ def greedy_variance(candidates: Candidates, max_number: int) -> np.ndarray:
     return np.array(chosen)
 
 
-def greedy_gain(candidates: Candidates, max_number: int, tolerance: float) -> np.ndarray:
+def greedy_gain(candidates: Candidates, max_number: int, tolerance: float = 0.0) -> np.ndarray:
     """Pick the input by which the bound gains most, to first order, condition on it, repeat.
 
     Points that explain variances r_n leave ``½ Σ_n w_n r_n`` nats to be gained (for Gaussian noise
@@ -263,9 +265,10 @@ def greedy_gain(candidates: Candidates, max_number: int, tolerance: float) -> np
     ``½ Σ_n w_n r_nj² / r_jj``. Ends where ``tolerance`` nats for each datum are left.
     """
     number = len(candidates.variance)
-    witnesses = np.unique(np.linspace(0, number - 1, min(number, WITNESSES)).astype(int))
+    most = min(number, max(WITNESSES, max_number))
+    witnesses = np.unique(np.linspace(0, number - 1, most).astype(int))
     weight = candidates.site_weights()[witnesses]
-    residual = candidates.columns(witnesses)[witnesses].copy()
+    residual = candidates.among(witnesses).copy()
     floor = RESOLUTION * residual.diagonal().max()
     chosen: list[int] = []
     while len(chosen) < min(max_number, len(witnesses)):
