@@ -8,7 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from common import Results, mean_and_error_of
 
-COLOURS = [plt.colormaps["tab20"](number) for number in (0, 1, 9, 8, 4, 2, 18, 6, 16, 12, 10, 14)]
+COLOURS = [plt.colormaps["tab20"](number) for number in (1, 0, 8, 4, 2, 18, 7, 6, 16, 12, 10)]
+FORGETTING = " forgetting"
+"""Ends the names of methods with a forgetting factor."""
 
 
 def summary(runs: list[Results]) -> list[Results]:
@@ -33,7 +35,9 @@ def summary(runs: list[Results]) -> list[Results]:
 
 
 def side_by_side(rows: list[Results], methods: list[str]) -> list[Results]:
-    """One row for each joint: the SMSE of every method, and private over batch SGPR."""
+    """One row for each joint: the SMSE of every method, and private over batch SGPR with and
+    without forgetting.
+    """
     table = []
     for joint in sorted({row["joint"] for row in rows}):
         mine = {row["method"]: row for row in rows if row["joint"] == joint}
@@ -41,46 +45,50 @@ def side_by_side(rows: list[Results], methods: list[str]) -> list[Results]:
             "joint": joint,
             **{name: mine[name]["smse"] if name in mine else "" for name in methods},
         }
-        if "batch SGPR" in mine and "private VI" in mine:
-            line["ratio"] = mine["private VI"]["test_smse"] / mine["batch SGPR"]["test_smse"]
+        for key, method in (("ratio", "private VI"), ("ratio_forgetting", "private VI forgetting")):
+            if {"batch SGPR", method} <= set(mine):
+                line[key] = mine[method]["test_smse"] / mine["batch SGPR"]["test_smse"]
         table.append(line)
     return table
 
 
 def private_and_shared(runs: list[Results]) -> list[Results]:
-    """One row for each joint, over streams that both have: SMSE, and seconds of whole streams."""
+    """One row for each joint, without and with forgetting, over streams that both have: SMSE, and
+    seconds of whole streams.
+    """
     last = {
-        (r["joint"], r["stream"], r["method"]): (
+        (r["method"], r["joint"], r["stream"]): (
             r["records"][-1]["test_smse"],
             sum(record["seconds"] for record in r["records"]),
         )
         for r in runs
     }
-    table = []
-    for joint in sorted({r["joint"] for r in runs}):
-        streams = [
-            stream
-            for stream in sorted({r["stream"] for r in runs})
-            if {(joint, stream, "private VI"), (joint, stream, "shared VI")} <= set(last)
-        ]
-        if not streams:
-            continue
-        private, shared = (
-            np.array([last[joint, stream, method] for stream in streams])
-            for method in ("private VI", "shared VI")
-        )
-        table.append(
-            {
-                "joint": joint,
-                "streams": len(streams),
-                "private_ahead": int(np.sum(private[:, 0] < shared[:, 0])),
-                "private_smse": float(private[:, 0].mean()),
-                "shared_smse": float(shared[:, 0].mean()),
-                "private_seconds": float(private[:, 1].mean()),
-                "shared_seconds": float(shared[:, 1].mean()),
-            }
-        )
-    return table
+    joints = sorted({r["joint"] for r in runs})
+    rows = [_beside(last, joint, suffix) for suffix in ("", FORGETTING) for joint in joints]
+    return [row for row in rows if row is not None]
+
+
+def _beside(
+    last: dict[tuple[str, int, int], tuple[float, float]], joint: int, suffix: str
+) -> Results | None:
+    """Means over the streams of one joint that private and shared points both have, if any."""
+    private, shared = f"private VI{suffix}", f"shared VI{suffix}"
+    streams = sorted(
+        s for m, j, s in last if (m, j) == (private, joint) and (shared, joint, s) in last
+    )
+    if not streams:
+        return None
+    mine, theirs = (np.array([last[m, joint, s] for s in streams]) for m in (private, shared))
+    return {
+        "joint": joint,
+        "forgetting": "yes" if suffix else "no",
+        "streams": len(streams),
+        "private_ahead": int(np.sum(mine[:, 0] < theirs[:, 0])),
+        "private_smse": float(mine[:, 0].mean()),
+        "shared_smse": float(theirs[:, 0].mean()),
+        "private_seconds": float(mine[:, 1].mean()),
+        "shared_seconds": float(theirs[:, 1].mean()),
+    }
 
 
 def figure_7(

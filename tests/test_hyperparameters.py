@@ -135,6 +135,51 @@ def test_the_default_prior_is_as_wide_in_the_logarithm_as_asked():
         np.testing.assert_allclose(np.std(np.log(draws), axis=0), 0.05, rtol=0.05, err_msg=path)
 
 
+def test_earlier_batches_say_less_of_epsilon_and_the_same_of_f(rng):
+    """What a batch finds is prior × Π t_a(ε)^(λ^age) over ε, and every row as it was."""
+    share = 0.5
+    model = model_of(sgp.VariationalHyperparameters(forgetting_factor=share))
+    prior = model.ledger.prior.hyperparameters
+    written = []
+    for number in range(3):
+        X, Y = smooth_data(rng, 12)
+        before = model.factors
+        model.update((X, Y))
+        newest = model.factors[f"batch-{number}"].hyperparameters
+        written = [factor**share for factor in written] + [newest]
+        for name, factor in before.items():
+            assert model.factors[name].rows is factor.rows
+    q = model.hyperparameter_posterior
+    expected = prior.times(written)
+    np.testing.assert_allclose(q.mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(q.variance, expected.variance, rtol=1e-10)
+
+
+def test_epsilon_follows_a_change_that_exact_memory_averages_over(rng):
+    """The noise rises tenfold halfway: with a forgetting factor the model comes to believe it."""
+
+    def noise_believed_in(share):
+        model = sgp.StreamingGP(
+            kernel(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=sgp.PrivatePseudoPoints(8),
+            hyperparameters=sgp.VariationalHyperparameters(forgetting_factor=share),
+            optimiser=sgp.LocalOptimiser(max_iterations=20),
+        )  # fmt: skip
+        for scale in [0.1] * 4 + [1.0] * 3:
+            X = rng.uniform(-2, 2, (60, 2))
+            Y = np.sin(X.sum(axis=1, keepdims=True)) + scale * rng.standard_normal((60, 1))
+            model.update((X, Y))
+        return float(np.mean(model.hyperparameter_samples(1000)["likelihood.variance"]))
+
+    assert 0.7 < noise_believed_in(0.3) < 1.4
+    assert noise_believed_in(1.0) < 0.5
+
+
+@pytest.mark.parametrize("share", [0.0, 1.1, float("nan")])
+def test_senseless_forgetting_is_refused(share):
+    with pytest.raises(InvalidDataError, match="forgetting_factor must lie in"):
+        sgp.VariationalHyperparameters(forgetting_factor=share)
+
+
 def test_predictions_integrate_over_epsilon(rng):
     X, Y = smooth_data(rng, 30)
     model = model_of(sgp.VariationalHyperparameters())

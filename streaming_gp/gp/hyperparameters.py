@@ -35,6 +35,11 @@ class HyperparameterStrategy(Protocol):
         """Whether the evidence of earlier pseudo-observations is part of the objective."""
         ...
 
+    @property
+    def forgetting_factor(self) -> float:
+        """Power to which earlier factors of ε are raised when a new batch comes; 1 keeps them."""
+        ...
+
     def prior(self, epsilon: ParameterVector) -> expfam.Gaussian | None:
         """p(ε), or None where ε is a point."""
         ...
@@ -89,6 +94,10 @@ class _Point:
     @property
     def remembers(self) -> bool:
         return False
+
+    @property
+    def forgetting_factor(self) -> float:
+        return 1.0
 
     def prior(self, epsilon: ParameterVector) -> None:
         return None
@@ -184,17 +193,25 @@ class VariationalHyperparameters:
         takes at least 2 E, so that the samples' covariance can be made exact.
     :param prior_log_scale: width of the default prior, as a standard deviation of log ε_i (see
         :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
+    :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new
+        batch comes, so that ``q_cav(ε) ∝ p(ε) Π_a t_a(ε)^(λ^age)`` (stabilised forgetting: Kulhavý
+        & Zarrop 1993). What factors say of f stays. 1 forgets nothing.
     """
 
     full_covariance: bool = False
     num_samples: int = 8
     prior_log_scale: float = 2.0
+    forgetting_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.num_samples < 2 or self.num_samples % 2:
             raise InvalidDataError(f"num_samples must be even and positive, got {self.num_samples}")
         if not self.prior_log_scale > 0.0:
             raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
+        if not 0.0 < self.forgetting_factor <= 1.0:
+            raise InvalidDataError(
+                f"forgetting_factor must lie in (0, 1], got {self.forgetting_factor}"
+            )
 
     @property
     def remembers(self) -> bool:

@@ -256,6 +256,7 @@ class StreamingGP(PredictingGP):
         ledger, epsilon = self._ledger, self._point_estimate(self._ledger, machinery.epsilon)
         if is_new:
             ledger = passes.with_room(machinery.update, ledger, epsilon)
+            ledger = passes.faded(machinery.update, ledger)
         ledger, found = passes.client_pass(machinery.update, ledger, visit)
         ledger = passes.tidied(machinery.update, ledger)
         self._commit(machinery, ledger, found.epsilon, new_batches=int(is_new))

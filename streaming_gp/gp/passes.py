@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import mul
 from types import MappingProxyType
@@ -74,6 +74,18 @@ def shared_pass(update: LocalUpdate, ledger: GPLedger, visit: Visit) -> tuple[GP
 def _own_row(ledger: GPLedger, batch_id: str) -> Row | None:
     factor = ledger.factors.get(batch_id)
     return factor.rows[0] if factor is not None and len(factor.rows) == 1 else None
+
+
+def faded(update: LocalUpdate, ledger: GPLedger) -> GPLedger:
+    """The ledger that a new batch finds: earlier factors say less of ε, and the same of f."""
+    share = update.hyperparameters.forgetting_factor
+    if share == 1.0:
+        return ledger
+    factors = {
+        name: replace(factor, hyperparameters=factor.hyperparameters**share)
+        for name, factor in ledger.factors.items()
+    }
+    return pvi.Ledger(ledger.prior, MappingProxyType(factors))
 
 
 # ---- fewer factors, fewer points ----
