@@ -225,8 +225,12 @@ STREAMS: dict[str, Runner] = {
     "private VI forgetting": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), FORGETTING),
     "private VI power EP": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, alpha=0.5),
     "automatic VI": streaming(sgp.PrivatePseudoPoints("auto"), VI),
+    "automatic VI forgetting": streaming(sgp.PrivatePseudoPoints("auto"), FORGETTING),
     "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
     "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
+    "shared VI from the first batch": streaming(
+        sgp.SharedPseudoPoints(POINTS_IN_ALL, kept_batches=1), VI, SHARED
+    ),
     "shared VI": streaming(SHARED_POINTS, VI, SHARED),
     "shared VI forgetting": streaming(SHARED_POINTS, FORGETTING, SHARED),
     "exact GP with limited memory": limited_memory,
