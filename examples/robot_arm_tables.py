@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from common import Results, mean_and_error_of
 
-COLOURS = list(plt.colormaps["tab20"]([1, 0, 8, 5, 4, 2, 18, 14, 7, 6, 16, 12, 10]))
+COLOURS = list(plt.colormaps["tab20"]([1, 0, 8, 5, 4, 2, 18, 7, 6, 16, 12, 10]))
 FORGETTING = " forgetting"
 """Ends the names of methods with a forgetting factor."""
 
@@ -138,6 +138,13 @@ def in_words(values: np.ndarray, digits: int) -> str:
     mean, error = mean_and_error_of(values)
     several = f" ± {error:.{digits}f}" if len(values) > 1 else ""
     return (f"{mean:.{digits}f}" if abs(mean) >= 10.0**-digits else f"{mean:.1e}") + several
+
+
+def curve(run: Results) -> Results:
+    """One run, its records as one list for each quantity, to six digits."""
+    records = run["records"]
+    lists = {key: [float(f"{record[key]:.6g}") for record in records] for key in records[0]}
+    return {key: run[key] for key in ("method", "joint", "stream", "jobs")} | lists
 
 
 def curves(runs: list[Results], joint: int, method: str, key: str) -> np.ndarray:
