@@ -444,6 +444,16 @@ def test_data_are_not_stored(streams):
 # ---- journals ----
 
 
+def test_a_journal_holds_what_forgetting_changed(tmp_path):
+    hyperparameters = sgp.VariationalHyperparameters(num_samples=2, forgetting_factor=0.5)
+    journal = tmp_path / "journal"
+    model = begun("variational", hyperparameters=hyperparameters, journal=journal)
+    for index in range(3):
+        model.update(batch("", index))
+    resumed = sgp.StreamingGP.resume(journal, **regression(2.0))
+    assert same(persistence.state_of(resumed), persistence.state_of(model))
+
+
 @pytest.fixture(scope="module")
 def journaled(tmp_path_factory):
     """A journal of every kind of change, and the file that the model saved after each."""
