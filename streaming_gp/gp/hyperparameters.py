@@ -195,7 +195,8 @@ class VariationalHyperparameters:
         :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
     :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new
         batch comes, so that ``q_cav(ε) ∝ p(ε) Π_a t_a(ε)^(λ^age)`` (stabilised forgetting: Kulhavý
-        & Zarrop 1993). What factors say of f stays. 1 forgets nothing.
+        & Zarrop 1993). What factors say of f stays. 1 forgets nothing. Synchronous rounds, in which
+        batches have no order, forget nothing either.
     """
 
     full_covariance: bool = False
