@@ -38,7 +38,8 @@ from robot_arm_tables import curve, figure_7, private_and_shared, side_by_side, 
 import streaming_gp as sgp
 from streaming_gp.datasets import Split, load_robot_arm
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.pseudo_points import Candidates, greedy_variance
+from streaming_gp.gp import Candidates
+from streaming_gp.gp.strategies.selection import greedy_variance
 from streaming_gp.metrics import mean_negative_log_density, smse
 
 NUM_JOINTS, NUM_BATCHES = 7, 24
@@ -148,6 +149,7 @@ def batch_sgpr(data: Split, batches: Batches, seed: int) -> Iterator[Results]:
 
     variance = prior(X, full_cov=False).numpy()
     candidates = Candidates(
+        X,
         variance,
         lambda some: prior(X, X[some]).numpy(),
         lambda some: prior(X[some]).numpy(),
@@ -170,7 +172,7 @@ def sgpr_at_streamed_points(data: Split, batches: Batches, seed: int) -> Iterato
     stream = started(data, sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, seed)
     for batch in np.array_split(rows, len(batches)):
         stream.update((data.X[batch], data.Y[batch]))
-    Z = np.concatenate([row.Z for row in stream.posterior_process.rows])
+    Z = np.concatenate([one.Z for one in stream.posterior_process.pseudo_observations])
     model = gpflow.models.SGPR((data.X[rows], data.Y[rows]), kernel(data.X.shape[1]), Z)
     gpflow.set_trainable(model.inducing_variable, False)
     train(model, 100)

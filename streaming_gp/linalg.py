@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from check_shapes import check_shapes
+
+from streaming_gp.shapes import check_shapes
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+"""``log 2π``."""
 
 
 @check_shapes(

@@ -8,16 +8,17 @@ tends to the negative log likelihood as its parameter tends to its limit, and is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gpflow.likelihoods as gl
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_positive, require_probability
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.validation import observations
 
-LOG_TWO_PI = float(np.log(2.0 * np.pi))
 _SERIES = 1e-7
 
 
@@ -25,7 +26,27 @@ class Loss(Protocol):
     """What a function value costs, given an observation."""
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor, /) -> tf.Tensor:
-        """Of each row of F [M, L] and Y [M, P], float64: [M]."""
+        """The loss of each row [M], float64.
+
+        :param likelihood: The likelihood that the loss replaces.
+        :param F: Function values [M, L].
+        :param Y: Observations [M, P].
+        """
+        ...
+
+
+@runtime_checkable
+class HasPowerIntegral(Protocol):
+    """A likelihood that knows the integral of powers of its density, which β and γ losses need.
+
+    Gaussian likelihoods and classifiers need not have it.
+    """
+
+    def log_power_integral(self, F: tf.Tensor, power: float, /) -> tf.Tensor:
+        """``log ∫ p(y | f)^power dy`` of each row of function values F [M, L]: [M].
+
+        :raises InvalidDataError: if the integral has no closed form.
+        """
         ...
 
 
@@ -41,13 +62,13 @@ class NegativeLogLikelihood:
 class BetaLoss:
     """``−(p^(β−1) − 1)/(β−1) + ∫ p^β dy/β − 1``: bounded, as a density is.
 
-    :param beta: β > 0; above 1 it is robust, at 1 the negative log likelihood.
+    :param beta: The power β > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
     beta: float
 
     def __post_init__(self) -> None:
-        _require_positive("beta", self.beta)
+        require_positive("beta", self.beta)
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         power = box_cox(log_density(likelihood, F, Y), self.beta - 1.0)
@@ -59,13 +80,13 @@ class BetaLoss:
 class GammaLoss:
     """``−γ (u − 1)/(γ−1)`` with ``u = p^(γ−1) / (∫ p^γ dy)^((γ−1)/γ)``.
 
-    :param gamma: γ > 0; above 1 it is robust, at 1 the negative log likelihood.
+    :param gamma: The power γ > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
     gamma: float
 
     def __post_init__(self) -> None:
-        _require_positive("gamma", self.gamma)
+        require_positive("gamma", self.gamma)
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         g = self.gamma
@@ -77,14 +98,13 @@ class GammaLoss:
 class GeneralisedCrossEntropy:
     """``(1 − p^q)/q`` of a label's probability (Zhang & Sabuncu 2018).
 
-    :param q: in [0, 1]; 0 is the negative log likelihood, 1 the mean absolute error.
+    :param q: The power q in [0, 1]; 0 is the negative log likelihood, 1 the mean absolute error.
     """
 
     q: float = 0.7
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.q <= 1.0:
-            raise InvalidDataError(f"q must lie in [0, 1], got {self.q}")
+        require_probability("q", self.q)
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         return -box_cox(log_density(likelihood, F, Y), self.q)
@@ -97,8 +117,8 @@ class GeneralisedLikelihood(gl.ScalarLikelihood):
     likelihood itself. A robust loss is not log-concave: sites that would be negative are cut off,
     and counted in ``UpdateInfo``.
 
-    :param likelihood: of one latent function, as GPflow has them.
-    :param loss: of this likelihood.
+    :param likelihood: A GPflow likelihood of one latent function.
+    :param loss: The loss that takes the place of its negative logarithm.
     """
 
     def __init__(self, likelihood: gl.ScalarLikelihood, loss: Loss) -> None:
@@ -122,11 +142,6 @@ class GeneralisedLikelihood(gl.ScalarLikelihood):
 
     def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
         return self.likelihood._predict_log_density(X, Fmu, Fvar, Y)
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not value > 0.0:
-        raise InvalidDataError(f"{name} must be positive, got {value}")
 
 
 def box_cox(log_value: tf.Tensor, power: float) -> tf.Tensor:
@@ -157,9 +172,12 @@ def log_density(likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Ten
 def log_power_integral(likelihood: gl.Likelihood, F: tf.Tensor, power: float) -> tf.Tensor:
     """``log ∫ p(y | f)^power dy`` over all observations, a sum over labels for classifiers: [M].
 
-    :raises InvalidDataError: if the likelihood is neither Gaussian nor a classifier.
+    :param likelihood: A Gaussian, a classifier, or one that :class:`HasPowerIntegral`.
+    :param F: Function values [M, L].
+    :param power: The power of the density, positive.
+    :raises InvalidDataError: if the likelihood is none of these.
     """
-    if hasattr(likelihood, "log_power_integral"):
+    if isinstance(likelihood, HasPowerIntegral):
         return likelihood.log_power_integral(F, power)
     if isinstance(likelihood, gl.Gaussian):
         outputs = tf.cast(tf.shape(F)[1], tf.float64)

@@ -23,10 +23,10 @@ def decision_contours(
 ) -> None:
     """Contours of a predicted probability over two inputs; ½ is drawn thick.
 
-    :param axes: matplotlib axes.
-    :param probability: maps inputs [N, 2] to probabilities [N] or [N, 1].
-    :param limits: left, right, bottom, top.
-    :param resolution: grid points along each side.
+    :param axes: The matplotlib axes to draw into.
+    :param probability: The function from inputs [N, 2] to probabilities [N] or [N, 1].
+    :param limits: The left, right, bottom and top end of the axes.
+    :param resolution: The number of grid points along each side.
     """
     left, right, bottom, top = limits
     grid = np.meshgrid(np.linspace(left, right, resolution), np.linspace(bottom, top, resolution))
@@ -119,8 +119,8 @@ def prequential(figure: Any, evaluation: Evaluation) -> None:
     Dots are single batches, the line of a score is its running mean over points. A quantity that no
     batch has is left out.
 
-    :param figure: a matplotlib figure or subfigure, which gets two rows of axes here.
-    :param evaluation: a ``Summary``, of a whole stream or of the batches so far.
+    :param figure: A matplotlib figure or subfigure, which gets two rows of axes here.
+    :param evaluation: The ``Summary`` of a whole stream, or of the batches so far.
     """
     records = evaluation.to_records()
     panels = {name: keys for name, keys in _PANELS.items() if _series(records, keys[1])[0]}
@@ -146,10 +146,11 @@ def learning_curves(
 ) -> None:
     """A metric of federated runs against what they cost (PVI 2018, figures 4 and 5).
 
-    :param axes: matplotlib axes; both scales become logarithmic.
-    :param histories: by label.
-    :param metric: a metric that ``evaluate`` gave.
-    :param against: "round", "seconds", "simulated_seconds", "messages" or "bytes".
+    :param axes: The matplotlib axes to draw into, both scales of which become logarithmic.
+    :param histories: The history of each run, by label.
+    :param metric: The name of a metric that ``evaluate`` gave.
+    :param against: What the metric is drawn against: "round", "seconds", "simulated_seconds",
+        "messages" or "bytes".
     """
     for label, history in histories.items():
         axes.loglog(history.column(against), history.column(metric), ".-", label=label)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from streaming_gp.gp.optimiser import Callback, Progress
+from streaming_gp.gp.fitting.optimiser import Callback, Progress
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def progress_bar(label: str) -> Iterator[Callback]:
 
     On anything but a terminal one line is printed at the end instead.
 
-    :param label: shown in front.
+    :param label: The text in front of the bar or line.
     """
     last: Progress | None = None
     on_terminal = sys.stderr.isatty()

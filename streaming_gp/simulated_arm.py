@@ -91,7 +91,7 @@ def inverse_dynamics(states: np.ndarray) -> np.ndarray:
     ``τ = M(q) q̈ + c(q, q̇) + g(q) + d q̇``, rotor inertias in M and viscous friction d, by
     ``mj_inverse`` (recursive Newton-Euler).
 
-    :param states: positions, velocities, accelerations [N, 21] in rad, rad/s, rad/s².
+    :param states: The positions, velocities and accelerations [N, 21] in rad, rad/s, rad/s².
     :raises InvalidDataError: if there are not 21 columns.
     :raises SimulationMissingError: if MuJoCo is not installed.
     """
@@ -130,8 +130,8 @@ def rhythmic_movement(rng: np.random.Generator) -> np.ndarray:
 def simulate(num_movements: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Movements of the simulated arm, one after another, and its noisy torque sensors.
 
-    :param num_movements: each of them 150 samples at 20 Hz.
-    :param seed: of movements and noise; the same seed gives the same arrays.
+    :param num_movements: The number of movements, each of them 150 samples at 20 Hz.
+    :param seed: The seed of movements and noise; the same seed gives the same arrays.
     :returns: states [N, 21] in rad, rad/s, rad/s² and torques [N, 7] in N·m, N = 150 × movements.
     :raises SimulationMissingError: if MuJoCo is not installed.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gpflow.likelihoods as gl
 import numpy as np
@@ -10,15 +10,28 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 
+Data = tuple[np.ndarray, np.ndarray]
+"""Inputs X [N, D] and observations Y [N, P]."""
+
 _LARGEST_EXACT_INTEGER = 2**53
+
+
+@runtime_checkable
+class WrapsLikelihood(Protocol):
+    """A likelihood that takes the observations of another one, such as a loss in its place."""
+
+    @property
+    def likelihood(self) -> gl.Likelihood:
+        """The GPflow likelihood whose support observations must lie in."""
+        ...
 
 
 def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
-    :param name: what to call the array in the error.
-    :param values: NumPy array, tensor or nested sequence of real numbers.
-    :param columns: wanted number of columns; None for any positive number.
+    :param name: What to call the array in the error.
+    :param values: A NumPy array, tensor or nested sequence of real numbers.
+    :param columns: The wanted number of columns; None for any positive number.
     :raises InvalidDataError: naming what came and what was wanted.
     """
     array = _as_array(name, values)
@@ -58,17 +71,31 @@ def _magnitude(array: np.ndarray) -> int:
     return max(abs(int(array.max())), abs(int(array.min())))
 
 
-def as_data(
-    data: Any, likelihood: gl.Likelihood, input_dim: int | None, output_dim: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
+def as_pair(data: Any) -> tuple[Any, Any]:
+    """X and Y, whatever they are.
 
-    :raises InvalidDataError: naming what came and what was wanted.
+    :param data: A sequence of two things.
+    :raises InvalidDataError: if it is none.
     """
     try:
         X, Y = data
     except (TypeError, ValueError):
         raise InvalidDataError(f"data must be a pair (X, Y), got {type(data).__name__}") from None
+    return X, Y
+
+
+def as_data(
+    data: Any, likelihood: gl.Likelihood, input_dim: int | None, output_dim: int | None
+) -> Data:
+    """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
+
+    :param data: The pair (X, Y), as :func:`as_matrix` takes each of them.
+    :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
+    :param input_dim: The wanted D; None for any.
+    :param output_dim: The wanted P; None for any.
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    X, Y = as_pair(data)
     X, Y = as_matrix("X", X, input_dim), as_matrix("Y", Y, output_dim)
     if len(X) != len(Y):
         raise InvalidDataError(f"X and Y must have as many rows, got {len(X)} and {len(Y)}")
@@ -79,9 +106,13 @@ def as_data(
 def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse observations to which the likelihood gives no density.
 
+    :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
+    :param X: Inputs [N, D].
+    :param Y: Observations [N, P].
     :raises InvalidDataError: naming the support and the first value outside it.
     """
-    likelihood = getattr(likelihood, "likelihood", likelihood)  # within a loss
+    if isinstance(likelihood, WrapsLikelihood):
+        likelihood = likelihood.likelihood
     if isinstance(likelihood, (gl.Softmax, gl.MultiClass)) and Y.shape[1] != 1:
         raise InvalidDataError(
             f"{type(likelihood).__name__} wants one column of class labels, got {Y.shape[1]}"

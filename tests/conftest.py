@@ -1,4 +1,4 @@
-"""Shared fixtures, and the three tolerances that tests compare at."""
+"""Shared fixtures; tolerances are in :mod:`tests.tolerances`."""
 
 import os
 import warnings
@@ -8,14 +8,27 @@ import numpy as np
 import pytest
 
 from streaming_gp.errors import StreamingGPError
+from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY  # noqa: F401
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-ALGEBRA = 1e-9
-THROUGH_CHOLESKY = 1e-6
-STANDARD_ERRORS = 4.0
-
 _NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def assert_same_naturals(a, b, tolerance):
+    for x, y in zip(a.natural, b.natural, strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def fitted_server(model, shards, update, schedule, rounds):
+    """A server after so many rounds, in the last of which no client failed or was refused."""
+    from streaming_gp import pvi
+
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, update))
+    history = pvi.fit(server, schedule, rounds)
+    assert not history[-1].failed
+    assert not history[-1].refused
+    return server
 
 
 def pytest_configure(config):
@@ -26,6 +39,14 @@ def pytest_configure(config):
 @pytest.fixture
 def rng():
     return np.random.default_rng(20181127)
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """No data folder and an empty cache."""
+    monkeypatch.delenv("STREAMING_GP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,103 @@
-"""Oracles in plain NumPy and GPflow: slow, obvious, and independent of the package."""
+"""Oracles in plain NumPy and GPflow: slow, obvious, and independent of the package; random members
+of the package's exponential families; and small problems for servers and clients.
+"""
 
 import gpflow
 import numpy as np
 import scipy.stats
 
+from streaming_gp import expfam, pvi
 
-def conditioned_process(kernel, mean_function, rows, X):
+FAMILY_DIMENSION, FAMILY_COMPONENTS = 3, 2
+
+
+def random_member(family, seed):
+    """A proper member of an exponential family, by its seed."""
+    rng = np.random.default_rng(seed)
+    if family in expfam.GAUSSIANS:
+        return _random_gaussian(family, rng)
+    if family is expfam.Dirichlet:
+        return expfam.Dirichlet(rng.uniform(0.5, 5.0, FAMILY_DIMENSION))
+    components = _random_normal_wishart(rng)
+    if family is expfam.NormalWishart:
+        return components
+    weights = expfam.Dirichlet(rng.uniform(0.5, 5.0, FAMILY_COMPONENTS))
+    return expfam.DirichletNormalWishart.of(weights, components)
+
+
+def _random_positive_definite(rng):
+    root = rng.standard_normal((FAMILY_DIMENSION, FAMILY_DIMENSION))
+    return root @ root.T + np.eye(FAMILY_DIMENSION)
+
+
+def _random_gaussian(family, rng):
+    precision = _random_positive_definite(rng)
+    if family is expfam.MeanFieldNormal:
+        precision = np.diag(precision)
+    if family is expfam.IsotropicNormal:
+        precision = np.trace(precision)
+    return family(rng.standard_normal(FAMILY_DIMENSION), precision)
+
+
+def _random_normal_wishart(rng):
+    mean = rng.standard_normal((FAMILY_COMPONENTS, FAMILY_DIMENSION))
+    strength = rng.uniform(0.5, 3.0, FAMILY_COMPONENTS)
+    dof = rng.uniform(4.0, 12.0, FAMILY_COMPONENTS)
+    scale_inverse = np.stack([_random_positive_definite(rng) for _ in range(FAMILY_COMPONENTS)])
+    return expfam.NormalWishart.from_standard(mean, strength, dof, scale_inverse).as_arrays()
+
+
+def conditioned_process(kernel, mean_function, observations, X):
     """Mean [N, L] and covariance [G, N, N] by the textbook formula, one dense B for each group."""
-    Z = np.concatenate([row.Z for row in rows])
-    nugget = np.concatenate([np.full(len(row.Z), row.nugget) for row in rows])
+    Z = np.concatenate([one.Z for one in observations])
+    nugget = np.concatenate([np.full(len(one.Z), one.nugget) for one in observations])
     K = kernel(Z).numpy() + np.diag(nugget)
     kxz, kxx = kernel(X, Z).numpy(), kernel(X).numpy()
     means, covariances = [], []
-    for g in range(rows[0].root.shape[0]):
-        size = sum(len(row.Z) for row in rows)
+    for g in range(observations[0].precision_factor.shape[0]):
+        size = sum(len(one.Z) for one in observations)
         R, start = np.zeros((size, size)), 0
-        for row in rows:
-            stop = start + len(row.Z)
-            R[start:stop, start:stop] = row.root[g]
+        for one in observations:
+            stop = start + len(one.Z)
+            R[start:stop, start:stop] = one.precision_factor[g]
             start = stop
         B_inverse = np.linalg.inv(np.eye(size) + R.T @ K @ R)
-        s = np.concatenate([row.targets[g] for row in rows])
+        s = np.concatenate([one.pseudo_targets[g] for one in observations])
         mean_Z, mean_X = (np.asarray(mean_function(points)) for points in (Z, X))
         means.append(mean_X + kxz @ R @ B_inverse @ (s - R.T @ mean_Z))
         covariances.append(kxx - kxz @ R @ B_inverse @ R.T @ kxz.T)
     return np.concatenate(means, axis=1), np.stack(covariances)
+
+
+def conditional_bound(kernel, mean_function, noise_variance, frozen, added, data):
+    """The bound of PVI 2018, eq. 94, at one ε, of a batch on points beside frozen ones.
+
+    ``frozen`` is N(m, S Sᵀ) of the points a, ``added`` is N(c + A η, W Wᵀ) of the points b, where
+    ``a = m + S η`` with η ~ N(0, I); both on f(Z) plus nugget noise.
+    """
+    (X, Y), (Z_a, Z_b) = data, (frozen.Z, added.Z)
+    m, S = frozen.intercept[0], frozen.scale[0]
+    c, A, W = added.intercept[0], added.slope[0], added.scale[0]
+    K_aa = kernel(Z_a).numpy() + frozen.nugget * np.eye(len(Z_a))
+    K_ba, K_xa = kernel(Z_b, Z_a).numpy(), kernel(X, Z_a).numpy()
+    mean_a, mean_b, mean_x = (np.asarray(mean_function(points)) for points in (Z_a, Z_b, X))
+    mean_b, mean_x = (
+        mean + np.linalg.solve(K_aa, K.T).T @ (m - mean_a)
+        for mean, K in ((mean_b, K_ba), (mean_x, K_xa))
+    )
+    T, U = (np.linalg.solve(K_aa, K.T).T @ S for K in (K_ba, K_xa))
+    P = kernel(Z_b).numpy() + added.nugget * np.eye(len(Z_b)) - K_ba @ np.linalg.solve(K_aa, K_ba.T)
+    K_bx = kernel(Z_b, X).numpy() - K_ba @ np.linalg.solve(K_aa, K_xa.T)
+    J = np.linalg.solve(P, K_bx)
+    left = np.diag(kernel(X).numpy() - K_xa @ np.linalg.solve(K_aa, K_xa.T) - K_bx.T @ J)
+    mean = mean_x + J.T @ (c - mean_b)
+    deviation = np.concatenate([U + J.T @ (A - T), J.T @ W], axis=1)
+    square = (Y - mean)[:, 0] ** 2 + left + np.sum(deviation**2, axis=1)
+    expected = -0.5 * np.sum(np.log(2.0 * np.pi * noise_variance) + square / noise_variance)
+    off = np.concatenate([W, A - T, c - mean_b], axis=1)
+    logdets = np.linalg.slogdet(P)[1] - np.linalg.slogdet(W @ W.T)[1]
+    kl = 0.5 * (np.sum(off * np.linalg.solve(P, off)) + logdets - len(Z_b))
+    return expected - kl
 
 
 def svgp_at_optimum(data, kernel, likelihood, Z):
@@ -92,3 +165,39 @@ def moments_on_a_grid(log_density, size=401, reach=8.0):
     mean = weights @ points / weights.sum()
     centred = points - mean
     return mean, (centred.T * weights) @ centred / weights.sum(), log_normaliser
+
+
+# ---- servers and clients ----
+
+
+def inputs(rng, number=60):
+    return rng.standard_normal((number, 3)) @ np.array([[1, 0.8, 0], [0, 0.6, 0], [0, 0, 1.0]])
+
+
+def regression_data(rng):
+    X = inputs(rng)
+    return X, X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((len(X), 1))
+
+
+def labelled_data(rng):
+    X = inputs(rng)
+    probability = 1.0 / (1.0 + np.exp(-X @ np.array([[1.0], [-2.0], [0.5]])))
+    return X, (rng.uniform(size=(len(X), 1)) < probability).astype(float)
+
+
+def server(model, shards, update, **settings):
+    return pvi.Server(model.prior(), pvi.make_clients(model, shards, update), **settings)
+
+
+def assert_same(q, p, tolerance):
+    for a, b in zip(q.natural, p.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def pooled(model, X, Y):
+    return model.prior().times([model.likelihood_factor(X, Y)])
+
+
+def task_of(model, X, Y, own=None):
+    q = model.prior() if own is None else model.prior().times([own])
+    return pvi.LocalTask(model, (X, Y), q, own, q, seed=5)

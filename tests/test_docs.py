@@ -1,8 +1,10 @@
 """Every Python snippet in README and docs runs; every page that is linked exists."""
 
 import re
+import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,25 +18,51 @@ def snippets(path):
     return [textwrap.dedent(code) for code in pattern.findall(path.read_text())]
 
 
-PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.rst"))] if snippets(p)]
+DOCS = ROOT / "docs"
+TEXTS = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.rst") if "_build" not in p.parts)]
+PAGES = [path for path in TEXTS if snippets(path)]
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+SLOW_PAGES = {
+    "docs/extend/hyperparameters.rst",
+    "docs/extend/local_bound.rst",
+    "docs/extend/pseudo_points.rst",
+}
 
 
 def in_turn(page):
     """How-to pages make many models: they run with the slow tests."""
-    marks = [pytest.mark.slow] if page.name.startswith("howto_") else []
-    return pytest.param(page, marks=marks, id=page.name)
+    is_slow = page.parent.name == "howto" or name_of(page) in SLOW_PAGES
+    return pytest.param(page, marks=[pytest.mark.slow] if is_slow else [], id=name_of(page))
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of its own, so that the classes of a page can be pickled."""
+    made = ModuleType("page_of_the_docs")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
 
 
 @pytest.mark.parametrize("page", map(in_turn, PAGES))
-def test_snippets_run_one_after_another(page):
-    namespace = {}
+def test_snippets_run_one_after_another(page, module):
     for number, code in enumerate(snippets(page)):
-        exec(compile(code, f"{page.name}, snippet {number}", "exec"), namespace)
-    assert namespace
+        exec(compile(code, f"{page.name}, snippet {number}", "exec"), vars(module))
+
+
+def test_every_seam_has_a_page_that_ends_with_its_check():
+    for page in (DOCS / "extend").glob("*.rst"):
+        if page.name != "index.rst":
+            *_, last = snippets(page)[-1].strip().splitlines()
+            assert last.startswith("testing.check_"), name_of(page)
 
 
 def test_snippets_are_found():
-    assert {page.name for page in PAGES} >= {"README.md", "quickstart.rst"}
+    assert set(map(name_of, PAGES)) >= {"README.md", "docs/start/quickstart.rst"}
 
 
 def test_the_readme_streams_a_batch_in_ten_lines():
@@ -52,6 +80,12 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_images_of_readme_and_docs_exist():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.rst")]:
-        for image in re.findall(r"(?:\]\(|\.\. image:: )([\w/.]+\.png)", path.read_text()):
-            assert (path.parent / image).is_file(), f"{path.name}: {image}"
+    for path in TEXTS:
+        images = re.findall(r"(?:\]\(|\.\. (?:image|figure):: )([\w/.-]+\.png)", path.read_text())
+        for image in images:
+            assert (path.parent / image).is_file(), f"{name_of(path)}: {image}"
+
+
+def test_pages_that_the_readme_links_to_exist():
+    for page in re.findall(r"\]\((docs/[\w/.-]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / page).is_file(), page

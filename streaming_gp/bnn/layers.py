@@ -21,15 +21,27 @@ class Layer(Protocol):
     """One layer, with weights and one bias for each of its outputs, or without either."""
 
     def weights_shape(self, inputs: Shape) -> Shape | None:
-        """Of its weights, the last two axes for what comes in and what goes out; None without."""
+        """The shape of its weights, whose last two axes are inputs and outputs; None without.
+
+        :param inputs: The shape of what the layer before makes of one input.
+        """
         ...
 
     def output_shape(self, inputs: Shape) -> Shape:
-        """Of what it puts out; raises ``InvalidDataError`` where inputs do not fit."""
+        """The shape of what it makes of one input.
+
+        :param inputs: The shape of what the layer before makes of one input.
+        :raises InvalidDataError: if the layer does not take inputs of this shape.
+        """
         ...
 
     def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
-        """[S, N, ...] of h [S or 1, N, ...]; weights and biases are None where it has none."""
+        """The outputs of S networks for N inputs [S, N, ...].
+
+        :param h: The outputs of the layer before, [S, N, ...], or [1, N, ...] if all are the same.
+        :param weights: The weights of each network [S, ...]; None where the layer has none.
+        :param biases: The biases of each network [S, outputs]; None where the layer has none.
+        """
         ...
 
 
@@ -37,7 +49,7 @@ class Layer(Protocol):
 class Dense:
     """``vec(h) W + b``.
 
-    :param units: outputs.
+    :param units: The number of outputs.
     """
 
     units: int
@@ -57,8 +69,8 @@ class Dense:
 class Convolution:
     """Filters over an image, with zeros around it: the image keeps its size.
 
-    :param filters: outputs at each pixel.
-    :param size: pixels along each side of a filter.
+    :param filters: The number of outputs at each pixel.
+    :param size: The number of pixels along each side of a filter.
     """
 
     filters: int
@@ -85,7 +97,7 @@ def _convolved(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
 class MaxPool:
     """The largest of each square of pixels.
 
-    :param size: pixels along each side.
+    :param size: The number of pixels along each side of a square.
     """
 
     size: int = 2

@@ -20,12 +20,14 @@ from streaming_gp.expfam import MeanFieldNormal
 class MeanFieldBNN(Network):
     """ReLU layers, and any GPflow likelihood on the outputs; float32.
 
-    :param sizes: inputs, hidden layers, outputs (latent functions of the likelihood).
-    :param likelihood: such as ``gpflow.likelihoods.Softmax(10)``; its parameters stay fixed
-        unless ``pvi.LikelihoodParameters`` learns them.
-    :param prior_variance: of each weight and bias; the prior mean is zero.
-    :param initial_scale: standard deviation of each weight where fits start.
-    :param num_samples: of the network in each estimate of the expected log likelihood.
+    :param sizes: The numbers of inputs, of units of each hidden layer, and of outputs (latent
+        functions of the likelihood).
+    :param likelihood: A GPflow likelihood, such as ``gpflow.likelihoods.Softmax(10)``; its
+        parameters stay fixed unless ``pvi.LikelihoodParameters`` learns them.
+    :param prior_variance: The prior variance of each weight and bias; the prior mean is zero.
+    :param initial_scale: The standard deviation of each weight where fits start.
+    :param num_samples: The number of networks drawn for each estimate of the expected log
+        likelihood.
     :raises InvalidDataError: if there are fewer than two sizes, or anything is not positive.
     """
 
@@ -46,7 +48,7 @@ class MeanFieldBNN(Network):
     def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
         """Draws of the outputs at X [N, D], [S, N, L]: right for each row, not jointly for rows.
 
-        :param seed: [2], integers.
+        :param seed: The seed of the draws, two integers [2].
         """
         h = X[None]
         means, variances = map(self.split, q.moments())

@@ -16,12 +16,12 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import log_gaussian_power
-from streaming_gp.validation import as_data, as_matrix
+from streaming_gp.validation import Data, as_data, as_matrix
 
-Data = tuple[np.ndarray, np.ndarray]
 Moments = tuple[tf.Tensor, tf.Tensor]
 
 
@@ -32,11 +32,13 @@ class MomentNetwork:
     one prior. Its means are small random numbers instead of zero, without which all hidden units
     would stay alike; PBP starts at the same ones.
 
-    :param num_inputs: D.
-    :param hidden: units of each hidden layer; none make the model linear, and exact.
-    :param noise_variance: σ²; it stays fixed unless ``pvi.LikelihoodParameters`` learns it.
-    :param prior_variance: of each weight and bias.
-    :param seed: of the prior's means.
+    :param num_inputs: The number of inputs D.
+    :param hidden: The number of units of each hidden layer; without any the model is linear, and
+        exact.
+    :param noise_variance: The variance σ² of the noise, which stays fixed unless
+        ``pvi.LikelihoodParameters`` learns it.
+    :param prior_variance: The prior variance of each weight and bias.
+    :param seed: The seed of the prior's means.
     :raises InvalidDataError: if a size or a variance is not positive.
     """
 
@@ -53,11 +55,8 @@ class MomentNetwork:
             raise InvalidDataError(
                 f"num_inputs and hidden must be positive, got {num_inputs} and {list(hidden)}"
             )
-        if not (noise_variance > 0.0 and prior_variance > 0.0):
-            raise InvalidDataError(
-                f"noise_variance and prior_variance must be positive, got {noise_variance} and "
-                f"{prior_variance}"
-            )
+        require_positive("noise_variance", noise_variance)
+        require_positive("prior_variance", prior_variance)
         self.likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         self.prior_variance = prior_variance
         self.seed = seed
@@ -90,7 +89,7 @@ class MomentNetwork:
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        """The likelihood's, unconstrained, which only ``pvi.LikelihoodParameters`` learns."""
         return self.likelihood.trainable_variables
 
     def predictor(self, q: MeanFieldNormal, X: Any) -> Moments:
@@ -111,9 +110,9 @@ class MomentNetwork:
     ) -> tf.Tensor:
         """``log ∫ N(f; m, v) N(y; f, σ²)^α df`` with the output's moments under the cavity: [].
 
-        :param x: [D].
-        :param y: [1].
-        :param alpha: α > 0.
+        :param x: The input of the datum [D].
+        :param y: The output of the datum [1].
+        :param alpha: The power α > 0 of the likelihood.
         """
         mean, variance = self.predictor(cavity, x[None])
         noise = tf.convert_to_tensor(self.likelihood.variance)

@@ -13,28 +13,29 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.bnn.layers import Layer, Shape
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import Loss, NegativeLogLikelihood
-from streaming_gp.validation import as_data, as_matrix
+from streaming_gp.validation import Data, as_data, as_matrix
 
-Data = tuple[np.ndarray, np.ndarray]
 _ROWS_AT_ONCE = 1000
 
 
 class Network:
     """Layers with ReLUs between, and any GPflow likelihood on the outputs; float32.
 
-    :param input_shape: of one input: ``(M,)``, or ``(height, width, channels)`` of an image, whose
-        rows of X are in this order.
-    :param layers: from the inputs to the latent functions of the likelihood, as
+    :param input_shape: The shape of one input: ``(M,)``, or ``(height, width, channels)`` of an
+        image, whose rows of X are in this order.
+    :param layers: The layers from the inputs to the latent functions of the likelihood, as
         ``[Convolution(16), MaxPool(), Dense(10)]``.
-    :param likelihood: such as ``gpflow.likelihoods.Softmax(10)``; its parameters stay fixed
-        unless ``pvi.LikelihoodParameters`` learns them.
-    :param prior_variance: of each weight and bias; the prior mean is zero.
-    :param initial_scale: standard deviation of each weight where fits start.
-    :param num_samples: of the network in each estimate of the expected log likelihood.
+    :param likelihood: A GPflow likelihood, such as ``gpflow.likelihoods.Softmax(10)``; its
+        parameters stay fixed unless ``pvi.LikelihoodParameters`` learns them.
+    :param prior_variance: The prior variance of each weight and bias; the prior mean is zero.
+    :param initial_scale: The standard deviation of each weight where fits start.
+    :param num_samples: The number of networks drawn for each estimate of the expected log
+        likelihood.
     :raises InvalidDataError: if a layer cannot follow the one before, or anything is not positive.
     """
 
@@ -47,13 +48,9 @@ class Network:
         initial_scale: float = 0.03,
         num_samples: int = 1,
     ) -> None:
-        if not (prior_variance > 0.0 and initial_scale > 0.0):
-            raise InvalidDataError(
-                f"prior_variance and initial_scale must be positive, got {prior_variance} and "
-                f"{initial_scale}"
-            )
-        if num_samples < 1:
-            raise InvalidDataError(f"num_samples must be positive, got {num_samples}")
+        require_positive("prior_variance", prior_variance)
+        require_positive("initial_scale", initial_scale)
+        require_positive_integer("num_samples", num_samples)
         self.input_shape = tuple(input_shape)
         self.layers = tuple(layers)
         self.likelihood = likelihood
@@ -127,7 +124,7 @@ class Network:
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        """The likelihood's, unconstrained, which only ``pvi.LikelihoodParameters`` learns."""
         return self.likelihood.trainable_variables
 
     # ---- of given weights ----
@@ -158,7 +155,7 @@ class Network:
     def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
         """Draws of the outputs at X [N, D], [S, N, L].
 
-        :param seed: [2], integers.
+        :param seed: The seed of the draws, two integers [2].
         """
         mean, variance = q.moments()
         noise = tf.random.stateless_normal([num, self.num_parameters], seed, dtype=mean.dtype)
@@ -206,7 +203,7 @@ class Network:
     ) -> np.ndarray:
         """Mean of y at X [N, D], over the posterior: [N, P]; class probabilities for ``Softmax``.
 
-        :param num_samples: of the network, for each row.
+        :param num_samples: The number of networks drawn for each row.
         :raises InvalidDataError: if X is not what the network takes.
         """
         parts = [

@@ -32,7 +32,7 @@ def load_banana(folder: str | Path | None = None) -> Split:
 
     Ships with the source; see ``datasets/README.md`` for its provenance.
 
-    :param folder: where to look first.
+    :param folder: The folder to look in first.
     """
     table, train, test = (
         np.loadtxt(find(file, folder), delimiter=",", skiprows=skip)

@@ -60,7 +60,7 @@ def places(folder: str | Path | None = None) -> list[Path]:
 def find(file: File, folder: str | Path | None = None, download: bool = True) -> Path:
     """Path of a data file, after its checksum was verified.
 
-    :param folder: looked in first.
+    :param folder: The folder to look in first.
     :raises DataNotFoundError: if it is nowhere and cannot or may not be downloaded.
     :raises InvalidDataError: if a file is there but is not the right one.
     """

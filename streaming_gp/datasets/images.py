@@ -26,7 +26,7 @@ _FASHION = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 # Checksum: that which others hold the authors' archive to; see datasets/README.md.
-_CIFAR = File(
+CIFAR10 = File(
     "cifar-10/cifar-10-binary.tar.gz",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -36,7 +36,7 @@ _CIFAR_ROW = 1 + 3 * 32 * 32
 
 # Only md5 sums are published; see datasets/README.md.
 _KUZUSHIJI_ADDRESS = "http://codh.rois.ac.jp/kmnist/dataset/k49/"
-_KUZUSHIJI = {
+KUZUSHIJI = {
     "k49-train-imgs": "md5:7ac088b20481cf51dcd01ceaab89d821",
     "k49-train-labels": "md5:44a8e1b893f81e63ff38d73cad420f7a",
     "k49-test-imgs": "md5:d352e201d846ce6b94f42c990966f374",
@@ -47,8 +47,8 @@ _KUZUSHIJI = {
 def load_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
     """Handwritten digits (LeCun et al. 1998): X [60000, 784] in [0, 1], Y [60000, 1] from 0 to 9.
 
-    :param folder: where to look first.
-    :param download: whether the data may be fetched.
+    :param folder: The folder to look in first.
+    :param download: Whether the data may be fetched.
     :returns: float32; 10,000 test images.
     :raises DataNotFoundError: if the data are nowhere.
     :raises InvalidDataError: if a file holds something else.
@@ -71,7 +71,7 @@ def load_kuzushiji49(folder: str | Path | None = None, download: bool = True) ->
             folder,
             download,
         )
-        for stem, checksum in _KUZUSHIJI.items()
+        for stem, checksum in KUZUSHIJI.items()
     ]
     X, Y, X_test, Y_test = (read_npz(path) for path in paths)
     return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
@@ -96,7 +96,7 @@ def load_cifar10(folder: str | Path | None = None, download: bool = True) -> Spl
     """Small photographs (Krizhevsky 2009): X [50000, 3072] in [0, 1], the red, the green and the
     blue of all pixels one after another; Y [50000, 1] from 0 to 9. As ``load_mnist`` otherwise.
     """
-    path = find(_CIFAR, folder, download)
+    path = find(CIFAR10, folder, download)
     train = [read_cifar(path, f"data_batch_{number}.bin") for number in range(1, 6)]
     rows, test = np.concatenate(train), read_cifar(path, "test_batch.bin")
     return Split(_rows(rows[:, 1:]), _labels(rows[:, 0]), _rows(test[:, 1:]), _labels(test[:, 0]))

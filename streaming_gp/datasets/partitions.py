@@ -12,9 +12,10 @@ Shards = list[tuple[np.ndarray, np.ndarray]]
 def partition_iid(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int = 0) -> Shards:
     """Rows dealt out at random, in equal parts.
 
-    :param X: [N, D].
-    :param Y: [N, P].
-    :param num_clients: K, at most N.
+    :param X: The inputs [N, D].
+    :param Y: The targets [N, P].
+    :param num_clients: The number of clients K, at most N.
+    :param seed: The seed of the order of rows.
     :returns: (X, Y) of each client.
     :raises InvalidDataError: if there are fewer rows than clients, or X and Y differ in number.
     """
@@ -27,10 +28,10 @@ def partition_by_label(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int
     """Rows sorted by label and cut into equal parts or, with as many clients as labels, one label
     for each client.
 
-    :param X: [N, D].
-    :param Y: labels [N, 1].
-    :param num_clients: K, at most N.
-    :param seed: of the order of rows within a label.
+    :param X: The inputs [N, D].
+    :param Y: The labels [N, 1].
+    :param num_clients: The number of clients K, at most N.
+    :param seed: The seed of the order of rows within a label.
     :returns: (X, Y) of each client.
     :raises InvalidDataError: if there are fewer rows than clients, or X and Y differ in number.
     """

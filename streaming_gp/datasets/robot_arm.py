@@ -57,10 +57,10 @@ def load_robot_arm(
         A ``.mat`` file of your own with the four Barrett arrays, or ``sarcos_inv.mat`` with
         ``sarcos_inv_test.mat`` beside it; shapes are checked, checksums are not.
 
-    :param source: one of the above.
-    :param folder: where to look first.
-    :param download: whether the data may be fetched; their licences are not stated.
-    :param seed: of the simulated movements and noise.
+    :param source: The name of one of the above, or a path.
+    :param folder: The folder to look in first.
+    :param download: Whether the data may be fetched; their licences are not stated.
+    :param seed: The seed of the simulated movements and noise.
     :raises DataNotFoundError: if the data are nowhere.
     :raises InvalidDataError: if a file holds something else.
     :raises SimulationMissingError: if the simulation's library is not installed.
@@ -70,11 +70,16 @@ def load_robot_arm(
     if source == "sarcos":
         train, test = (find(file, folder, download) for file in _SARCOS)
         return _sarcos(train, test)
-    path = find(_BARRETT, folder, download) if source == "barrett" else Path(source)
-    if not path.is_file():
+    if source == "barrett":
+        return _from_file(find(_BARRETT, folder, download))
+    if not Path(source).is_file():
         raise DataNotFoundError(
             f"{str(source)!r} is none of 'barrett', 'sarcos' and 'simulated', and no file"
         )
+    return _from_file(Path(source))
+
+
+def _from_file(path: Path) -> Split:
     arrays = _arrays(path)
     if "sarcos_inv" in arrays:
         return _sarcos(path, path.with_name("sarcos_inv_test.mat"))

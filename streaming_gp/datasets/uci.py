@@ -38,10 +38,10 @@ def load_uci(name: str, split: int = 0, folder: str | Path | None = None) -> Spl
     ``uci/NAME/``; or ``data.npz`` there, with X [N, D], y [N] and ``test_rows`` [S, T], one row of
     row numbers for each split, filled up with −1.
 
-    :param name: ``"kin8nm"``, ``"naval-propulsion-plant"``, ``"power-plant"``,
-        ``"protein-tertiary-structure"`` or ``"wine-quality-red"``.
-    :param split: from 0; the protein data have 5, the others 20.
-    :param folder: where to look first.
+    :param name: The name of the data, ``"kin8nm"``, ``"naval-propulsion-plant"``,
+        ``"power-plant"``, ``"protein-tertiary-structure"`` or ``"wine-quality-red"``.
+    :param split: The number of the split, from 0; the protein data have 5, the others 20.
+    :param folder: The folder to look in first.
     :raises DataNotFoundError: if the data are nowhere.
     :raises InvalidDataError: if there is no such data set or split, or files hold something else.
     """

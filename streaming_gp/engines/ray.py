@@ -25,14 +25,15 @@ class Ray:
     nothing is counted twice. One that misses the deadline is stopped, and its answer is reported
     as missing.
 
-    :param address: of a running cluster, "auto" for the one this machine belongs to; None starts
-        one on this machine for the time of a session. Tokens, TLS and the like are Ray's own
-        settings and are left as they are.
-    :param deadline: seconds for an answer, restarts included; None waits for ever.
-    :param max_restarts: of one actor for one question.
-    :param pause: seconds before the first restart; doubles with each.
-    :param num_cpus: that each actor keeps for itself as long as the session lasts. All actors must
-        find room: with none to spare for the last, its first question waits for ever.
+    :param address: The address of a running cluster, "auto" for the one this machine belongs to;
+        None starts one on this machine for the time of a session. Tokens, TLS and the like are
+        Ray's own settings and are left as they are.
+    :param deadline: The seconds for an answer, restarts included; None waits for ever.
+    :param max_restarts: The largest number of restarts of an actor for one question.
+    :param pause: The seconds before the first restart; they double with each.
+    :param num_cpus: The number of processors that each actor keeps for itself as long as the
+        session lasts. All actors must find room: with none to spare for the last, its first
+        question waits for ever.
     """
 
     address: str | None = None
@@ -153,9 +154,9 @@ class RaySession:
 class _Question:
     """An open question.
 
-    :param ask: the question itself.
-    :param asked: when, on the monotonic clock.
-    :param restarts: of its actor since then.
+    :param ask: The question itself.
+    :param asked: The time at which it was put, on the monotonic clock.
+    :param restarts: The number of times that its actor was started again since then.
     """
 
     ask: Ask
@@ -164,14 +165,14 @@ class _Question:
 
 
 class _ClientActor:
-    """Lives where its data are; keeps them, and what a worker may forget. A client that never
-    rests goes on in a thread of its own, an iteration at a time, while no question is open.
+    """Lives where its data are; keeps them, and what a worker may forget. A client that is
+    continuous goes on in a thread of its own, an iteration at a time, while no question is open.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client.at_work()
         self._lock, self._unasked = threading.Lock(), threading.Event()
-        if self._client.never_rests:
+        if self._client.is_continuous:
             threading.Thread(target=self._go_on, daemon=True).start()
 
     def answer(self, ask: Ask) -> Answer:
@@ -184,7 +185,7 @@ class _ClientActor:
     def _go_on(self) -> None:
         while self._unasked.wait():
             with self._lock:
-                if not self._client.meanwhile(1):
+                if not self._client.advance(1):
                     self._unasked.clear()
 
 

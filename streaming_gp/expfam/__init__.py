@@ -1,6 +1,5 @@
 """Exponential families and their unnormalised factors."""
 
-from streaming_gp.expfam.base import ExponentialFamily
 from streaming_gp.expfam.dirichlet import Dirichlet
 from streaming_gp.expfam.dirichlet_normal_wishart import DirichletNormalWishart
 from streaming_gp.expfam.divergences import (
@@ -12,16 +11,18 @@ from streaming_gp.expfam.divergences import (
     Renyi,
     ReverseKL,
 )
-from streaming_gp.expfam.factor import Factor
+from streaming_gp.expfam.family import ExponentialFamily, Factor
+from streaming_gp.expfam.gaussian import Gaussian
 from streaming_gp.expfam.isotropic import IsotropicNormal
-from streaming_gp.expfam.normal import Gaussian, MeanFieldNormal, Normal
+from streaming_gp.expfam.mean_field import MeanFieldNormal
+from streaming_gp.expfam.normal import Normal
 from streaming_gp.expfam.normal_wishart import NormalWishart
 
 GAUSSIANS: tuple[type[Gaussian], ...] = (IsotropicNormal, MeanFieldNormal, Normal)
 FAMILIES: tuple[type[ExponentialFamily], ...] = (
     *GAUSSIANS, Dirichlet, NormalWishart, DirichletNormalWishart,
 )  # fmt: skip
-"""The registry: the laws are tested over it, and files may hold its members."""
+"""The registry of families, over which their laws are tested."""
 
 __all__ = [
     "FAMILIES",

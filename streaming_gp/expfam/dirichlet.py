@@ -9,11 +9,13 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from streaming_gp.expfam.base import ExponentialFamily
+from streaming_gp.expfam.family import ExponentialFamily
+from streaming_gp.serialization import storable
 
 _NEWTON_STEPS = 50
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class Dirichlet(ExponentialFamily):
     """``Dir(π; α)`` by ``concentration`` α [K]: statistics ``log π``, base measure ``Π 1/π_k``."""

@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from streaming_gp.expfam.base import ExponentialFamily
 from streaming_gp.expfam.dirichlet import Dirichlet
+from streaming_gp.expfam.family import ExponentialFamily
 from streaming_gp.expfam.normal_wishart import NormalWishart
+from streaming_gp.serialization import storable
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class DirichletNormalWishart(ExponentialFamily):
     """A Dirichlet over K weights times K normal-Wisharts.

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_above_one
 from streaming_gp.errors import ImproperError, InvalidDataError
-from streaming_gp.expfam.base import ExponentialFamily
-from streaming_gp.expfam.factor import Factor
-from streaming_gp.expfam.normal import Gaussian
+from streaming_gp.expfam.family import ExponentialFamily, Factor
+from streaming_gp.expfam.gaussian import Gaussian
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
@@ -34,7 +34,7 @@ class Divergence(Protocol):
 class KL:
     """``weight · E_q[log q − log cavity]``; defined for improper cavities as well.
 
-    :param weight: 1 is variational inference, 0 maximum likelihood.
+    :param weight: The factor of the divergence: 1 is variational inference, 0 maximum likelihood.
     """
 
     weight: float = 1.0
@@ -58,7 +58,7 @@ class Renyi:
     Tends to ``KL(q ‖ cavity)`` as α → 1 and to ``KL(cavity ‖ q)`` as α → 0, and is these there.
     Smaller α gives a wider q.
 
-    :param alpha: α; for α > 1 or α < 0 the mixture of natural parameters must be proper.
+    :param alpha: The order α; for α > 1 or α < 0 the mixture of natural parameters must be proper.
     """
 
     alpha: float
@@ -73,7 +73,7 @@ class Renyi:
 
 
 def _renyi(q: Any, p: Any, alpha: float) -> tf.Tensor:
-    return _mixed(q, p, alpha) / (alpha * (alpha - 1.0))
+    return _log_overlap(q, p, alpha) / (alpha * (alpha - 1.0))
 
 
 def _slope(q: Any, p: Any, limit: float) -> tf.Tensor:
@@ -82,24 +82,25 @@ def _slope(q: Any, p: Any, limit: float) -> tf.Tensor:
     return (high - low) / (2.0 * AT_THE_LIMIT)
 
 
-def _mixed(q: Any, p: Any, alpha: float) -> tf.Tensor:
+def _log_overlap(q: Any, p: Any, alpha: float) -> tf.Tensor:
     """``log ∫ q^α p^(1−α)``."""
     natural = [alpha * a + (1.0 - alpha) * b for a, b in zip(q.natural, p.natural, strict=True)]
-    mixed = type(q)(*natural).log_partition()
-    return mixed - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
+    between = type(q)(*natural).log_partition()
+    return between - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
 
 
 @dataclass(frozen=True)
 class BetaDivergence:
     """``∫ q^β/(β(β−1)) + ∫ p^β/β − ∫ q p^(β−1)/(β−1)`` for Gaussians (PGVI, theorem 21).
 
-    :param beta: β > 1, near 1: the integrals scale with the (β − 1)-th power of a density.
+    :param beta: The power β > 1, near 1, as the integrals scale with the (β − 1)-th power of a
+        density.
     """
 
     beta: float
 
     def __post_init__(self) -> None:
-        _require_above_one("beta", self.beta)
+        require_above_one("beta", self.beta)
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         b = self.beta
@@ -113,13 +114,13 @@ class BetaDivergence:
 class GammaDivergence:
     """The β divergence with the logarithm of every integral (Cichocki & Amari 2010).
 
-    :param gamma: γ > 1.
+    :param gamma: The power γ > 1.
     """
 
     gamma: float
 
     def __post_init__(self) -> None:
-        _require_above_one("gamma", self.gamma)
+        require_above_one("gamma", self.gamma)
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         g = self.gamma
@@ -127,11 +128,6 @@ class GammaDivergence:
         both = _log_integral((q, 1.0), (p, g - 1.0))
         own, other = (_log_integral((one, g)) for one in (q, p))
         return own / (g * (g - 1.0)) + other / g - both / (g - 1.0)
-
-
-def _require_above_one(name: str, value: float) -> None:
-    if not value > 1.0:
-        raise InvalidDataError(f"{name} must be greater than 1, got {value}")
 
 
 def _log_integral(*powers: tuple[Any, float]) -> tf.Tensor:

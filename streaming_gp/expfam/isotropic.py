@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.expfam.normal import Gaussian
+from streaming_gp.expfam.gaussian import Gaussian
+from streaming_gp.serialization import storable
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class IsotropicNormal(Gaussian):
     """``N(m, v I)``: ``precision_mean`` [D], ``precision`` [], statistics ``(x, −½ |x|²)``."""
@@ -91,6 +93,15 @@ class IsotropicNormal(Gaussian):
     @classmethod
     def from_unconstrained(cls, numbers: Any) -> IsotropicNormal:
         return cls.from_mean_variance(numbers[:-1], tf.exp(2.0 * numbers[-1]))
+
+    @staticmethod
+    def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean = tf.convert_to_tensor(numbers[:-1])
+        return mean, tf.linalg.diag(tf.exp(numbers[-1]) * tf.ones_like(mean))
+
+    @staticmethod
+    def unconstrained_shape(dimension: int) -> tuple[int, ...]:
+        return (dimension + 1,)
 
     def log_partition(self) -> tf.Tensor:
         quadratic = tf.reduce_sum(tf.square(self.precision_mean)) / self.precision

@@ -9,24 +9,27 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from streaming_gp.expfam.base import ExponentialFamily
+from streaming_gp.expfam.family import ExponentialFamily
 from streaming_gp.linalg import logdet_from_cholesky
+from streaming_gp.serialization import storable
 
 LOG_TWO, LOG_PI = float(np.log(2.0)), float(np.log(np.pi))
 _NEWTON_STEPS = 50
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class NormalWishart(ExponentialFamily):
     """K independent ``N(μ; m, (β Λ)⁻¹) Wishart(Λ; W, ν)`` over μ [D] and Λ [D, D].
 
     The natural parameters go with the statistics ``(½ log|Λ|, Λμ, −½ μᵀΛμ, −½ Λ)``, so that a data
-    point y is worth ``(1, y, 1, y yᵀ)``. Points are arrays [N, K, D + D²]: μ, then Λ row by row.
+    point y adds ``(1, y, 1, y yᵀ)`` to them. Points are arrays [N, K, D + D²]: μ, then Λ, row by
+    row.
 
-    :param shape: ν − D [K].
-    :param weighted_mean: β m [K, D].
-    :param strength: β [K].
-    :param scatter: ``W⁻¹ + β m mᵀ`` [K, D, D].
+    :param shape: The degrees of freedom beyond the dimension, ν − D [K].
+    :param weighted_mean: The mean times its strength, β m [K, D].
+    :param strength: The number of data points β that the mean stands for [K].
+    :param scatter: The scatter ``W⁻¹ + β m mᵀ`` [K, D, D].
     """
 
     shape: Any

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.gp.factor import PseudoPointFactor
-from streaming_gp.gp.persistence import VALUE_TYPES, ModelState
-from streaming_gp.serialization import PathLike, leftovers
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.state import ModelState
+from streaming_gp.serialization import PathLike, leftovers, registered_classes, storable
 
 KIND = "journal entry"
 _ENTRY = re.compile(r"\d{8}\.npz")
@@ -25,12 +25,13 @@ _ENTRY = re.compile(r"\d{8}\.npz")
 Factors = Mapping[str, PseudoPointFactor]
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class JournalEntry:
     """One change.
 
-    :param order: all batch ids after it, in order.
-    :param state: the state after it, without the factors that it left alone.
+    :param order: The names of all factors after it, in order.
+    :param state: The state after it, without the factors that it left alone.
     """
 
     order: tuple[str, ...]
@@ -52,15 +53,12 @@ class JournalEntry:
         return replace(self.state, factors={name: known[name] for name in self.order})
 
 
-VALUE_TYPES[JournalEntry.__name__] = JournalEntry
-
-
 class Journal:
     """Writes the entries of one model.
 
-    :param folder: where they are.
-    :param number: of the next entry.
-    :param factors: those of the model when the entry before was written.
+    :param folder: The folder that holds them.
+    :param number: The number of the next entry.
+    :param factors: The factors of the model when the entry before was written.
     """
 
     def __init__(self, folder: Path, number: int, factors: Factors) -> None:
@@ -71,7 +69,8 @@ class Journal:
     def begun(cls, folder: PathLike, state: ModelState) -> Journal:
         """A new journal of a model in this state.
 
-        :param folder: made if it is missing.
+        :param folder: The folder, which is made if it is missing.
+        :param state: The state of the model before any change.
         :raises InvalidDataError: if it is not empty.
         """
         path = Path(folder).absolute()
@@ -103,7 +102,7 @@ class Journal:
         number, factors = self._next
         entry = JournalEntry.since(factors, state)
         try:
-            serialization.write_new(self._folder / _name(number), KIND, entry, VALUE_TYPES)
+            serialization.write_new(self._folder / _name(number), KIND, entry, registered_classes())
         except FileExistsError as error:
             raise InvalidDataError(
                 f"another model has written entry {_name(number)} of the journal {self._folder}; "
@@ -146,7 +145,7 @@ def _replayed(folder: Path) -> tuple[int, ModelState]:
             raise FileFormatError(
                 f"the journal {folder} has {name}, but entry {_name(number)} is missing"
             )
-        entry = serialization.read(folder / name, KIND, VALUE_TYPES)
+        entry = serialization.read(folder / name, KIND, registered_classes())
         if not entry.follows(factors):
             raise FileFormatError(f"{folder / name} does not follow the entry before it")
         state = entry.applied_to(factors)

@@ -6,18 +6,20 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp import sites as site_rules
-from streaming_gp.gp.compiled import at_each_sample, compiled, spec
-from streaming_gp.gp.parameters import ParameterVector
-from streaming_gp.gp.process import Conditioned, GaussianProcess, Process, Stack
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
+from streaming_gp.gp.process.conditioning import Conditioned, Stack
+from streaming_gp.gp.process.process import Process
 
-_CHUNK_ELEMENTS = 2**24
+CHUNK_ELEMENTS = 2**24
+"""The largest number of elements that an intermediate array of a prediction should have."""
 
 
 class _Held(NamedTuple):
@@ -33,32 +35,22 @@ class _Held(NamedTuple):
 class Predictor:
     """Compiled predictions for one model.
 
-    :param gp: kernel and mean function.
-    :param likelihood: any GPflow likelihood.
-    :param epsilon: the vector of trainable parameters.
-    :param num_samples: S.
-    :param dims: D and P, columns of X and Y.
+    :param local: The model.
+    :param num_samples: The number S of values of ε that predictions are averaged over.
     """
 
-    def __init__(
-        self,
-        gp: GaussianProcess,
-        likelihood: Any,
-        epsilon: ParameterVector,
-        num_samples: int,
-        dims: tuple[int, int],
-    ) -> None:
-        self.gp = gp
-        self.likelihood = likelihood
-        self.epsilon = epsilon
-        self.input_dim, output_dim = dims
+    def __init__(self, local: LocalModel, num_samples: int) -> None:
+        self.gp = local.gp
+        self.likelihood = local.likelihood
+        self.epsilon = local.parameters
+        self.input_dim = local.input_dim
         self._held: _Held | None = None
-        S, G, L = num_samples, gp.num_groups, gp.num_latent
+        S, G, L = num_samples, self.gp.num_groups, self.gp.num_latent
         C = L // G
 
-        stack = gp.stack_spec(self.input_dim)
+        stack = self.gp.stack_spec(self.input_dim)
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
-        draws, inputs = spec(S, epsilon.size), spec(None, self.input_dim)
+        draws, inputs = spec(S, local.parameters.size), spec(None, self.input_dim)
 
         self._condition = compiled(self._condition_samples, draws, stack)
         self._marginals = compiled(
@@ -72,7 +64,7 @@ class Predictor:
         moments = spec(S, None, L)
         self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
         self._score = compiled(
-            self._score_samples, draws, inputs, moments, moments, spec(None, output_dim)
+            self._score_samples, draws, inputs, moments, moments, spec(None, local.output_dim)
         )
 
     # ---- compiled ----
@@ -119,13 +111,15 @@ class Predictor:
     def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
         """Factorise ``process`` at every ε in ``draws``, unless that is what is held already.
 
-        :param token: changes whenever anything else changes that the process depends on.
+        :param process: Prior × factors.
+        :param draws: The values of ε [S, E].
+        :param token: Bytes that change whenever anything else changes that the process depends on.
         :raises NumericalError: if the pseudo-observation covariance is not positive.
         """
         token += draws.tobytes()
         if self._held is not None and self._held.process is process and self._held.token == token:
             return
-        stack = self.gp.stack(process.compact.rows, self.input_dim)
+        stack = self.gp.stack(process.compact.pseudo_observations, self.input_dim)
         conditioned = self._condition(draws, stack)
         if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
             raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
@@ -140,7 +134,7 @@ class Predictor:
         _, _, stack, draws, conditioned = self._now()
         if full_cov:
             return self._joint(draws, stack, conditioned, X)
-        chunk = max(256, _CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
+        chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
         if X.shape[0] is None or X.shape[0] <= chunk:
             return self._marginals(draws, stack, conditioned, X)
         pieces = [
@@ -173,8 +167,8 @@ def mixture_covariance(
     Outputs are independent given ε, but ε moves all their means, so that the mixture's outputs are
     correlated.
 
-    :param means: [S, N, P].
-    :param variances: [S, N, P], or [S, P, N, N] with ``full_cov``.
+    :param means: The mean under each ε, [S, N, P].
+    :param variances: The variance under each ε, [S, N, P], or [S, P, N, N] with ``full_cov``.
     :returns: mean [N, P]; covariance [P, N, N], [N, P, P] or [N, P, N, P].
     """
     mean = tf.reduce_mean(means, axis=0)

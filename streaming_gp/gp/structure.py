@@ -43,8 +43,8 @@ def structure(modules: Modules) -> dict[str, str]:
 def refuse_difference(file: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Compare two structures.
 
-    :param file: of the modules that the file was written with.
-    :param given: of the modules that the caller gave.
+    :param file: The structure of the modules that the file was written with.
+    :param given: The structure of the modules that the caller gave.
     :raises InvalidDataError: if they differ; names the first difference.
     """
     for path in {**file, **given}:

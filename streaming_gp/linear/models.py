@@ -6,27 +6,28 @@ from typing import Any
 
 import gpflow
 import numpy as np
-import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
+from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.losses import Loss, log_gaussian_power
-from streaming_gp.validation import as_data
+from streaming_gp.quadrature import gauss_hermite
+from streaming_gp.validation import Data, as_data
 
-Data = tuple[np.ndarray, np.ndarray]
 NUM_NODES = 40
-LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 class GeneralisedLinearModel:
     """Any GPflow likelihood of one latent function on the linear predictor.
 
-    :param num_inputs: D; add a column of ones to X for an intercept.
-    :param likelihood: its expectations are GPflow's own, closed or by quadrature.
-    :param prior_variance: of each weight.
-    :param family: of the posterior, ``Normal`` (full covariance), ``MeanFieldNormal`` or
+    :param num_inputs: The number of inputs D; add a column of ones to X for an intercept.
+    :param likelihood: A GPflow likelihood of one latent function, whose expectations are GPflow's
+        own, closed or by quadrature.
+    :param prior_variance: The prior variance of each weight.
+    :param family: The family of the posterior, ``Normal`` (full covariance), ``MeanFieldNormal`` or
         ``IsotropicNormal``.
     """
 
@@ -37,11 +38,8 @@ class GeneralisedLinearModel:
         prior_variance: float = 1.0,
         family: type[Gaussian] = Normal,
     ) -> None:
-        if num_inputs < 1 or not prior_variance > 0.0:
-            raise InvalidDataError(
-                f"num_inputs and prior_variance must be positive, got {num_inputs} and "
-                f"{prior_variance}"
-            )
+        require_positive_integer("num_inputs", num_inputs)
+        require_positive("prior_variance", prior_variance)
         self.num_inputs = num_inputs
         self.likelihood = likelihood
         self.prior_variance = prior_variance
@@ -65,7 +63,7 @@ class GeneralisedLinearModel:
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """Of the likelihood, unconstrained; learned only where a run is told to."""
+        """The likelihood's, unconstrained, which only ``pvi.LikelihoodParameters`` learns."""
         return self.likelihood.trainable_variables
 
     def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -87,9 +85,10 @@ class GeneralisedLinearModel:
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
         """``log ∫ cavity(θ) p(y | θᵀx)^α dθ`` of one datum, an integral over the predictor: [].
 
-        :param x: [D].
-        :param y: [1].
-        :param alpha: α > 0; for 1 GPflow's predictive density, closed where the likelihood has it.
+        :param x: The input of the datum [D].
+        :param y: The observation of the datum [1].
+        :param alpha: The power α > 0 of the likelihood; for 1 the integral is GPflow's predictive
+            density, closed where the likelihood has it.
         :raises InvalidDataError: for other α, if the likelihood has no quadrature.
         """
         X, Y = x[None], y[None]
@@ -103,11 +102,11 @@ class GeneralisedLinearModel:
     ) -> tf.Tensor:
         """``Σ_n E_q[loss(θᵀx_n, y_n)]`` by Gauss-Hermite quadrature: []."""
         mean, variance = self.predictor(q, X)
-        nodes, weights = scipy.special.roots_hermitenorm(NUM_NODES)
-        F = mean + tf.sqrt(variance) * nodes
+        nodes, weights = gauss_hermite(NUM_NODES)
+        F = mean + tf.sqrt(variance) * nodes[:, 0]
         many = tf.reshape(tf.tile(Y, [1, NUM_NODES]), [-1, 1])
         losses = tf.reshape(loss(self.likelihood, tf.reshape(F, [-1, 1]), many), tf.shape(F))
-        return tf.reduce_sum(losses * (weights / weights.sum()))
+        return tf.reduce_sum(losses * weights)
 
     def predict(self, q: Gaussian, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
@@ -119,7 +118,7 @@ class GeneralisedLinearModel:
 class BayesianLinearRegression(GeneralisedLinearModel):
     """Gaussian noise: conjugate, so that every rule has an exact answer to be held to.
 
-    :param noise_variance: σ².
+    :param noise_variance: The variance σ² of the noise.
     """
 
     def __init__(
@@ -129,8 +128,7 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         prior_variance: float = 1.0,
         family: type[Gaussian] = Normal,
     ) -> None:
-        if not noise_variance > 0.0:
-            raise InvalidDataError(f"noise_variance must be positive, got {noise_variance}")
+        require_positive("noise_variance", noise_variance)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         super().__init__(num_inputs, likelihood, prior_variance, family)
 
@@ -175,7 +173,7 @@ class Probit(gpflow.likelihoods.Bernoulli):
     """P(y = 1) = Φ(f), without the slack that GPflow's own has; its logarithm is always finite."""
 
     def __init__(self) -> None:
-        super().__init__(invlink=lambda F: tf.exp(_standard_normal().log_cdf(F)))
+        super().__init__(invlink=_cumulative)
 
     def _scalar_log_prob(self, X: Any, F: Any, Y: Any) -> tf.Tensor:
         return _standard_normal().log_cdf((2.0 * Y - 1.0) * F)
@@ -186,6 +184,11 @@ class Probit(gpflow.likelihoods.Bernoulli):
 
     def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> tf.Tensor:
         return self._scalar_log_prob(X, Fmu / tf.sqrt(1.0 + Fvar), Y)[:, 0]
+
+
+def _cumulative(F: tf.Tensor) -> tf.Tensor:
+    """Φ, with a name, so that it can be pickled."""
+    return tf.exp(_standard_normal().log_cdf(F))
 
 
 def _standard_normal() -> tfp.distributions.Normal:

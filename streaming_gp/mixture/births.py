@@ -10,8 +10,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Dirichlet, DirichletNormalWishart, NormalWishart
 from streaming_gp.mixture.gaussian_mixture import GaussianMixture
-from streaming_gp.pvi import FixedPointUpdate, LocalResult, LocalTask
-from streaming_gp.pvi.updates.task import UpdateRule
+from streaming_gp.pvi import FixedPointUpdate, LocalResult, LocalTask, UpdateRule
 
 UNSEEN = 1e-3
 """Concentration at which a component gets no responsibility."""
@@ -28,8 +27,8 @@ class BirthUpdate:
     points are those of the rule. For sequential visits: clients that give birth in parallel would
     use one component for different clusters.
 
-    :param rule: of the fits.
-    :param attempts: starts to try in one visit.
+    :param rule: The rule that fits.
+    :param attempts: The number of starts to try in one visit.
     """
 
     rule: UpdateRule = field(default_factory=lambda: FixedPointUpdate(steps=20))
@@ -54,8 +53,8 @@ class BirthUpdate:
     def _fitted(self, task: LocalTask) -> LocalResult:
         result = self.rule(task)
         q = _posterior(task, result)
-        gain = task.model.expected_log_likelihood(q, *task.data, None)
-        return replace(result, free_energy=float(gain - KL()(q, task.cavity)))
+        expected = _mixture(task).expected_log_likelihood(q, *task.data, None)
+        return replace(result, free_energy=float(expected - KL()(q, task.cavity)))
 
 
 def _mixture(task: LocalTask) -> GaussianMixture:

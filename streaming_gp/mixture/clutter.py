@@ -6,20 +6,17 @@ from typing import Any
 
 import gpflow
 import numpy as np
-import scipy.special
-import scipy.stats
 import tensorflow as tf
 
+from streaming_gp.arguments import require_decay, require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian, Normal
-from streaming_gp.linalg import logdet_from_cholesky
+from streaming_gp.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.losses import Loss
 from streaming_gp.mixture.points import as_points
 from streaming_gp.pvi.checks import Checks
+from streaming_gp.quadrature import normal_nodes
 
-LOG_TWO_PI = float(np.log(2.0 * np.pi))
-NODES_PER_AXIS = {1: 100, 2: 40}
-LOG2_SOBOL_NODES = 12
 _NO_PROCESS = (
     "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "
     "for outliers there take gpflow.likelihoods.StudentT or losses.GeneralisedLikelihood"
@@ -29,10 +26,11 @@ _NO_PROCESS = (
 class Clutter(gpflow.likelihoods.Likelihood):
     """``p(y | θ) = (1 − w) N(y; θ, Σ) + w N(y; ν, Λ)``, with the location θ as function value.
 
-    :param covariance: Σ [D, D].
-    :param share: w in [0, 1); at 0 a Gaussian of known covariance.
-    :param clutter_mean: ν [D]; zero if None.
-    :param clutter_covariance: Λ [D, D]; Σ if None.
+    :param covariance: The covariance of the signal Σ [D, D].
+    :param share: The share of clutter w in [0, 1); at 0 the likelihood is a Gaussian of known
+        covariance.
+    :param clutter_mean: The mean of the clutter ν [D]; zero if None.
+    :param clutter_covariance: The covariance of the clutter Λ [D, D]; Σ if None.
     """
 
     def __init__(
@@ -42,8 +40,7 @@ class Clutter(gpflow.likelihoods.Likelihood):
         clutter_mean: Any = None,
         clutter_covariance: Any = None,
     ) -> None:
-        if not 0.0 <= share < 1.0:
-            raise InvalidDataError(f"the share of clutter must lie in [0, 1), got {share}")
+        require_decay("the share of clutter", share)
         self.covariance = _covariance("covariance", covariance)
         dimension = len(self.covariance)
         super().__init__(input_dim=None, latent_dim=dimension, observation_dim=dimension)
@@ -101,9 +98,10 @@ class ClutterModel:
     Expectations under q are deterministic: over Gauss-Hermite nodes in one and two dimensions, and
     over a fixed Sobol sequence in more.
 
-    :param likelihood: of a data point.
-    :param prior_variance: of each coordinate, about zero.
-    :param family: of the posterior, ``Normal``, ``MeanFieldNormal`` or ``IsotropicNormal``.
+    :param likelihood: The likelihood of a data point.
+    :param prior_variance: The prior variance of each coordinate; the prior mean is zero.
+    :param family: The family of the posterior, ``Normal``, ``MeanFieldNormal`` or
+        ``IsotropicNormal``.
     """
 
     checks = Checks(max_precision_loss=np.inf)
@@ -115,13 +113,12 @@ class ClutterModel:
         prior_variance: float = 100.0,
         family: type[Gaussian] = Normal,
     ) -> None:
-        if not prior_variance > 0.0:
-            raise InvalidDataError(f"prior_variance must be positive, got {prior_variance}")
+        require_positive("prior_variance", prior_variance)
         self.likelihood = likelihood
         self.prior_variance = prior_variance
         self.family = family
         self.num_dimensions = len(likelihood.covariance)
-        self._nodes, self._weights = _standard_nodes(self.num_dimensions)
+        self._nodes, self._weights = normal_nodes(self.num_dimensions)
 
     def prior(self) -> Gaussian:
         """``N(θ; 0, prior_variance I)``."""
@@ -201,23 +198,3 @@ def _full(covariance: tf.Tensor, dimension: int) -> tf.Tensor:
     if len(covariance.shape) == 2:
         return covariance
     return tf.linalg.diag(covariance * tf.ones(dimension, covariance.dtype))
-
-
-def _standard_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes [S, D] and weights [S] for expectations under N(0, I)."""
-    if dimension not in NODES_PER_AXIS:
-        return _sobol_nodes(dimension)
-    nodes, weights = scipy.special.roots_hermitenorm(NODES_PER_AXIS[dimension])
-    axes = np.meshgrid(*[nodes] * dimension, indexing="ij")
-    products = np.meshgrid(*[weights / weights.sum()] * dimension, indexing="ij")
-    grid = np.stack([axis.ravel() for axis in axes], axis=1)
-    return grid, np.prod([part.ravel() for part in products], axis=0)
-
-
-def _sobol_nodes(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whitened, so that mean and covariance are exact, and with them Gaussian expectations."""
-    uniform = scipy.stats.qmc.Sobol(dimension, seed=0).random_base2(LOG2_SOBOL_NODES)
-    nodes = scipy.stats.norm.ppf(uniform)
-    nodes -= nodes.mean(axis=0)
-    chol = np.linalg.cholesky(nodes.T @ nodes / len(nodes))
-    return np.linalg.solve(chol, nodes.T).T, np.full(len(nodes), 1.0 / len(nodes))

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import (
     Dirichlet,
@@ -16,10 +17,9 @@ from streaming_gp.expfam import (
     Factor,
     NormalWishart,
 )
+from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.mixture.points import as_points
 from streaming_gp.validation import as_matrix
-
-LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +30,14 @@ class GaussianMixture:
     rule is therefore ``FixedPointUpdate``: one undamped step is one round of variational message
     passing. A client a data point, or one pass, make the online methods of PVI 2018, table 1.
 
-    :param num_components: K.
-    :param num_dimensions: D.
-    :param concentration: of the Dirichlet prior, for each weight; 1/K if None.
-    :param strength: β of the prior: how many data points its means are worth.
-    :param mean: m of the prior [D]; zero if None.
-    :param dof: ν of the prior, above D − 1; D if None.
-    :param covariance: [D, D]; ``W⁻¹ = ν covariance``; the identity if None.
-    :param centres: [K, D] where the components start, to break their symmetry; drawn from
+    :param num_components: The number of components K.
+    :param num_dimensions: The number of dimensions D of the data.
+    :param concentration: The concentration of the Dirichlet prior for each weight; 1/K if None.
+    :param strength: The number of data points β that the prior's means stand for.
+    :param mean: The prior mean m [D]; zero if None.
+    :param dof: The prior's degrees of freedom ν, above D − 1; D if None.
+    :param covariance: The covariance [D, D] with ``W⁻¹ = ν covariance``; the identity if None.
+    :param centres: The means [K, D] where the components start, to break their symmetry; drawn from
         ``N(mean, covariance)`` if None.
     """
 
@@ -51,11 +51,8 @@ class GaussianMixture:
     centres: Any = None
 
     def __post_init__(self) -> None:
-        if self.num_components < 1 or self.num_dimensions < 1:
-            raise InvalidDataError(
-                "num_components and num_dimensions must be positive, got "
-                f"{self.num_components} and {self.num_dimensions}"
-            )
+        require_positive_integer("num_components", self.num_components)
+        require_positive_integer("num_dimensions", self.num_dimensions)
         if not self.prior().is_proper:
             raise InvalidDataError(
                 "the prior is no distribution: concentration and strength must be positive, dof "
@@ -128,9 +125,9 @@ class GaussianMixture:
         return np.asarray(tf.nn.softmax(self.log_joint(q, Y), axis=1))
 
     def claimed(self, q: DirichletNormalWishart) -> np.ndarray:
-        """Whether a component has gained at least one data point's worth of weight: [K]."""
-        gained = np.asarray(q.concentration) - np.asarray(self.prior().concentration)
-        return np.asarray(gained > 1.0)
+        """Whether the weight of a component has grown by at least one data point: [K]."""
+        growth = np.asarray(q.concentration) - np.asarray(self.prior().concentration)
+        return np.asarray(growth > 1.0)
 
     def predict_log_density(self, q: DirichletNormalWishart, Y: Any) -> np.ndarray:
         """``log E_q[p(y)]`` for each row of Y [N, D]: a mixture of Student's t (Bishop 2006,

@@ -1,32 +1,61 @@
 """Partitioned Variational Inference: a ledger of factors, and the loop that refines them.
 
-``Ledger`` and ``client_pass`` are the loop's one step, for anything that multiplies and divides.
+``Ledger`` and ``step`` are the loop, for anything that multiplies and divides.
 ``Server``, ``Client``, schedules and ``fit`` are the same loop for exponential families whose data
 are spread over clients.
 """
 
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client, make_clients
-from streaming_gp.pvi.client_pass import PassResult, client_pass
-from streaming_gp.pvi.damping import Damping, Momentum, OpinionPool
-from streaming_gp.pvi.fit import EarlyStopping, fit
-from streaming_gp.pvi.history import History, Round
-from streaming_gp.pvi.hyperparameters import LikelihoodParameters, PriorVariance
-from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.messages import Answer, Ask
-from streaming_gp.pvi.properness import BacktrackDamping, LargestProperFraction, RaiseImproper
-from streaming_gp.pvi.protocols import Factor, LocalFit, Posterior
-from streaming_gp.pvi.schedule import Asynchronous, Sequential, Synchronous
-from streaming_gp.pvi.serial import Serial
-from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.server_optimisers import (
+from streaming_gp.pvi.damping import (
+    Damping,
+    DampingRule,
     FedAdagrad,
     FedAdam,
     FedAvg,
     FedYogi,
     MaskedAveraging,
+    Momentum,
+    OpinionPool,
     ServerAdam,
     ServerOptimiser,
+)
+from streaming_gp.pvi.engine import Delivery, Engine, Session
+from streaming_gp.pvi.fit import EarlyStopping, fit
+from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.hyperparameters import HyperparameterRule, LikelihoodParameters, PriorVariance
+from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
+from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.model import (
+    ConjugateModel,
+    Data,
+    HasChecks,
+    LikelihoodModel,
+    LossModel,
+    Model,
+    NaturalGradientModel,
+    SampledModel,
+    TiltedModel,
+    TrainableModel,
+    require,
+)
+from streaming_gp.pvi.properness import (
+    BacktrackDamping,
+    LargestProperFraction,
+    PropernessPolicy,
+    RaiseImproper,
+)
+from streaming_gp.pvi.schedule import Asynchronous, Schedule, Sequential, Synchronous
+from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.step import Fit, Question, StepResult, step
+from streaming_gp.pvi.task import (
+    LocalResult,
+    LocalTask,
+    ResidentRule,
+    UpdateRule,
+    Worker,
+    factor_of,
 )
 from streaming_gp.pvi.updates import (
     LBFGS,
@@ -38,18 +67,13 @@ from streaming_gp.pvi.updates import (
     DownpourUpdate,
     ElasticUpdate,
     FixedPointUpdate,
-    LocalResult,
-    LocalTask,
-    Model,
     MomentSharingUpdate,
     PowerEPUpdate,
-    SampledModel,
     Sampler,
     SNEPUpdate,
     SplitPriorUpdate,
     StochasticEPUpdate,
     Target,
-    UpdateRule,
     VariationalOnlineNewton,
     VariationalUpdate,
 )
@@ -66,51 +90,71 @@ __all__ = [
     "BacktrackDamping",
     "Checks",
     "Client",
+    "ConjugateModel",
     "Damping",
+    "DampingRule",
+    "Data",
+    "Delivery",
     "DistributedEPUpdate",
     "DownpourUpdate",
     "EarlyStopping",
     "ElasticUpdate",
+    "Engine",
     "Factor",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedYogi",
+    "Fit",
     "FixedPointUpdate",
+    "HasChecks",
     "History",
+    "HyperparameterRule",
     "LargestProperFraction",
     "Ledger",
+    "LikelihoodModel",
     "LikelihoodParameters",
-    "LocalFit",
     "LocalResult",
     "LocalTask",
+    "LossModel",
     "MaskedAveraging",
     "Model",
     "MomentSharingUpdate",
     "Momentum",
+    "NaturalGradientModel",
     "OpinionPool",
-    "PassResult",
     "Posterior",
     "PowerEPUpdate",
     "PriorVariance",
+    "PropernessPolicy",
+    "Question",
     "RaiseImproper",
+    "ResidentRule",
     "Round",
     "SNEPUpdate",
     "SampledModel",
     "Sampler",
+    "Schedule",
     "Sequential",
     "Serial",
     "Server",
     "ServerAdam",
     "ServerOptimiser",
+    "Session",
     "SplitPriorUpdate",
+    "StepResult",
     "StochasticEPUpdate",
     "Synchronous",
     "Target",
+    "TiltedModel",
+    "TrainableModel",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",
-    "client_pass",
+    "Worker",
+    "factor_of",
     "fit",
     "make_clients",
+    "require",
+    "step",
 ]

@@ -10,15 +10,9 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.model_parameters import gradient_by_hyperparameters, set_values
-from streaming_gp.pvi.updates.task import (
-    Data,
-    LocalTask,
-    Model,
-    ResidentRule,
-    UpdateRule,
-    Worker,
-)
+from streaming_gp.pvi.task import LocalTask, ResidentRule, UpdateRule, Worker
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +21,11 @@ class Client:
     a client restarted anywhere with its data answers as if nothing had happened. At work in a
     session, the worker of its rule takes the place of the rule, if there is one.
 
-    :param client_id: the name of its factor.
-    :param model: what gives the likelihood.
-    :param data: X [N, D] and Y [N, P]; they stay here.
-    :param update: how it answers.
-    :param seed: of the start of the very first fit, the same for all clients of one model.
+    :param client_id: The name of its factor.
+    :param model: The model that gives the likelihood.
+    :param data: Inputs X [N, D] and observations Y [N, P]; they stay here.
+    :param update: The rule by which it answers.
+    :param seed: The seed of the start of the very first fit, the same for all clients of one model.
     """
 
     client_id: str
@@ -52,24 +46,22 @@ class Client:
         return self
 
     @property
-    def never_rests(self) -> bool:
+    def is_continuous(self) -> bool:
         """Whether it goes on between two questions."""
         return isinstance(self.update, Worker)
 
-    def meanwhile(self, iterations: int) -> bool:
+    def advance(self, iterations: int) -> bool:
         """Go on without a question; False if there is nothing to do before the next one."""
-        return isinstance(self.update, Worker) and self.update.meanwhile(iterations)
+        return isinstance(self.update, Worker) and self.update.advance(iterations)
 
     def answer(self, ask: Ask) -> Answer:
-        """Fit q to the data under the cavity, and give the factor that this is worth."""
+        """Fit q to the data under the cavity, and give the factor that comes of it."""
         gradient = self._gradient(ask)
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
         task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
-        result = self.update(task)
-        return Answer(
-            self.client_id, ask.sequence, ask.version, result.factor.as_arrays(),
-            self.num_data, result.free_energy, result.steps, result.skipped, gradient,
-        )  # fmt: skip
+        found = self.update(task)
+        result = replace(found, factor=found.factor.as_arrays())
+        return Answer(ask.client_id, ask.sequence, ask.version, self.num_data, result, gradient)
 
     def _gradient(self, ask: Ask) -> np.ndarray | None:
         """By hyperparameters, which the model takes from the question; None if none are learned."""
@@ -87,10 +79,10 @@ def make_clients(
 ) -> dict[str, Client]:
     """One client for each shard.
 
-    :param model: shared by all; gives the likelihood, and checks the data.
+    :param model: The model that all share; it gives the likelihood, and checks the data.
     :param shards: (X, Y) of each client; without names they are called "c0", "c1" and so on.
-    :param update: how each of them answers.
-    :param seed: of the start that all fits share.
+    :param update: The rule by which each of them answers.
+    :param seed: The seed of the start that all fits share.
     :returns: clients by name, in order.
     :raises InvalidDataError: if there is no shard, or one that the model cannot take.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.messages import Answer, Ask
@@ -15,9 +15,9 @@ from streaming_gp.pvi.messages import Answer, Ask
 class Delivery:
     """An answer, or the news that there will be none.
 
-    :param client_id: who was asked.
-    :param answer: None if the client failed.
-    :param error: what went wrong, if something did.
+    :param client_id: The client that was asked.
+    :param answer: Its answer; None if the client failed.
+    :param error: What went wrong, if something did.
     """
 
     client_id: str
@@ -25,6 +25,7 @@ class Delivery:
     error: str | None = None
 
 
+@runtime_checkable
 class Session(Protocol):
     """Clients at work. One question to a client may be open at a time, so no queue can grow."""
 
@@ -41,7 +42,8 @@ class Session(Protocol):
     def submit(self, ask: Ask, duration: float | None) -> None:
         """Put a question to a client.
 
-        :param duration: how long it takes on a simulated clock; real clocks take no notice.
+        :param duration: The seconds that it takes on a simulated clock; real clocks take no notice.
+        :raises InvalidDataError: if the client has an open question already.
         """
         ...
 
@@ -50,9 +52,13 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Where clients run."""
 
     def session(self, clients: Mapping[str, Client]) -> AbstractContextManager[Session]:
-        """Bring clients to where they run, for the time of a ``with`` block."""
+        """Bring clients to where they run, for the time of a ``with`` block.
+
+        :param clients: The clients by name.
+        """
         ...

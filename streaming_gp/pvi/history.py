@@ -6,26 +6,100 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 
+from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.task import LocalResult
+from streaming_gp.serialization import storable
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of some answers.
+
+    :param refused: Why answers were refused, by client.
+    :param accepted: What the fits of the other clients arrived at, by client.
+    :param share: The share of the full step that the policy allowed, in [0, 1].
+    :param staleness: The largest number of versions between question and answer.
+    """
+
+    refused: Mapping[str, str]
+    accepted: Mapping[str, LocalResult]
+    share: float = 1.0
+    staleness: int = 0
+
+
+@dataclass
+class Traffic:
+    """What one round sent, received and decided; schedules fill it in.
+
+    :param messages: The number of messages in both directions.
+    :param bytes_down: Size of the natural parameters sent to clients.
+    :param bytes_up: Size of the natural parameters sent by clients.
+    :param removed_fraction: The smallest fraction of an old factor that a cavity left out.
+    :param failed: What went wrong with clients that gave no answer, by client.
+    :param outcomes: What became of the answers, in the order in which they were decided.
+    """
+
+    messages: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    removed_fraction: float = 1.0
+    failed: dict[str, str] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def note_ask(self, ask: Ask, removed_fraction: float) -> None:
+        """Count a question, and the fraction of its client's factor that the cavity leaves out."""
+        self.messages += 1
+        self.bytes_down += ask.num_bytes
+        self.removed_fraction = min(self.removed_fraction, removed_fraction)
+
+    def note_answer(self, answer: Answer) -> None:
+        """Count an answer."""
+        self.messages += 1
+        self.bytes_up += answer.num_bytes
+
+    def decisions(self) -> dict[str, Any]:
+        """The fields of :class:`Round` that say what was decided."""
+        results = [r for outcome in self.outcomes for r in outcome.accepted.values()]
+        energies = [
+            sum(result.free_energy for result in outcome.accepted.values())
+            for outcome in self.outcomes
+            if outcome.accepted
+        ]
+        return {
+            "free_energy": float(np.sum(energies)) if energies else float("nan"),
+            "refused": {name: why for o in self.outcomes for name, why in o.refused.items()},
+            "failed": dict(self.failed),
+            "share": min((outcome.share for outcome in self.outcomes), default=1.0),
+            "removed_fraction": self.removed_fraction,
+            "staleness": max((outcome.staleness for outcome in self.outcomes), default=0),
+            "skipped": sum(result.skipped for result in results),
+        }
+
+
+@storable
 @dataclass(frozen=True)
 class Round:
     """One round; counts and seconds are sums since the beginning.
 
-    :param round: its number, from 1.
-    :param version: of the posterior after it.
-    :param seconds: of wall clock, without evaluation.
-    :param simulated_seconds: on the engine's clock, on which clients work side by side.
-    :param messages: in both directions.
-    :param bytes_down: of natural parameters sent to clients.
-    :param bytes_up: of natural parameters sent by clients.
-    :param metrics: what ``evaluate`` gave.
-    :param free_energy: sum of the local free energies of the answers accepted in this round.
-    :param refused: why answers of this round were refused, by client.
-    :param failed: what went wrong with clients that gave no answer, by client.
-    :param share: of the full step, smaller than one where the policy had to backtrack.
-    :param removed_fraction: smallest share of an old factor that cavities left out.
-    :param staleness: versions between question and answer, at most.
-    :param skipped: sites of accepted answers that an improper cavity kept as they were.
+    :param round: The round's number, from 1.
+    :param version: The version of the posterior after it.
+    :param seconds: Seconds of wall clock, without evaluation.
+    :param simulated_seconds: Seconds on the engine's clock, on which clients work side by side.
+    :param messages: The number of messages in both directions.
+    :param bytes_down: Size of the natural parameters sent to clients.
+    :param bytes_up: Size of the natural parameters sent by clients.
+    :param metrics: What ``evaluate`` gave, and what was learned about hyperparameters, by name.
+    :param free_energy: The sum of the local free energies of this round's accepted answers, in
+        nats.
+    :param refused: Why answers of this round were refused, by client.
+    :param failed: What went wrong with clients that gave no answer, by client.
+    :param share: The share of the full step, smaller than one where the policy had to backtrack.
+    :param removed_fraction: The smallest fraction of an old factor that a cavity left out.
+    :param staleness: The largest number of versions between question and answer.
+    :param skipped: The number of sites of accepted answers that an improper cavity kept as they
+        were.
     """
 
     round: int
@@ -44,12 +118,39 @@ class Round:
     staleness: int = 0
     skipped: int = 0
 
+    def followed_by(
+        self,
+        traffic: Traffic,
+        version: int,
+        seconds: float,
+        simulated_seconds: float,
+        metrics: Mapping[str, float],
+    ) -> Round:
+        """The next round.
 
+        :param version: The version of the posterior after it.
+        :param seconds: Seconds of wall clock that it took.
+        :param simulated_seconds: Seconds that it took on the engine's clock.
+        """
+        return Round(
+            round=self.round + 1,
+            version=version,
+            seconds=self.seconds + seconds,
+            simulated_seconds=self.simulated_seconds + simulated_seconds,
+            messages=self.messages + traffic.messages,
+            bytes_down=self.bytes_down + traffic.bytes_down,
+            bytes_up=self.bytes_up + traffic.bytes_up,
+            metrics={name: float(value) for name, value in metrics.items()},
+            **traffic.decisions(),
+        )
+
+
+@storable
 @dataclass(frozen=True)
 class History:
     """Rounds in order.
 
-    :param rounds: all of them.
+    :param rounds: All rounds so far.
     """
 
     rounds: tuple[Round, ...] = ()

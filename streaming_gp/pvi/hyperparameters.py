@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
+from streaming_gp.pvi import model_parameters
+from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.server import Server
 
 
+@runtime_checkable
 class HyperparameterRule(Protocol):
     """What happens to hyperparameters before and after the rounds of a run."""
 
@@ -32,7 +35,7 @@ class PriorVariance:
     needs to be asked. It vanishes at ``s² = E_q[θ²]``, the mean over coordinates; each call goes
     there by a share of the way in log s².
 
-    :param rate: that share, in (0, 1].
+    :param rate: The share of that way, in (0, 1].
     """
 
     rate: float = 1.0
@@ -56,7 +59,8 @@ class PriorVariance:
         new = old ** (1.0 - self.rate) * best**self.rate
         precision_mean, precision = server.prior.natural
         scaled = (precision * (old / new)).astype(precision.dtype)
-        server.learn_prior(type(server.prior)(precision_mean, scaled))
+        prior = type(server.prior)(precision_mean, scaled).as_arrays()
+        server.adopt(Ledger(prior, server.factors))
         return {"prior_variance": new}
 
 
@@ -76,7 +80,7 @@ class LikelihoodParameters:
     the gradient of the global free energy. A step goes along its mean over data points, in
     unconstrained numbers.
 
-    :param learning_rate: of that step.
+    :param learning_rate: The size of that step.
     """
 
     learning_rate: float = 0.5
@@ -90,8 +94,24 @@ class LikelihoodParameters:
 
         :raises InvalidDataError: if the model has no ``trainable_variables``.
         """
-        server.begin_hyperparameters()
+        if server.hyperparameters is None:
+            server.hyperparameters = model_parameters.values(_model(server))
 
     def learn(self, server: Server) -> dict[str, float]:
-        """One step for the server, and for the clients' model in this process."""
-        return {"gradient_norm": server.step_hyperparameters(self.learning_rate)}
+        """One step along the gradient that the newest answers of all clients add up to, per data
+        point, for the server and for the clients' model in this process.
+
+        :returns: the norm of that gradient, as ``gradient_norm``.
+        """
+        if server.hyperparameters is None or not server.gradients:
+            return {"gradient_norm": float("nan")}
+        num_data = sum(server.clients[name].num_data for name in server.gradients)
+        mean = np.sum(list(server.gradients.values()), axis=0) / num_data
+        server.hyperparameters = server.hyperparameters + self.learning_rate * mean
+        model_parameters.set_values(_model(server), server.hyperparameters)
+        return {"gradient_norm": float(np.linalg.norm(mean))}
+
+
+def _model(server: Server) -> Any:
+    """The clients' model, which they share in this process."""
+    return next(iter(server.clients.values())).model

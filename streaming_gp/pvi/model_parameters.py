@@ -9,9 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import ExponentialFamily
-from streaming_gp.pvi.updates.compiled import compiled_for
-from streaming_gp.pvi.updates.task import Data, Model
+from streaming_gp.pvi.compiled import compiled_for, tensors
+from streaming_gp.pvi.model import Data, TrainableModel, require
 
 
 def values(model: Any) -> np.ndarray:
@@ -19,14 +18,18 @@ def values(model: Any) -> np.ndarray:
 
     :raises InvalidDataError: if the model has none.
     """
-    variables = getattr(model, "trainable_variables", ())
+    trainable: TrainableModel = require(model, TrainableModel, "learning the likelihood")
+    variables = trainable.trainable_variables
     if not variables:
         raise InvalidDataError(f"{type(model).__name__} has no trainable_variables to learn")
     return np.concatenate([np.ravel(variable.numpy()) for variable in variables])
 
 
 def set_values(model: Any, numbers: np.ndarray) -> None:
-    """Assign them."""
+    """Assign them.
+
+    :param numbers: The unconstrained values [H], in the order of :func:`values`.
+    """
     start = 0
     for variable in model.trainable_variables:
         size = int(tf.size(variable))
@@ -34,13 +37,10 @@ def set_values(model: Any, numbers: np.ndarray) -> None:
         start += size
 
 
-def gradient_by_hyperparameters(
-    model: Model, q: ExponentialFamily, data: Data, seed: int
-) -> np.ndarray:
+def gradient_by_hyperparameters(model: Any, q: Any, data: Data, seed: int) -> np.ndarray:
     """``E_q[∂ log p(y | θ, ε)/∂ε]``, one client's part of PVI 2018, eq. 5: [H]."""
     compiled = compiled_for(model, "by hyperparameters", _gradient)
-    natural = tuple(tf.convert_to_tensor(eta) for eta in q.natural)
-    found = compiled(type(q), natural, *data, np.array([seed, 0], np.int32))
+    found = compiled(type(q), tensors(q.natural), *data, np.array([seed, 0], np.int32))
     return np.concatenate([np.ravel(part.numpy()) for part in found])
 
 

@@ -1,17 +1,18 @@
 """What to do when a cavity or a new posterior is no distribution: one explicit policy.
 
-A policy sees two moments of a client pass: forming the cavity, and putting a factor back. It
-answers with what it did, and the answer goes into the history. Nothing is repaired in silence.
+A policy sees two moments of a step: forming the cavity, and putting factors back. It answers with
+what it did, and the answer goes into the history. Nothing is repaired in silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from streaming_gp.errors import ImproperError
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.serialization import storable
 
 
 def is_proper(ledger: Ledger[Any], cavities: bool = True) -> bool:
@@ -25,18 +26,28 @@ def is_proper(ledger: Ledger[Any], cavities: bool = True) -> bool:
     return True
 
 
+@runtime_checkable
 class PropernessPolicy(Protocol):
     """Decides how much of a factor is removed, and how far a new one is taken."""
 
     def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
-        """Share of the old factor to take out for the cavity, in (0, 1]."""
+        """The fraction of the client's old factor to take out for its cavity, in (0, 1].
+
+        :raises ImproperError: if the policy refuses the cavity.
+        """
         ...
 
     def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
-        """Damping to use, at most ``damping``; ``replace(ρ)`` is the ledger it would give."""
+        """The damping to use, in [0, ``damping``]; 0 leaves the ledger as it is.
+
+        :param replace: Gives the ledger after a step of damping ρ.
+        :param damping: The largest damping, which is tried first.
+        :raises ImproperError: if the policy refuses the step.
+        """
         ...
 
 
+@storable
 @dataclass(frozen=True)
 class RaiseImproper:
     """Refuse: an improper posterior, or an improper cavity when its owner's turn comes, raises
@@ -52,13 +63,14 @@ class RaiseImproper:
         return damping
 
 
+@storable
 @dataclass(frozen=True)
 class BacktrackDamping:
     """Shrink the step until the new posterior and every cavity are proper.
 
-    :param shrink: factor on the damping at each attempt, in (0, 1).
-    :param attempts: after so many the old factor stays (damping 0).
-    :param cavities: whether cavities must be proper too. A fit of mean-field factors can do with
+    :param shrink: The factor by which the damping shrinks at each attempt, in (0, 1).
+    :param attempts: The number of attempts after which the old factor stays (damping 0).
+    :param cavities: Whether cavities must be proper too. A fit of mean-field factors can do with
         one that is improper in a few coordinates, as its own q is always proper.
     """
 
@@ -74,11 +86,12 @@ class BacktrackDamping:
         return next((rho for rho in tried if is_proper(replace(rho), self.cavities)), 0.0)
 
 
+@storable
 @dataclass(frozen=True)
 class LargestProperFraction:
-    """Take out the largest share of the old factor that leaves a proper cavity.
+    """Take out the largest fraction of the old factor that leaves a proper cavity.
 
-    :param resolution: the share is found by bisection to this accuracy.
+    :param resolution: The accuracy of that fraction, which is found by bisection.
     """
 
     resolution: float = 1e-3
@@ -93,7 +106,7 @@ class LargestProperFraction:
                 (middle, high) if self._is_proper(ledger, client_id, middle) else (low, middle)
             )
         if low == 0.0:
-            raise ImproperError(f"no share of the factor of client {client_id!r} can be removed")
+            raise ImproperError(f"no fraction of the factor of client {client_id!r} can be removed")
         return low
 
     def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:

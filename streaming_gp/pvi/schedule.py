@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.damping import Damping, DampingRule
 from streaming_gp.pvi.engine import Delivery, Session
+from streaming_gp.pvi.history import Traffic
 from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.server_state import Outcome
 
 Rho = float | Mapping[str, float] | DampingRule | None
 Durations = float | Mapping[str, float] | None
 
 
-@dataclass
-class Traffic:
-    """What one round sent, received and decided; schedules fill it in."""
-
-    messages: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    removed_fraction: float = 1.0
-    failed: dict[str, str] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
-
-
+@runtime_checkable
 class Schedule(Protocol):
     """One round: who is asked, and when answers are put into the ledger."""
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        """Run one round.
+        """Run one round, and say what it sent, received and decided.
 
-        :param number: of this round, from 0, since the server began.
-        :param progress: share of all rounds that is over.
+        :param server: The server, which asks and accepts.
+        :param session: The clients at work.
+        :param number: The number of this round, from 0, since the server began.
+        :param progress: The fraction of all rounds that is over, in [0, 1).
         """
         ...
 
@@ -47,10 +38,10 @@ class Schedule(Protocol):
 class Sequential:
     """One client after another, each under the newest posterior. One pass is continual learning.
 
-    :param order: client names, in the order of visits; as the server has them if None. "random"
+    :param order: The client names in the order of visits; as the server has them if None. "random"
         draws a new order for each round.
     :param damping: ρ in (0, 1], for all or by client.
-    :param seed: of random orders.
+    :param seed: The seed of random orders.
     """
 
     order: Sequence[str] | str | None = None
@@ -79,9 +70,9 @@ class Synchronous:
 
     :param damping: ρ in (0, 1], for all or by client, 1/K if None; or a rule such as ``Momentum``.
         With ρ = 1 and correlated parameters synchronous rounds may diverge.
-    :param fraction: share of the clients that are asked in each round, drawn anew.
-    :param durations: simulated seconds of a visit, for all or by client.
-    :param seed: of the draw.
+    :param fraction: The fraction of the clients that are asked in each round, drawn anew.
+    :param durations: The simulated seconds of a visit, for all or by client.
+    :param seed: The seed of the draw.
     """
 
     damping: Rho = None
@@ -113,11 +104,11 @@ class Asynchronous:
     A round is K answers, of whichever of the K clients.
 
     :param damping: ρ in (0, 1], for all or by client; 1/K if None.
-    :param durations: simulated seconds of a visit, for all or by client.
-    :param jitter: by which visits vary, as a share of their duration.
-    :param staleness_power: an answer that s versions have overtaken enters with (1 + s)^−power of
+    :param durations: The simulated seconds of a visit, for all or by client.
+    :param jitter: The fraction of their duration by which visits vary.
+    :param staleness_power: An answer that s versions have overtaken enters with (1 + s)^−power of
         its damping.
-    :param seed: of the jitter.
+    :param seed: The seed of the jitter.
     """
 
     damping: Rho = None
@@ -158,9 +149,7 @@ def submit(
     """Ask these clients under the present posterior."""
     asks = [server.ask(name) for name in names]
     for ask, removed in asks:
-        traffic.messages += 1
-        traffic.bytes_down += ask.num_bytes
-        traffic.removed_fraction = min(traffic.removed_fraction, removed)
+        traffic.note_ask(ask, removed)
         session.submit(ask, None if durations is None else _duration(durations, ask.client_id))
 
 
@@ -178,7 +167,8 @@ def collect(
     for delivery in (session.next() for _ in range(number)):
         _note(delivery, traffic, answers)
     # in the server's order, so that rounding does not depend on who was first
-    answers.sort(key=lambda answer: list(server.clients).index(answer.client_id))
+    places = {name: place for place, name in enumerate(server.clients)}
+    answers.sort(key=lambda answer: places[answer.client_id])
     stale = max((server.version - answer.version for answer in answers), default=0)
     share = (1.0 + stale) ** -staleness_power
     traffic.outcomes.append(server.accept(answers, rule, progress, share))
@@ -188,8 +178,7 @@ def _note(delivery: Delivery, traffic: Traffic, answers: list[Answer]) -> None:
     if delivery.answer is None:
         traffic.failed[delivery.client_id] = delivery.error or "no answer"
         return
-    traffic.messages += 1
-    traffic.bytes_up += delivery.answer.num_bytes
+    traffic.note_answer(delivery.answer)
     answers.append(delivery.answer)
 
 

@@ -22,8 +22,8 @@ class Serial:
     Where the schedule gives durations the order of arrival depends on these alone, so that an
     asynchronous run replays exactly. Elsewhere a client takes as long as its fit took.
 
-    :param latency: iterations that a client with a worker makes, after each answer, before the
-        next question reaches it.
+    :param latency: The number of iterations that a client with a worker makes, after each answer,
+        before the next question reaches it.
     :raises InvalidDataError: if it is negative.
     """
 
@@ -73,7 +73,7 @@ class SerialSession:
 def _answered(client: Client, ask: Ask, latency: int) -> Delivery:
     """A client that fails costs its own answer only."""
     try:
-        client.meanwhile(latency)
+        client.advance(latency)
         return Delivery(ask.client_id, client.answer(ask))
     except Exception as error:  # a client may run anything
         return Delivery(ask.client_id, None, f"{type(error).__name__}: {error}")

@@ -6,15 +6,18 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from streaming_gp.pvi.updates.sampling import Chain
+from streaming_gp.pvi.updates.sampled.sampling import Chain
 
 
 def transitions(
     one: Callable[[Chain, tf.Tensor], Chain], chain: Chain, number: int, seed: tf.Tensor
 ) -> tuple[Chain, tf.Tensor]:
-    """So many transitions: the chain after them, and its positions [number, D].
+    """Several transitions: the chain after them, and its positions [number, D].
 
-    :param one: a transition, by a chain and a seed [2].
+    :param one: The transition, a function of a chain and a seed [2].
+    :param chain: The chain before the transitions.
+    :param number: The number of transitions.
+    :param seed: The seed of all of them, two integers [2].
     """
 
     def step(i: tf.Tensor, chain: Chain, visited: tf.TensorArray) -> tuple:

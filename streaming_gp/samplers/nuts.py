@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.updates.sampling import Chain, Target
+from streaming_gp.arguments import require_positive, require_positive_integer
+from streaming_gp.pvi.updates.sampled.sampling import Chain, Target
 from streaming_gp.samplers.chain import transitions
 
 
@@ -19,10 +19,10 @@ class NUTS:
     The step size follows the acceptance by stochastic approximation, for as long as the chain
     lasts, as its target changes: gain ``t^−0.6``, but never below 0.1.
 
-    :param num_samples: transitions that a step makes; all of them are draws.
-    :param step_size: at first, in standard deviations of the approximation.
-    :param acceptance: to aim at.
-    :param max_tree_depth: of one transition.
+    :param num_samples: The number of transitions that a step makes, all of which are draws.
+    :param step_size: The first step size, in standard deviations of the approximation.
+    :param acceptance: The rate of acceptance to aim at.
+    :param max_tree_depth: The largest depth of the tree of one transition.
     :raises InvalidDataError: if a setting is not positive.
     """
 
@@ -37,11 +37,9 @@ class NUTS:
         return None
 
     def __post_init__(self) -> None:
-        if min(self.num_samples, self.max_tree_depth) < 1 or not self.step_size > 0.0:
-            raise InvalidDataError(
-                "num_samples, step_size and max_tree_depth must be positive, got "
-                f"{self.num_samples}, {self.step_size} and {self.max_tree_depth}"
-            )
+        require_positive_integer("num_samples", self.num_samples)
+        require_positive_integer("max_tree_depth", self.max_tree_depth)
+        require_positive("step_size", self.step_size)
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """Position [D], logarithm of the step size [] and number of transitions []."""

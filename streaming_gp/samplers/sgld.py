@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.updates.sampling import Chain, Target
+from streaming_gp.arguments import require_decay, require_positive, require_positive_integer
+from streaming_gp.pvi.updates.sampled.sampling import Chain, Target
 from streaming_gp.samplers.chain import transitions
 
 
@@ -19,12 +19,13 @@ class AdaptiveSGLD:
     squares, ``v_t / (1 − decay^t)``: where the appendix prints ``1 − β²`` it means ``1 − β^t``, as
     in Adam.
 
-    :param step_size: ε.
-    :param batch_size: rows of a minibatch; all if None.
-    :param num_samples: draws that a step gives, one after another, each on a minibatch of its own.
-    :param decay: of the moving average.
-    :param offset: δ.
-    :param max_noise: largest standard deviation of the injected noise; ε if None, as in the
+    :param step_size: The step size ε.
+    :param batch_size: The number of rows of a minibatch; all if None.
+    :param num_samples: The number of draws that a step gives, one after another, each on a
+        minibatch of its own.
+    :param decay: The decay of the moving average, in [0, 1).
+    :param offset: The offset δ of the mass.
+    :param max_noise: The largest standard deviation of the injected noise; ε if None, as in the
         appendix. Below ``√(2κ)`` the chain is narrower than its target, down to an optimiser's
         noise: ``float("inf")`` makes it Langevin dynamics.
     :raises InvalidDataError: if a setting is out of its range.
@@ -38,16 +39,11 @@ class AdaptiveSGLD:
     max_noise: float | None = None
 
     def __post_init__(self) -> None:
-        sizes = (
-            [self.num_samples] if self.batch_size is None else [self.num_samples, self.batch_size]
-        )
-        if not self.step_size > 0.0 or min(sizes) < 1:
-            raise InvalidDataError(
-                "step_size, batch_size and num_samples must be positive, got "
-                f"{self.step_size}, {self.batch_size} and {self.num_samples}"
-            )
-        if not 0.0 <= self.decay < 1.0:
-            raise InvalidDataError(f"decay must lie in [0, 1), got {self.decay}")
+        require_positive("step_size", self.step_size)
+        require_positive_integer("num_samples", self.num_samples)
+        if self.batch_size is not None:
+            require_positive_integer("batch_size", self.batch_size)
+        require_decay("decay", self.decay)
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """Position [D], moving average [D] and number of transitions []."""

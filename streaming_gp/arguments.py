@@ -1,0 +1,83 @@
+"""Checks of single arguments, each by the range that its name says."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from streaming_gp.errors import InvalidDataError
+
+
+def require_positive(name: str, value: float) -> None:
+    """Refuse what is not a number above zero.
+
+    :param name: What to call the argument in the error.
+    :param value: The number that came; NaN is refused.
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not value > 0:
+        raise InvalidDataError(f"{name} must be positive, got {value}")
+
+
+def require_positive_integer(name: str, value: int) -> None:
+    """Refuse what is not an integer of Python or NumPy above zero; booleans are none.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not _is_integer(value):
+        raise InvalidDataError(f"{name} must be a positive integer, got {value!r}")
+    require_positive(name, value)
+
+
+def require_not_negative(name: str, value: float) -> None:
+    """Refuse what is not a number in [0, ∞].
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not value >= 0:
+        raise InvalidDataError(f"{name} must not be negative, got {value}")
+
+
+def require_above_one(name: str, value: float) -> None:
+    """Refuse what is not a number above one.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not value > 1:
+        raise InvalidDataError(f"{name} must be greater than 1, got {value}")
+
+
+def require_fraction(name: str, value: float) -> None:
+    """Refuse what is not a number in (0, 1], such as the share of a whole that is not empty.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not 0 < value <= 1:
+        raise InvalidDataError(f"{name} must lie in (0, 1], got {value}")
+
+
+def require_decay(name: str, value: float) -> None:
+    """Refuse what is not a number in [0, 1), such as the decay of a moving average.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not 0 <= value < 1:
+        raise InvalidDataError(f"{name} must lie in [0, 1), got {value}")
+
+
+def require_probability(name: str, value: float) -> None:
+    """Refuse what is not a number in [0, 1].
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not 0 <= value <= 1:
+        raise InvalidDataError(f"{name} must lie in [0, 1], got {value}")
+
+
+def is_positive_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of Python or NumPy above zero; booleans are none."""
+    return _is_integer(value) and value > 0
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,0 +1,50 @@
+"""What all built-in bounds share: the likelihood at the data, and averages over values of ε."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from gpflow.likelihoods import Likelihood
+
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
+from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior
+from streaming_gp.gp.process.conditioning import GaussianProcess
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound for any GPflow likelihood, on a process without approximations of its own."""
+
+    def check(self, likelihood: Likelihood) -> None:
+        """Any likelihood will do."""
+
+    def gaussian_process(
+        self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
+    ) -> GaussianProcess:
+        return GaussianProcess(kernel, mean_function, num_latent, num_groups)
+
+
+def cavity_of(local: LocalModel, problem: Problem) -> Cavity:
+    """The cavity process at the ε that the parameters hold now."""
+    return Cavity(local.gp, problem.stack, local.gp.condition(problem.stack))
+
+
+def gaussian_noise_sites(local: LocalModel, problem: Problem) -> Sites:
+    """The exact sites of Gaussian noise."""
+    return site_rules.conjugate_sites(local.likelihood, problem.X, problem.Y)
+
+
+def expected_log_likelihood(local: LocalModel, q: LocalPosterior, problem: Problem) -> tf.Tensor:
+    """``Σ_n E_q[log p(y_n | f_n)]``: []."""
+    return site_rules.expected_log_density(
+        local.likelihood, problem.X, q.mean, q.variance, problem.Y
+    )
+
+
+def sites_at(local: LocalModel, q: LocalPosterior, problem: Problem) -> Sites:
+    """A fixed-point step of the sites at q(f)."""
+    return site_rules.fixed_point_sites(local.likelihood, problem.X, q.mean, q.variance, problem.Y)

@@ -1,0 +1,129 @@
+"""A pseudo-point at every input: no approximation but that of the sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.bounds.base import (
+    Bound,
+    cavity_of,
+    expected_log_likelihood,
+    gaussian_noise_sites,
+    sites_at,
+)
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
+from streaming_gp.gp.bounds.sites import Sites, is_conjugate
+from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior, grouped_sites
+from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.process.compiled import mean_over_samples
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.serialization import storable
+from streaming_gp.shapes import check_shapes
+
+
+@storable
+@dataclass(frozen=True)
+class Exact(Bound):
+    """``F = Σ_n E_q[log p(y_n | f_n)] − KL(q(f) ‖ p̃(f))`` at the inputs themselves.
+
+    With Gaussian noise it is the log evidence of the batch under the cavity, and its factor is the
+    likelihood. The pseudo-inputs are the inputs of the batch, whatever Z is.
+    """
+
+    def free_energy(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tf.Tensor:
+        def bound(epsilon: tf.Tensor) -> tf.Tensor:
+            with local.parameters.substituted(epsilon):
+                return _bound(local, problem, sites)
+
+        return mean_over_samples(bound, draws)
+
+    def next_sites(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+    ) -> Sites:
+        def step(epsilon: tf.Tensor) -> Sites:
+            with local.parameters.substituted(epsilon):
+                q = _posterior_at_data(cavity_of(local, problem), problem.X, sites)
+                return sites_at(local, q, problem)
+
+        return mean_over_samples(step, draws)
+
+    def known_sites(
+        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> Sites:
+        with local.parameters.substituted(epsilon):
+            return gaussian_noise_sites(local, problem)
+
+    def summary(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        epsilon: tf.Tensor,
+        Z: tf.Tensor,
+        problem: Problem,
+        sites: Sites,
+    ) -> tf.Tensor:
+        """The inputs: the sites say the rest."""
+        return problem.X
+
+    def pseudo_observations(
+        self, local: LocalModel, summary: tf.Tensor, problem: Problem, sites: Sites
+    ) -> PseudoObservations:
+        """The sites themselves, as pseudo-observations of f at every input X [N, D]."""
+        groups = local.gp.num_groups
+        mean, precision = (cov.to_groups(part, groups).numpy() for part in sites)
+        root = np.sqrt(precision[:, :, :1])
+        X = summary.numpy()
+        return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
+
+
+def _bound(local: LocalModel, problem: Problem, sites: Sites) -> tf.Tensor:
+    cavity = cavity_of(local, problem)
+    if is_conjugate(local.likelihood):
+        sites = gaussian_noise_sites(local, problem)
+    q = _posterior_at_data(cavity, problem.X, sites)
+    past = local.hyperparameters.past_evidence(lambda: local.gp.log_normaliser(cavity.conditioned))
+    return expected_log_likelihood(local, q, problem) - q.kl + past
+
+
+@check_shapes(
+    "X: [N, D]",
+    "sites.precision_mean: [N, L]",
+    "sites.precision: [N, L]",
+    "return.mean: [N, L]",
+    "return.variance: [N, L]",
+    "return.kl: []",
+)
+def _posterior_at_data(cavity: Cavity, X: tf.Tensor, sites: Sites) -> LocalPosterior:
+    """q(f) at the data with a pseudo-point at every input: no K̃⁻¹, hence no nugget.
+
+    ``B = I + W^½ K̃ W^½`` (Rasmussen & Williams 2006, eq. 3.26); ``a = W^½ B⁻¹ W^-½ (λ − w m̃)``.
+    """
+    gp, stack, conditioned = cavity
+    V = gp.project(stack, conditioned, X)
+    prior_mean = gp.mean(conditioned, V, X)
+    K = gp.covariance(V, X)
+    w, centred = grouped_sites(sites, prior_mean, gp.num_groups)
+    root = tf.sqrt(w)
+    column_root = tf.linalg.matrix_transpose(root)
+    ones = tf.ones_like(X[:, 0])
+    chol = tf.linalg.cholesky(add_to_diagonal(column_root * K * root, ones))
+    a = column_root * tf.linalg.cholesky_solve(chol, centred / column_root)
+    mean_shift = tf.matmul(K, a)
+    inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])
+    explained = tf.reduce_sum(tf.square(solve_lower(chol, column_root * K)), axis=-2)
+    prior_variance = tf.linalg.diag_part(K)
+    variance = tf.maximum(prior_variance - explained, 1e-12 * tf.abs(prior_variance))
+    trace = tf.reduce_sum(tf.square(inverse_chol), axis=[-2, -1]) - tf.reduce_sum(ones)
+    columns = tf.cast(gp.num_latent // gp.num_groups, K.dtype)
+    kl = 0.5 * columns * tf.reduce_sum(trace + logdet_from_cholesky(chol))
+    return LocalPosterior(
+        prior_mean + cov.from_groups(mean_shift, gp.num_latent),
+        cov.spread_over_latents(variance, gp.num_latent),
+        kl + 0.5 * tf.reduce_sum(a * mean_shift),
+    )

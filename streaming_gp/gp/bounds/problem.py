@@ -1,0 +1,91 @@
+"""All that is given in one local update: the model, and the batch under its cavity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy, ParameterVector
+from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process.conditioning import GaussianProcess
+
+
+class Earlier(NamedTuple):
+    """Earlier pseudo-observations that the new points take over.
+
+    :param stack: The pseudo-observations.
+    :param shared_nugget: The variance of the white noise that their u and the new points have in
+        common; zero unless they are the same variables: [].
+    """
+
+    stack: Any
+    shared_nugget: tf.Tensor
+
+
+class Problem(NamedTuple):
+    """A batch under its cavity, as tensors.
+
+    :param X: The inputs [N, D].
+    :param Y: The observations [N, P].
+    :param stack: The cavity's pseudo-observations.
+    :param location: The value of ε at which its whitened variables are zero [E].
+    :param scale: The unit of these variables, a lower factor [E, E].
+    :param noise: Common random numbers [S, E].
+    :param Z_start: The pseudo-inputs at the start [M, D].
+    :param Z_unit: The unit of their offsets [D].
+    :param nugget: The variance of the white noise of the pseudo-points [], in squared units of f.
+    :param earlier: Earlier pseudo-observations that the new points take over; () if there are none.
+    """
+
+    X: tf.Tensor
+    Y: tf.Tensor
+    stack: Any
+    location: tf.Tensor
+    scale: tf.Tensor
+    noise: tf.Tensor
+    Z_start: tf.Tensor
+    Z_unit: tf.Tensor
+    nugget: tf.Tensor
+    earlier: Earlier | tuple[()] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """The model of a local update: what stays the same from batch to batch.
+
+    :param gp: Kernel and mean function.
+    :param likelihood: Any GPflow likelihood.
+    :param parameters: The vector ε of trainable parameters.
+    :param hyperparameters: What is learned about ε.
+    :param input_dim: The number D of columns of X.
+    :param output_dim: The number P of columns of Y.
+    """
+
+    gp: GaussianProcess
+    likelihood: Any
+    parameters: ParameterVector
+    hyperparameters: HyperparameterStrategy
+    input_dim: int
+    output_dim: int
+
+    def problem_spec(self, takes_over: bool) -> Problem:
+        """The signature of problems of any size, for compiled functions.
+
+        :param takes_over: Whether they have earlier pseudo-observations.
+        """
+        D, E = self.input_dim, self.parameters.size
+        stack = self.gp.stack_spec(D)
+        return Problem(
+            X=spec(None, D),
+            Y=spec(None, self.output_dim),
+            stack=stack,
+            location=spec(E),
+            scale=spec(E, E),
+            noise=spec(self.hyperparameters.num_draws, E),
+            Z_start=spec(None, D),
+            Z_unit=spec(D),
+            nugget=spec(),
+            earlier=Earlier(stack, spec()) if takes_over else (),
+        )

@@ -1,0 +1,133 @@
+"""Expected log likelihoods and the Gaussian sites that stand for them.
+
+A site is ``exp(λ f − ½ w f²)`` for each datum and latent function. Under the current posterior
+N(μ, v) of f the fixed-point update (PVI 2018, eq. 9) is ``w = −2 ∂E[log p]/∂v`` and
+``λ = ∂E[log p]/∂μ + w μ``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood
+
+from streaming_gp.quadrature import standard_normals
+from streaming_gp.shapes import check_shapes
+from streaming_gp.validation import observations
+
+MIN_SITE_PRECISION = 1e-6
+"""Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
+
+
+class Sites(NamedTuple):
+    """``precision_mean`` λ and ``precision`` w, each [N, L]."""
+
+    precision_mean: tf.Tensor
+    precision: tf.Tensor
+
+
+def is_conjugate(likelihood: Likelihood) -> bool:
+    """Whether the sites are exact and known beforehand."""
+    return type(likelihood) is Gaussian
+
+
+@check_shapes(
+    "X: [N, D]",
+    "Y: [N, P]",
+    "return.precision_mean: [N, P]",
+    "return.precision: [N, P]",
+)
+def conjugate_sites(likelihood: Gaussian, X: tf.Tensor, Y: tf.Tensor) -> Sites:
+    """``w = 1/σ²(x)``, ``λ = y/σ²(x)``; the noise may depend on X [N, D]."""
+    precision = tf.ones_like(Y) / likelihood.variance_at(X)
+    return Sites(Y * precision, precision)
+
+
+@lru_cache(maxsize=16)
+def _normal_points(num_samples: int, dimension: int) -> np.ndarray:
+    """Standard normal points [S, 1, L]; kept, as they are wanted at every evaluation."""
+    return standard_normals(num_samples, dimension, seed=0)[:, None, :]
+
+
+def _monte_carlo_noise(likelihood: Likelihood, mean: tf.Tensor) -> dict[str, Any]:
+    """Fixed noise for GPflow's Monte Carlo likelihoods, which would draw their own each time."""
+    if not isinstance(likelihood, MonteCarloLikelihood):
+        return {}
+    points = _normal_points(likelihood.num_monte_carlo_points, int(mean.shape[-1]))
+    shape = tf.concat([points.shape[:1], tf.shape(mean)], 0)
+    return {"epsilon": tf.broadcast_to(tf.constant(points, mean.dtype), shape)}
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: []",
+)
+def expected_log_density(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> tf.Tensor:
+    """``Σ_n E_N(f_n; mean, variance)[log p(y_n | f_n)]``: a scalar, deterministic."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    Y = observations(likelihood, Y)
+    return tf.reduce_sum(likelihood._variational_expectations(X, mean, variance, Y, **noise))
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "return[0]: [N, P]",
+    "return[1]: [N, P]",
+)
+def predictive_moments(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance [N, P] of y under f ~ N(mean, variance), each [N, L]."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    return likelihood._predict_mean_and_var(X, mean, variance, **noise)
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: [N]",
+)
+def predictive_log_density(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> tf.Tensor:
+    """``log E_N(f_n; mean, variance)[p(y_n | f_n)]`` [N]."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    Y = observations(likelihood, Y)
+    return likelihood._predict_log_density(X, mean, variance, Y, **noise)
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return.precision_mean: [N, L]",
+    "return.precision: [N, L]",
+)
+def fixed_point_sites(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> Sites:
+    """The undamped fixed-point sites at q(f) = N(mean, variance), each [N, L]; w unclipped."""
+    with tf.GradientTape() as tape:
+        tape.watch((mean, variance))
+        expected = expected_log_density(likelihood, X, mean, variance, Y)
+    by_mean, by_variance = tape.gradient(expected, (mean, variance))
+    precision = -2.0 * by_variance
+    return Sites(by_mean + precision * mean, precision)
+
+
+def clipped(sites: Sites) -> Sites:
+    """Sites whose precision is at least ``MIN_SITE_PRECISION``."""
+    return Sites(sites.precision_mean, tf.maximum(sites.precision, MIN_SITE_PRECISION))

@@ -1,0 +1,178 @@
+"""The compiled functions of a bound.
+
+Each is traced once for a model, with unknown data shapes, so that a stream of any length neither
+retraces nor leaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
+from streaming_gp.gp.process.pseudo_observations import Observations
+
+
+class BoundFunctions:
+    """Objective, sites and factor of one bound for one model.
+
+    Where the points are is said by offsets [M D] from ``problem.Z_start``, and where ε is by
+    the optimiser variables [V] of the hyperparameter strategy.
+
+    :param bound: The local bound.
+    :param local: The model.
+    """
+
+    def __init__(self, bound: LocalBound, local: LocalModel) -> None:
+        self.bound = bound
+        self.local = local
+        self.is_conjugate = site_rules.is_conjugate(local.likelihood)
+        self._compiled: dict[tuple[str, bool], Any] = {}
+
+    # ---- what a fit asks for ----
+
+    def objective(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
+    ) -> tuple[float, np.ndarray]:
+        """The negative free energy, and its gradient.
+
+        :param move: Whether the gradient is by the offsets and the variables, one after another;
+            otherwise it is by the variables alone.
+        """
+        function = self._by_all if move else self._by_epsilon
+        loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
+        return float(loss), gradient.numpy()
+
+    def objective_at(
+        self, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[float, np.ndarray]:
+        """The negative bound at one ε [E], and its gradient by the offsets alone."""
+        loss, gradient = self._call(self._by_offsets, problem, epsilon, offsets, problem, sites)
+        return float(loss), gradient.numpy()
+
+    def next_sites(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> Sites:
+        """A fixed-point step of the sites, averaged over ε."""
+        found: Sites = self._call(self._next_sites, problem, offsets, variables, problem, sites)
+        return found
+
+    def known_sites(self, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem) -> Sites:
+        """The sites of Gaussian noise at ε [E]."""
+        found: Sites = self._call(self._known_sites, problem, epsilon, offsets, problem)
+        return found
+
+    def initial_sites(self, offsets: np.ndarray, problem: Problem) -> Sites:
+        """Exact sites of Gaussian noise; else sites that say next to nothing."""
+        if self.is_conjugate:
+            return self.known_sites(problem.location, offsets, problem)
+        zeros = tf.zeros([problem.X.shape[0], self.local.gp.num_latent], FLOAT)
+        return site_rules.clipped(Sites(zeros, zeros))
+
+    def pseudo_observations(
+        self,
+        epsilon: np.ndarray,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+    ) -> Observations:
+        """What the ledger keeps of a solution.
+
+        :raises NumericalError: if a covariance was not positive.
+        """
+        arguments = (epsilon, offsets, variables, problem, sites)
+        summary = self._call(self._summary, problem, *arguments)
+        return self.bound.pseudo_observations(self.local, summary, problem, sites)
+
+    # ---- what is compiled ----
+
+    def _call(self, function: Callable[..., Any], problem: Problem, *arguments: Any) -> Any:
+        key = function.__name__, bool(problem.earlier)
+        if key not in self._compiled:
+            self._compiled[key] = compiled(function, *_signature(self.local, *key))
+        return self._compiled[key](*arguments)
+
+    def _free_energy(
+        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tf.Tensor:
+        local, draws = self.local, _draws(self.local, variables, problem)
+        bound = self.bound.free_energy(local, draws, moved(offsets, problem), problem, sites)
+        with local.parameters.substituted(draws[0]):
+            return bound - local.hyperparameters.penalty(variables, local.parameters)
+
+    def _by_all(
+        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch((offsets, variables))
+            loss = -self._free_energy(offsets, variables, problem, sites)
+        gradients = tape.gradient(loss, (offsets, variables), unconnected_gradients="zero")
+        return loss, tf.concat(gradients, 0)
+
+    def _by_epsilon(
+        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(variables)
+            loss = -self._free_energy(offsets, variables, problem, sites)
+        return loss, tape.gradient(loss, variables, unconnected_gradients="zero")
+
+    def _by_offsets(
+        self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(offsets)
+            Z = moved(offsets, problem)
+            loss = -self.bound.free_energy(self.local, epsilon[None], Z, problem, sites)
+        return loss, tape.gradient(loss, offsets)
+
+    def _next_sites(
+        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
+    ) -> Sites:
+        Z, draws = moved(offsets, problem), _draws(self.local, variables, problem)
+        return self.bound.next_sites(self.local, draws, Z, problem, sites)
+
+    def _known_sites(self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem) -> Sites:
+        return self.bound.known_sites(self.local, epsilon, moved(offsets, problem), problem)
+
+    def _summary(
+        self,
+        epsilon: tf.Tensor,
+        offsets: tf.Tensor,
+        variables: tf.Tensor,
+        problem: Problem,
+        sites: Sites,
+    ) -> Any:
+        Z, draws = moved(offsets, problem), _draws(self.local, variables, problem)
+        return self.bound.summary(self.local, draws, epsilon, Z, problem, sites)
+
+
+def moved(offsets: tf.Tensor, problem: Problem) -> tf.Tensor:
+    """Pseudo-inputs [M, D], from their offsets [M D]."""
+    return problem.Z_start + problem.Z_unit * tf.reshape(offsets, tf.shape(problem.Z_start))
+
+
+def _draws(local: LocalModel, variables: tf.Tensor, problem: Problem) -> tf.Tensor:
+    """Values of ε [S, E]."""
+    return local.hyperparameters.draw(variables, problem.location, problem.scale, problem.noise)
+
+
+def _signature(local: LocalModel, name: str, takes_over: bool) -> tuple[Any, ...]:
+    """The arguments of a function that is compiled, of any sizes."""
+    epsilon, numbers = spec(local.parameters.size), spec(None)
+    problem = local.problem_spec(takes_over)
+    sites = Sites(spec(None, local.gp.num_latent), spec(None, local.gp.num_latent))
+    special = {
+        "_by_offsets": (epsilon, numbers, problem, sites),
+        "_known_sites": (epsilon, numbers, problem),
+        "_summary": (epsilon, numbers, numbers, problem, sites),
+    }
+    return special.get(name, (numbers, numbers, problem, sites))

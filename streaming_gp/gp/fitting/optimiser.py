@@ -1,0 +1,169 @@
+"""How a local free energy is maximised, and how its progress is reported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import scipy.optimize
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp.bounds.problem import Problem
+from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.serialization import storable
+
+FEWEST_ITERATIONS = 5
+NUGGET_ATTEMPTS = 4
+
+R = TypeVar("R")
+
+Report = Callable[[int, float], None]
+"""Called with (iteration, free energy)."""
+
+
+@storable
+@dataclass(frozen=True)
+class LocalOptimiser:
+    """How the local free energy is maximised.
+
+    :param max_iterations: The number of iterations of the SciPy optimiser in all, over locations
+        and q(ε).
+    :param method: The name of a method of ``scipy.optimize.minimize`` that takes gradients and
+        bounds, such as L-BFGS-B, TNC or SLSQP.
+    :param rounds: The number of alternations of site steps and optimiser runs, for likelihoods that
+        are not Gaussian.
+    :param site_steps: The largest number of fixed-point steps in each round (PVI 2018, eq. 10).
+    :param site_damping: The damping ρ of these steps, in (0, 1].
+    :param site_tolerance: The largest change of a site at which these steps end early.
+    :param full_effort_points: An update under so many earlier pseudo-points gets all iterations and
+        samples of ε. Under more it gets half the samples, and fewer iterations, so that it takes no
+        longer: by then there is little left to learn about ε.
+    :param location_iterations: The number of iterations over the locations alone, at the centre of
+        q(ε), after that.
+    :param projection_iterations: The number of iterations over locations when earlier factors are
+        projected onto fewer points.
+    :raises InvalidDataError: if a number is out of its range.
+    """
+
+    max_iterations: int = 50
+    method: str = "L-BFGS-B"
+    rounds: int = 8
+    site_steps: int = 15
+    site_damping: float = 0.5
+    site_tolerance: float = 1e-7
+    full_effort_points: int = 200
+    location_iterations: int = 0
+    projection_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.max_iterations, self.rounds, self.site_steps) < 1:
+            raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
+        if not 0.0 < self.site_damping <= 1.0:
+            raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
+
+    def is_full_effort(self, num_points: int) -> bool:
+        """Whether an update under so many earlier points gets all iterations and samples."""
+        return num_points <= self.full_effort_points
+
+    def iterations(self, num_points: int) -> int:
+        """Iterations of an update under so many earlier points: its work goes with their square."""
+        if self.is_full_effort(num_points):
+            return self.max_iterations
+        share = 2.0 * (self.full_effort_points / num_points) ** 2
+        return max(FEWEST_ITERATIONS, int(self.max_iterations * min(1.0, share)))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Passed to the callback after every iteration of a local update.
+
+    :param batch_id: The name of the batch that is being fitted.
+    :param iteration: The number of optimiser iterations so far.
+    :param max_iterations: The largest number of iterations that will be made.
+    :param free_energy: The local free energy now, in nats.
+    """
+
+    batch_id: str
+    iteration: int
+    max_iterations: int
+    free_energy: float
+
+
+Callback = Callable[[Progress], None]
+
+
+def minimise(
+    loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    limits: list[Limits] | None,
+    method: str,
+    max_iterations: int,
+    report: Report = lambda *_: None,
+) -> tuple[np.ndarray, int]:
+    """Run SciPy's optimiser; returns the variables and the number of iterations.
+
+    Where the loss is not finite (a covariance lost its definiteness) a high plateau stands in for
+    it, so that the line search turns back.
+
+    :param loss_and_gradient: Gives the negative free energy and its gradient.
+    :param start: The variables at the start [V].
+    :param limits: The least and the largest value of each variable.
+    :param method: The name of SciPy's method.
+    :param max_iterations: The largest number of iterations.
+    :param report: Called with (iteration, free energy).
+    :raises NumericalError: if the loss is not finite at the start.
+    """
+    worst = -np.inf
+
+    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal worst
+        loss, gradient = loss_and_gradient(point)
+        if np.isfinite(loss) and np.isfinite(gradient).all():
+            worst = max(worst, loss)
+            return loss, gradient
+        if not np.isfinite(worst):
+            raise NumericalError("the cavity covariance at the pseudo-points is not positive")
+        return worst + 1e3 * (1.0 + abs(worst)), np.zeros_like(gradient)
+
+    progress = _IterationCounter(report)
+    result = scipy.optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method=method,
+        bounds=limits,
+        callback=progress,
+        options={"maxiter": max_iterations},
+    )
+    return result.x, progress.count
+
+
+class _IterationCounter:
+    """SciPy's callback: counts iterations and passes them on."""
+
+    def __init__(self, report: Report) -> None:
+        self.count = 0
+        self._report = report
+
+    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        self.count += 1
+        self._report(self.count, -float(intermediate_result.fun))
+
+
+def with_larger_nuggets(attempt: Callable[[Problem], R], problem: Problem) -> R:
+    """Try again with a larger nugget, a few times, where a covariance is not positive.
+
+    :raises NumericalError: of the last attempt.
+    """
+    for _ in range(NUGGET_ATTEMPTS - 1):
+        try:
+            return attempt(problem)
+        except NumericalError as error:
+            problem = problem._replace(nugget=10.0 * problem.nugget)
+            warnings.warn(
+                f"{error}; trying again with nugget {float(problem.nugget):.1e}", stacklevel=3
+            )
+    return attempt(problem)

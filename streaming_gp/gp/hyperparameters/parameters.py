@@ -1,0 +1,180 @@
+"""The vector ε of all trainable parameters, in GPflow's unconstrained space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow.base import PriorOn
+
+from streaming_gp.errors import InvalidDataError
+
+_MOMENT_SAMPLES = 20_000
+
+
+class ParameterVector:
+    """Views the trainable parameters of a module as one vector ε [E].
+
+    The order is that of the parameter paths, so that it is the same in every process.
+    """
+
+    def __init__(self, module: tf.Module) -> None:
+        named = gpflow.utilities.parameter_dict(module)
+        for path, parameter in named.items():
+            if parameter.dtype not in (tf.float64, tf.int32, tf.int64):
+                raise InvalidDataError(
+                    f"{path} is {parameter.dtype.name}, but GPs are computed in float64; see "
+                    "gpflow.config.set_default_float"
+                )
+        trainable = {path: p for path, p in sorted(named.items()) if p.trainable}
+        for path, parameter in trainable.items():
+            if not isinstance(parameter, gpflow.Parameter):
+                raise InvalidDataError(
+                    f"{path} is a plain tf.Variable; hyperparameters must be gpflow.Parameter"
+                )
+        unique = {id(parameter): path for path, parameter in reversed(trainable.items())}
+        self.parameters: dict[str, gpflow.Parameter] = {
+            path.lstrip("."): trainable[path] for path in sorted(unique.values())
+        }
+        self._sizes = [int(np.prod(p.shape)) for p in self.parameters.values()]
+        self._module = module
+
+    def views_the_same_as(self, other: ParameterVector) -> bool:
+        """Whether both view the same parameter objects in the same order."""
+        mine, others = self.parameters.values(), other.parameters.values()
+        return [id(p) for p in mine] == [id(p) for p in others]
+
+    @property
+    def size(self) -> int:
+        """E."""
+        return sum(self._sizes)
+
+    def value(self) -> np.ndarray:
+        """The current ε [E]."""
+        values = [p.unconstrained_variable.numpy().ravel() for p in self.parameters.values()]
+        return np.concatenate([*values, np.zeros(0)])
+
+    def assign(self, epsilon: np.ndarray) -> None:
+        """Set every parameter from ε [E]."""
+        for parameter, piece in self.pieces(epsilon):
+            parameter.unconstrained_variable.assign(piece)
+
+    @contextmanager
+    def substituted(self, epsilon: tf.Tensor) -> Iterator[None]:
+        """Within the block every trainable parameter reads from the tensor ε [E].
+
+        TensorFlow Probability's deferred tensors evaluate ``transform(_pretransformed_input)`` at
+        each read, so swapping that input reaches any kernel, and parameters shared by several
+        owners, without naming their attributes. Transforms cache what they have computed, and
+        caches outlive the model: they are emptied, or they would keep the graph that is traced here
+        for good.
+        """
+        before = [p._pretransformed_input for p in self.parameters.values()]
+        try:
+            for parameter, piece in self.pieces(epsilon):
+                parameter._pretransformed_input = piece
+            yield
+        finally:
+            for parameter, variable in zip(self.parameters.values(), before, strict=True):
+                parameter._pretransformed_input = variable
+            gpflow.utilities.reset_cache_bijectors(self._module)
+
+    def log_prior_density(self) -> tf.Tensor:
+        """Sum of the parameters' GPflow log priors, in constrained space; a scalar."""
+        terms = [p.log_prior_density() for p in self.parameters.values() if p.prior is not None]
+        return tf.add_n(terms) if terms else tf.zeros([], gpflow.default_float())
+
+    def constrained(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
+        """``{path: [S, ...]}`` in constrained space, for ε [S, E]."""
+        result, start = {}, 0
+        for (path, parameter), size in zip(self.parameters.items(), self._sizes, strict=True):
+            piece = epsilon[:, start : start + size].reshape(-1, *parameter.shape)
+            result[path] = np.asarray(_forward(parameter, piece))
+            start += size
+        return result
+
+    def prior_moments(self, log_scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation [E] of a Gaussian prior on ε.
+
+        A GPflow prior is matched in its first two moments in unconstrained space, which is the
+        projection that minimises KL(prior ‖ Gaussian). A parameter without one gets a Gaussian
+        around its value whose width is ``log_scale`` in the logarithm of the constrained value
+        (delta method), or ``log_scale · max(1, |value|)`` if it is unconstrained.
+        """
+        moments = [_prior_moments(p, log_scale) for p in self.parameters.values()]
+        means = [np.ravel(mean) for mean, _ in moments]
+        scales = [np.ravel(scale) for _, scale in moments]
+        return np.concatenate([*means, np.zeros(0)]), np.concatenate([*scales, np.zeros(0)])
+
+    def is_constrained(self) -> np.ndarray:
+        """Whether each entry of ε is mapped through a transform: [E]."""
+        flags = [np.full(p.shape, _has_transform(p)).ravel() for p in self.parameters.values()]
+        return np.concatenate([*flags, np.zeros(0, bool)])
+
+    def unit_log_widths(self) -> np.ndarray:
+        """:func:`unit_log_width` of every parameter, as one vector [E]."""
+        widths = [np.ravel(unit_log_width(p)) for p in self.parameters.values()]
+        return np.concatenate([*widths, np.zeros(0)])
+
+    def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
+        """Each parameter with its part of ε [E], in the parameter's shape."""
+        start = 0
+        for parameter, size in zip(self.parameters.values(), self._sizes, strict=True):
+            yield parameter, tf.reshape(epsilon[start : start + size], parameter.shape)
+            start += size
+
+
+def _has_transform(parameter: gpflow.Parameter) -> bool:
+    identity = tfp.bijectors.Identity
+    return parameter.transform is not None and not isinstance(parameter.transform, identity)
+
+
+def _forward(parameter: gpflow.Parameter, unconstrained: np.ndarray) -> Any:
+    if parameter.transform is None:
+        return unconstrained
+    return parameter.transform.forward(tf.convert_to_tensor(unconstrained, parameter.dtype))
+
+
+def _prior_moments(parameter: gpflow.Parameter, log_scale: float) -> tuple[np.ndarray, np.ndarray]:
+    if parameter.prior is not None:
+        return _moments_of_gpflow_prior(parameter)
+    value = parameter.unconstrained_variable.numpy()
+    return value, log_scale * unit_log_width(parameter)
+
+
+def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:
+    """Change of the unconstrained value that changes the constrained value e-fold, to first order.
+
+    Close to a lower bound of the constrained value no finite change does; the width is therefore
+    at most ``2 max(1, u)``, which the plain softplus never reaches.
+    """
+    unconstrained = parameter.unconstrained_variable.numpy()
+    if not _has_transform(parameter):
+        return np.maximum(1.0, np.abs(unconstrained))
+    with tf.GradientTape() as tape:
+        point = tf.convert_to_tensor(unconstrained)
+        tape.watch(point)
+        constrained = parameter.transform.forward(point)
+    slope = np.abs(tape.gradient(constrained, point).numpy())
+    widest = 2.0 * np.maximum(1.0, unconstrained)
+    reached = np.abs(constrained.numpy()) < widest * slope
+    return np.where(reached, np.abs(constrained.numpy()) / np.where(reached, slope, 1.0), widest)
+
+
+def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, np.ndarray]:
+    draws = parameter.prior.sample(_MOMENT_SAMPLES, seed=tf.constant([0, 0], tf.int32))
+    draws = tf.cast(draws, parameter.dtype)
+    if parameter.prior_on is PriorOn.CONSTRAINED and parameter.transform is not None:
+        draws = parameter.transform.inverse(draws)
+    mean, scale = np.mean(draws, axis=0), np.std(draws, axis=0)
+    if not (np.isfinite(mean).all() and (scale > 0.0).all()):
+        raise InvalidDataError(
+            f"the prior {parameter.prior.name} of parameter {parameter.name} has no finite mean "
+            f"and positive width in unconstrained space (mean {mean}, sd {scale})"
+        )
+    return np.broadcast_to(mean, parameter.shape), np.broadcast_to(scale, parameter.shape)

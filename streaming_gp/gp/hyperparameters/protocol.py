@@ -1,0 +1,90 @@
+"""What is learned about the hyperparameters ε: the protocol of all strategies.
+
+Every strategy turns a few optimiser variables into values of ε and a penalty on the bound. The
+variables are offsets whitened under the cavity q_cav(ε), so that zero means "no change".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.gp.hyperparameters.parameters import ParameterVector
+
+Limits = tuple[float | None, float | None]
+"""The least and the largest value of one optimiser variable; None where there is none."""
+
+
+@runtime_checkable
+class HyperparameterStrategy(Protocol):
+    """How ε takes part in a local update: a frozen dataclass of plain fields."""
+
+    def prior(self, parameters: ParameterVector) -> expfam.Gaussian | None:
+        """p(ε), or None where ε is a point."""
+        ...
+
+    def location_scale(
+        self, cavity: expfam.Gaussian | None, parameters: ParameterVector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the whitened variables are zero: [E], and their unit: lower factor [E, E]."""
+        ...
+
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+        """Optimiser variables [V] at the start: at the centre of the cavity or prior."""
+        ...
+
+    def limits(self, parameters: ParameterVector) -> list[Limits]:
+        """The limits of each of the V optimiser variables."""
+        ...
+
+    @property
+    def num_draws(self) -> int | None:
+        """S where it never changes, else None."""
+        ...
+
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+        """Common random numbers [S, E]: the bound is averaged over S values of ε.
+
+        :param size: The number E of hyperparameters.
+        :param seed: The seed of the numbers.
+        :param full: Whether to give as many as the strategy has; otherwise half of them may do.
+        """
+        ...
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        """Values of ε [S, E] for noise [S, E]."""
+        ...
+
+    def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
+        """What is subtracted from the expected bound: KL(q(ε) ‖ q_cav(ε)) or −log p(ε)."""
+        ...
+
+    def posterior(
+        self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
+    ) -> expfam.Gaussian | None:
+        """q(ε), or None where ε is a point."""
+        ...
+
+    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
+        """What the objective takes over of the log evidence of earlier pseudo-observations.
+
+        :param log_evidence: Gives it, in nats, when it is called.
+        """
+        ...
+
+    def forget(self, ledger: Any) -> Any:
+        """The ledger of Gaussian-process factors that a new batch finds."""
+        ...
+
+    def check_round(self) -> None:
+        """Refuse that several batches are fitted under one ledger, where that makes no sense.
+
+        :raises InvalidDataError: if it makes none.
+        """
+        ...

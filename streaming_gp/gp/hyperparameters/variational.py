@@ -1,0 +1,141 @@
+"""A Gaussian posterior over the hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.hyperparameters.parameters import ParameterVector
+from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.quadrature import standard_normals
+from streaming_gp.serialization import storable
+
+WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
+"""Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
+the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
+to it explains the data as noise."""
+
+
+@storable
+@dataclass(frozen=True)
+class VariationalHyperparameters:
+    """A Gaussian q(ε) on the unconstrained vector, structured with the function.
+
+    The variational family is ``q(f, ε) = q(ε) p̃(f | ε) t_b(b) / 𝒵_b(ε)`` (maths page, section 2).
+
+    :param full_covariance: Whether q(ε) has a full covariance matrix instead of independent
+        Gaussians; short for ``family=expfam.Normal``.
+    :param num_samples: The number S of values of ε at which the bound is averaged; even. A family
+        with correlations takes at least 2 E, so that the samples' covariance can be made exact.
+    :param prior_log_scale: The width of the default prior, as a standard deviation of log ε_i (see
+        :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
+    :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new
+        batch comes, so that ``q_cav(ε) ∝ p(ε) Π_a t_a(ε)^(λ^age)`` (stabilised forgetting: Kulhavý
+        & Zarrop 1993). What factors say of f stays. 1 forgets nothing. Synchronous rounds, in which
+        batches have no order, forget nothing either.
+    :param family: The Gaussian family of q(ε), if it is another one: a subclass of
+        :class:`streaming_gp.expfam.Gaussian`.
+    :raises InvalidDataError: if an argument is out of its range.
+    """
+
+    full_covariance: bool = False
+    num_samples: int = 8
+    prior_log_scale: float = 2.0
+    forgetting_factor: float = 1.0
+    family: type[expfam.Gaussian] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 2 or self.num_samples % 2:
+            raise InvalidDataError(f"num_samples must be even and positive, got {self.num_samples}")
+        if not self.prior_log_scale > 0.0:
+            raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
+        if not 0.0 < self.forgetting_factor <= 1.0:
+            raise InvalidDataError(
+                f"forgetting_factor must lie in (0, 1], got {self.forgetting_factor}"
+            )
+        if self.family is not None and self.full_covariance:
+            raise InvalidDataError("give full_covariance or a family, not both")
+
+    @property
+    def _family(self) -> type[expfam.Gaussian]:
+        default = expfam.Normal if self.full_covariance else expfam.MeanFieldNormal
+        return default if self.family is None else self.family
+
+    def prior(self, parameters: ParameterVector) -> expfam.Gaussian:
+        mean, scale = parameters.prior_moments(self.prior_log_scale)
+        return self._family.from_mean_scale(mean, np.diag(scale)).as_arrays()
+
+    def location_scale(
+        self, cavity: expfam.Gaussian | None, parameters: ParameterVector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert cavity is not None
+        return np.asarray(cavity.mean), np.asarray(cavity.scale)
+
+    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+        width = WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR
+        start = self._family.from_mean_scale(np.zeros(size), width * np.eye(size))
+        return np.ravel(start.unconstrained().numpy())
+
+    def limits(self, parameters: ParameterVector) -> list[Limits]:
+        shape = self._family.unconstrained_shape(parameters.size)
+        return [(None, None)] * int(np.prod(shape))
+
+    @property
+    def num_draws(self) -> None:
+        return None
+
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+        if self._family is not expfam.MeanFieldNormal:  # correlated
+            return standard_normals(max(self.num_samples, 2 * size), size, seed, whiten=True)
+        pairs = self.num_samples // 2
+        return standard_normals(2 * (pairs if full else (pairs + 1) // 2), size, seed)
+
+    def _whitened(self, variables: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [E] and lower factor [E, E] of q in whitened coordinates."""
+        shape = self._family.unconstrained_shape(size)
+        return self._family.mean_scale_of(tf.reshape(variables, [*shape[:-1], -1]))
+
+    def draw(
+        self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        mean, lower = self._whitened(variables, location.shape[0])
+        white = mean + tf.linalg.matmul(noise, lower, transpose_b=True)
+        return location + tf.linalg.matmul(white, scale, transpose_b=True)
+
+    def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
+        size = parameters.size
+        mean, lower = self._whitened(variables, size)
+        standard = self._family.from_mean_scale(tf.zeros_like(mean), tf.eye(size, dtype=mean.dtype))
+        return self._family.from_mean_scale(mean, lower).kl_divergence(standard)
+
+    def posterior(
+        self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
+    ) -> expfam.Gaussian:
+        mean, lower = self._whitened(variables, len(location))
+        q_mean = location + scale @ mean.numpy()
+        return self._family.from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
+
+    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
+        return 0.0  # q(ε) speaks for the past
+
+    def forget(self, ledger: Any) -> Any:
+        """Earlier factors say less of ε, and the same of f."""
+        if self.forgetting_factor == 1.0:
+            return ledger
+        return ledger.with_factors(
+            {
+                name: replace(
+                    factor, hyperparameters=factor.hyperparameters**self.forgetting_factor
+                )
+                for name, factor in ledger.factors.items()
+            }
+        )
+
+    def check_round(self) -> None:
+        """Every batch of a round has its own factor of ε."""

@@ -1,0 +1,290 @@
+"""How a streaming model learns: one step of the loop for each batch, or for a round of them."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streaming_gp import pvi
+from streaming_gp.arguments import is_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.fitting.fit import Batch, FitReport
+from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.prediction import PredictiveGP, default_output_dim
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.update_info import UpdateInfo
+from streaming_gp.validation import as_data
+
+Data = tuple[Any, Any]
+
+
+class LearningGP(PredictiveGP):
+    """A ledger of Gaussian-process factors that learns."""
+
+    def update(
+        self, data: Data, callback: Callback | None = None, batch_id: str | None = None
+    ) -> UpdateInfo:
+        """Learn from one batch. If anything raises, the model is exactly as it was.
+
+        :param data: X [N, D] and Y [N, P], NumPy arrays or tensors of any real dtype.
+        :param callback: Called with a :class:`Progress` after every optimiser iteration.
+        :param batch_id: The name of the batch's factor; by default ``"batch-0"`` and so on.
+        :returns: what was done.
+        :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
+            outside the likelihood's support, or its name is taken.
+        :raises NumericalError: if a covariance stays indefinite.
+        """
+        batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
+        _refuse_merged(batch_id)
+        if batch_id in self.factors:
+            raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
+        return self._step({batch_id: data}, 1.0, callback)[batch_id]
+
+    def revisit(
+        self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
+    ) -> UpdateInfo:
+        """A further pass over a kept batch: its factor is fitted anew under its present cavity.
+
+        Its pseudo-points start where they are; with ``damping`` below 1 they stay there.
+
+        :param batch_id: The name of its factor.
+        :param data: The same data again, X [N, D] and Y [N, P].
+        :param callback: Called with a :class:`Progress` after every optimiser iteration.
+        :param damping: ρ in (0, 1]: the new factor is ``t_old^(1−ρ) t_new^ρ``.
+        :returns: what was done.
+        :raises InvalidDataError: as :meth:`update`, or if there is no such factor.
+        :raises ImproperError: if q(ε) without this batch is no distribution, and the policy refuses
+            that.
+        """
+        self._require_factor(batch_id)
+        return self._step({batch_id: data}, damping, callback)[batch_id]
+
+    def synchronous_round(
+        self, shards: Mapping[str, Data], damping: float | None = None
+    ) -> dict[str, UpdateInfo]:
+        """Every shard refines its factor under the present ledger; then all are replaced at once.
+
+        Shards that are new to the ledger get a factor. Pseudo-points stay where the first round put
+        them, and hyperparameters must not be a point, as shards would differ in it.
+
+        :param shards: ``{batch_id: (X, Y)}``.
+        :param damping: ρ in (0, 1], by default one over the number of shards.
+        :returns: what was done, by shard.
+        :raises InvalidDataError: as :meth:`update`, or if the strategies allow no rounds.
+        :raises ImproperError: as :meth:`revisit`.
+        """
+        self.settings.pseudo_points.check_round()
+        self.settings.hyperparameters.check_round()
+        if not shards:
+            raise InvalidDataError("a synchronous round needs at least one shard, got none")
+        rho = 1.0 / len(shards) if damping is None else damping
+        return self._step(shards, rho, None, is_round=True)
+
+    def remove(self, batch_id: str) -> None:
+        """Forget a batch: divide its factor out.
+
+        At fixed hyperparameters, and where no later batch was fitted under this factor, the model
+        is exactly the one that never saw the batch. Later factors keep what they learned under it;
+        :meth:`revisit` them to be rid of that too.
+
+        :param batch_id: The name of its factor.
+        :raises InvalidDataError: if there is no such factor.
+        :raises ImproperError: if q(ε) without it is no distribution.
+        """
+        self._require_factor(batch_id)
+        compiled = self._compile_for_dims()
+        ledger = self._ledger.without(batch_id)
+        self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
+
+    def compress(self, number: int) -> float:
+        """Merge all factors into one on at most ``number`` points; q(ε) stays as it is.
+
+        :param number: The number M of points, at least 1.
+        :returns: the nats by which the log evidence estimate falls.
+        :raises InvalidDataError: if ``number`` is not a positive integer, or the strategy's factors
+            cannot be merged.
+        """
+        if not is_positive_integer(number):
+            raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
+        if self.posterior_process.num_pseudo_points <= number:
+            return 0.0
+        compiled = self._compile_for_dims()
+        epsilon = self._point_estimate(self._ledger, compiled)
+        ledger, loss = self.settings.pseudo_points.compressed(
+            compiled.fitter, self._ledger, number, epsilon
+        )
+        self._commit(compiled, ledger, epsilon)
+        return loss
+
+    def adopt(self, ledger: GPLedger) -> None:
+        """Hold this ledger from now on, for instance that of a server whose clients learned it.
+
+        Trainable parameters take the mean of its q(ε).
+
+        :param ledger: Prior and factors, as :class:`~streaming_gp.pvi.Server` holds them.
+        :raises InvalidDataError: if its factors are none of this model.
+        :raises ImproperError: if its posterior is no distribution; nothing has changed then.
+        """
+        _refuse_foreign(ledger, self._ledger.prior)
+        compiled = self._compile(*self._dims_of(ledger))
+        gp, input_dim = compiled.local.gp, compiled.local.input_dim
+        sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
+        _refuse_sizes(ledger.posterior, sizes)
+        num_new = len(set(ledger.factors) - set(self.factors))
+        self._commit(compiled, ledger, self._point_estimate(ledger, compiled), num_new)
+
+    def fit_factor(
+        self, data: Data, cavity: Process, own: PseudoPointFactor | None
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        """Fit data under a cavity that someone else holds; the model itself learns nothing.
+
+        :param data: X [N, D] and Y [N, P].
+        :param cavity: Prior times all other factors.
+        :param own: The factor that these data have now, if they have one; its points stay.
+        :returns: their new factor, and what was done.
+        :raises InvalidDataError: if factors of the model's strategies rest on one another.
+        """
+        self.settings.hyperparameters.check_round()
+        checked = as_data(data, self.likelihood, *self._dims)
+        compiled = self._compile(checked[0].shape[1], checked[1].shape[1])
+        if None in self._dims:
+            self._compiled = compiled
+        batch = Batch("", checked, _seed(self.settings.seed, _fingerprint(checked[0])), hold=True)
+        return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
+
+    # ---- one step ----
+
+    def _step(
+        self,
+        shards: Mapping[str, Data],
+        rho: float,
+        callback: Callback | None,
+        is_round: bool = False,
+    ) -> dict[str, UpdateInfo]:
+        """Room for what is new, one step of the loop for all shards, merge, commit."""
+        start = time.perf_counter()
+        checked = self._checked(shards)
+        compiled = self._compile(*_dims(checked))
+        strategy, hyperparameters = self.settings.pseudo_points, self.settings.hyperparameters
+        new = [name for name in shards if name not in self.factors]
+        ledger = self._ledger
+        if new:
+            epsilon = self._point_estimate(ledger, compiled)
+            ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
+        if new and not is_round:  # batches of a round have no order
+            ledger = hyperparameters.forget(ledger)
+        fits = {
+            name: partial(
+                strategy.visit, compiled.fitter, ledger,
+                batch=self._batch(name, data, bool(new) and not is_round, rho, callback),
+            )
+            for name, data in checked.items()
+        }  # fmt: skip
+        rule = pvi.Damping(rho, len(fits))
+        done = pvi.step(ledger, fits, rule, self.settings.policy)
+        after = strategy.merge(done.ledger)
+        if is_round:
+            point = self._point_estimate(after, compiled)
+        else:
+            (point,) = (report.epsilon for report in done.reports.values())
+        self._commit(compiled, after, point, len(new))
+        seconds = time.perf_counter() - start
+        return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
+
+    def _checked(self, shards: Mapping[str, Data]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        dims = self._dims
+        for name, data in shards.items():
+            _refuse_merged(name)
+            X, Y = checked[name] = as_data(data, self.likelihood, *dims)
+            dims = X.shape[1], Y.shape[1]
+        return checked
+
+    def _batch(
+        self, name: str, data: Data, streams: bool, rho: float, callback: Callback | None
+    ) -> Batch:
+        """A batch with random numbers of its own.
+
+        :param streams: Whether it is the next one of the stream, and not one of many visits.
+        """
+        number = self._num_updates if streams else _fingerprint(data[0])
+        seed = _seed(self.settings.seed, number)
+        report = _reporter(callback, name, self.settings.optimiser.max_iterations)
+        return Batch(name, data, seed, report, hold=rho < 1.0)
+
+    def _require_factor(self, name: str) -> None:
+        """The named factor is there, is one batch's, and no other rests on it."""
+        _refuse_merged(name)
+        if name not in self.factors:
+            raise InvalidDataError(
+                f"no factor {name!r} in the ledger: it has {list(self.factors)} "
+                f"(batches under {MERGED!r} are kept together, not one by one)"
+            )
+        self.settings.pseudo_points.check_change(self._ledger, name)
+
+    def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
+        """D and P of the data that a ledger's factors speak of."""
+        input_dim, output_dim = self._dims
+        Z = next((factor.Z for factor in ledger.factors.values()), np.zeros((0, input_dim or 1)))
+        return input_dim or Z.shape[1], output_dim or default_output_dim(self)
+
+
+def _refuse_foreign(ledger: GPLedger, prior: Process) -> None:
+    """Refuse a ledger that is none of a model with this prior."""
+    if ledger.prior.form != prior.form:
+        raise InvalidDataError(
+            f"wanted a ledger of a {prior.form}, got one of a {ledger.prior.form}"
+        )
+    for name, factor in ledger.factors.items():
+        objection = prior.objection_to(factor)
+        if objection is not None:
+            raise InvalidDataError(f"factor {name!r} is none of this model: {objection}")
+
+
+def _refuse_sizes(process: Process, sizes: tuple[int, ...]) -> None:
+    """Refuse a process with other input columns, groups or columns of a group."""
+    found = {one.sizes for one in process.pseudo_observations} - {sizes}
+    if found:
+        raise InvalidDataError(
+            "wanted pseudo-observations with input columns, groups and columns of a group "
+            f"{sizes}, got {sorted(found)}"
+        )
+
+
+def _refuse_merged(name: str) -> None:
+    if name == MERGED:
+        raise InvalidDataError(f"{name!r} holds several batches, not one")
+
+
+def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:
+    X, Y = next(iter(checked.values()))
+    return X.shape[1], Y.shape[1]
+
+
+def _fingerprint(X: np.ndarray) -> int:
+    """A number that stands for a batch wherever it is visited.
+
+    Rounds have a fixed point only if a batch meets the same random numbers at each visit, and it is
+    the same for all schedules only if these do not depend on who is visited when.
+    """
+    return zlib.crc32(X.tobytes())
+
+
+def _seed(*entropy: int) -> int:
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def _reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
+    def report(iteration: int, free_energy: float) -> None:
+        if callback is not None:
+            callback(Progress(batch_id, iteration, max_iterations, free_energy))
+
+    return report

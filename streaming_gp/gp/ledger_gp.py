@@ -1,0 +1,144 @@
+"""A GPflow model that holds prior × factors: what it is, and how it changes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gpflow
+import numpy as np
+
+from streaming_gp import expfam, pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import state as st
+from streaming_gp.gp import structure
+from streaming_gp.gp.compilation import CompiledGP, HyperparameterModules, compile_gp
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.hyperparameters import ParameterVector
+from streaming_gp.gp.journal import Journal
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+
+
+class LedgerGP(gpflow.models.GPModel):
+    """A GPflow model that holds a ledger of Gaussian-process factors.
+
+    A change is made as a whole or not at all, and is in the journal before it is made.
+
+    :param kernel: Any GPflow kernel with independent latent functions.
+    :param likelihood: Any GPflow likelihood.
+    :param mean_function: Any GPflow mean function; zero if None.
+    :param settings: The strategies of the model.
+
+    :ivar settings: The strategies of the model.
+    """
+
+    def __init__(
+        self, kernel: Any, likelihood: Any, mean_function: Any, settings: st.Settings
+    ) -> None:
+        wanted = settings.num_latent_gps or getattr(kernel, "num_latent_gps", None)
+        super().__init__(kernel, likelihood, mean_function, wanted or likelihood.latent_dim or 1)
+        self.settings = settings
+        self._dims: tuple[int | None, int | None] = (None, None)
+        self._num_updates = 0
+        self._compiled: CompiledGP | None = None
+        self._journal: Journal | None = None
+        prior = settings.hyperparameters.prior(self.parameter_vector)
+        self._ledger: GPLedger = pvi.Ledger(Process((), prior))
+
+    # ---- what it holds ----
+
+    @property
+    def ledger(self) -> GPLedger:
+        """Prior and factors."""
+        return self._ledger
+
+    @property
+    def factors(self) -> Mapping[str, PseudoPointFactor]:
+        """The factor of every batch, in order of arrival (read-only)."""
+        return self._ledger.factors
+
+    @property
+    def num_updates(self) -> int:
+        """Batches learned from so far; a resumed stream goes on with the next one."""
+        return self._num_updates
+
+    @property
+    def posterior_process(self) -> Process:
+        """Prior times factors."""
+        return self._ledger.posterior
+
+    @property
+    def hyperparameter_posterior(self) -> expfam.Gaussian | None:
+        """q(ε) on the unconstrained vector, or None where ε is a point."""
+        return self._ledger.posterior.hyperparameters
+
+    @property
+    def parameter_vector(self) -> ParameterVector:
+        """The vector ε of the trainable parameters of kernel, mean function and likelihood."""
+        modules = HyperparameterModules(self.kernel, self.mean_function, self.likelihood)
+        return ParameterVector(modules)
+
+    @property
+    def modules(self) -> structure.Modules:
+        """Kernel, mean function and likelihood by these names."""
+        return {
+            "kernel": self.kernel,
+            "mean_function": self.mean_function,
+            "likelihood": self.likelihood,
+        }
+
+    @property
+    def state(self) -> st.ModelState:
+        """All that the stream has come to, as a value that later updates do not change."""
+        return st.ModelState(
+            settings=self.settings,
+            structure=structure.structure(self.modules),
+            parameters=st.parameters_of(self.modules),
+            prior=self._ledger.prior,
+            factors=dict(self._ledger.factors),
+            num_updates=self._num_updates,
+            dims=self._dims,
+        )
+
+    # ---- compiled functions ----
+
+    def _compile(self, input_dim: int, output_dim: int) -> CompiledGP:
+        """Compiled functions for these dimensions: the present ones if they fit."""
+        parameters, dims, present = self.parameter_vector, (input_dim, output_dim), self._compiled
+        if present is not None and present.fits(parameters, dims):
+            return present
+        q = self.hyperparameter_posterior
+        if q is not None and np.size(q.mean) != parameters.size:
+            raise InvalidDataError(
+                f"q(ε) covers {np.size(q.mean)} parameter values but {parameters.size} "
+                "are trainable now; set what is trainable before the model is made"
+            )
+        num_draws = 1 if q is None else self.settings.num_prediction_samples
+        return compile_gp(self.modules, parameters, self.settings, dims, num_draws)
+
+    def _compile_for_dims(self) -> CompiledGP:
+        """The compiled functions of a model that has seen data."""
+        input_dim, output_dim = self._dims
+        assert input_dim is not None
+        assert output_dim is not None
+        return self._compile(input_dim, output_dim)
+
+    # ---- changes ----
+
+    def _point_estimate(self, ledger: GPLedger, compiled: CompiledGP) -> np.ndarray:
+        """Mean of q(ε), or the point that the parameters hold."""
+        q = ledger.posterior.hyperparameters
+        return compiled.parameters.value() if q is None else np.asarray(q.mean)
+
+    def _commit(
+        self, compiled: CompiledGP, ledger: GPLedger, epsilon: np.ndarray, num_new: int = 0
+    ) -> None:
+        num_updates = self._num_updates + num_new
+        if self._journal is not None:  # on disk first: if this fails, nothing has changed
+            values = st.parameters_of(self.modules, compiled.parameters.pieces(epsilon))
+            self._journal.append(self.state.after(values, ledger, num_updates, compiled.dims))
+        compiled.parameters.assign(epsilon)
+        self._compiled, self._dims = compiled, compiled.dims
+        self.num_latent_gps = compiled.local.gp.num_latent
+        self._ledger, self._num_updates = ledger, num_updates

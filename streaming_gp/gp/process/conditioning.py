@@ -1,0 +1,202 @@
+"""Conditions a Gaussian process on pseudo-observations: the linear algebra, in TensorFlow.
+
+With u = f(Z) stacked over pseudo-observations, R block diagonal and K = k(Z, Z) + nugget,
+
+- ``B = I + Rᵀ K R = L Lᵀ``
+- mean ``m(x) + k(x, Z) R B⁻¹ (s − Rᵀ m(Z))``
+- covariance ``k(x, x') − k(x, Z) R B⁻¹ Rᵀ k(Z, x')``
+- normaliser ``log 𝒵 = −½ log det B − ½ ‖L⁻¹ (s − Rᵀ m(Z))‖²``, as they carry no (2π) constants.
+
+Nothing here inverts k(Z, Z), and B is never worse conditioned than the observations are precise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.shapes import check_shapes
+
+
+class Stack(NamedTuple):
+    """Pseudo-observations one after another: n square blocks of one size M hold their precision
+    factors; R = n M.
+
+    What is left over in a block is padded with points of zero precision, which leaves B exact.
+
+    Z [R, D], precision_factor [G, n, M, M], pseudo_targets [G, R, C], nugget [R].
+    """
+
+    Z: tf.Tensor
+    precision_factor: tf.Tensor
+    pseudo_targets: tf.Tensor
+    nugget: tf.Tensor
+
+
+class Conditioned(NamedTuple):
+    """What prediction needs of a stack at one ε: L [G, R, R] and L⁻¹(s − Rᵀm(Z)) [G, R, C]."""
+
+    chol: tf.Tensor
+    white: tf.Tensor
+
+
+def stacked(
+    observations: tuple[PseudoObservations, ...],
+    input_dim: int,
+    num_groups: int,
+    num_columns: int,
+) -> Stack:
+    """Pack pseudo-observations; without any, one padded point stands in: it says nothing.
+
+    Arrays of no size at all would be exact too, but not every kernel has a gradient for them.
+    """
+    starts, M, n = packed([len(one.Z) for one in observations])
+    Z = np.tile(observations[0].Z[:1], (n * M, 1)) if observations else np.zeros((M, input_dim))
+    factor = np.zeros((num_groups, n, M, M))
+    targets = np.zeros((num_groups, n * M, num_columns))
+    nugget = np.zeros(n * M)
+    for one, start in zip(observations, starts, strict=True):
+        block, first = divmod(start, M)
+        mine, inside = slice(start, start + len(one.Z)), slice(first, first + len(one.Z))
+        Z[mine], targets[:, mine], nugget[mine] = one.Z, one.pseudo_targets, one.nugget
+        factor[:, block, inside, inside] = one.precision_factor
+    return Stack(*(tf.constant(a, tf.float64) for a in (Z, factor, targets, nugget)))
+
+
+def packed(sizes: list[int]) -> tuple[list[int], int, int]:
+    """Where members of these sizes start in blocks of the largest size; that size; how many blocks.
+
+    Each goes into the first block with room, so that one large member does not pad the others.
+    """
+    largest = max(sizes, default=1)
+    filled: list[int] = []
+    starts = []
+    for size in sizes:
+        block = next((b for b, used in enumerate(filled) if used + size <= largest), len(filled))
+        if block == len(filled):
+            filled.append(0)
+        starts.append(block * largest + filled[block])
+        filled[block] += size
+    return starts, largest, max(1, len(filled))
+
+
+@check_shapes("matrix: [K, Q, R]", "factor: [G, n, M, M]", "return: [K_or_G, Q, R]")
+def times_factor(matrix: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """``matrix @ R`` for block diagonal R: [G, Q, R] and [G, n, M, M] give [G, Q, R]."""
+    shape, blocks = tf.shape(matrix), tf.shape(factor)
+    split = tf.reshape(matrix, [shape[0], shape[1], blocks[1], blocks[2]])
+    product = tf.matmul(tf.transpose(split, [0, 2, 1, 3]), factor)
+    joined = tf.transpose(product, [0, 2, 1, 3])
+    return tf.reshape(joined, [tf.shape(joined)[0], shape[1], shape[2]])
+
+
+class GaussianProcess:
+    """The TensorFlow side: conditions and predicts at whatever ε the parameters now hold.
+
+    :param kernel: Any GPflow kernel with independent latent functions.
+    :param mean_function: Any GPflow mean function.
+    :param num_latent: The number L of latent functions.
+    :param num_groups: The number G of groups, 1 or L; see :mod:`.covariances`.
+    """
+
+    def __init__(self, kernel, mean_function, num_latent: int, num_groups: int) -> None:  # type: ignore[no-untyped-def]
+        self.kernel = kernel
+        self.mean_function = mean_function
+        self.num_latent = num_latent
+        self.num_groups = num_groups
+
+    def stack(self, observations: tuple[Any, ...], input_dim: int) -> Any:
+        """Pseudo-observations padded for the functions below."""
+        columns = self.num_latent // self.num_groups
+        return stacked(observations, input_dim, self.num_groups, columns)
+
+    def stack_spec(self, input_dim: int) -> Any:
+        """Signature of a stack of any number of pseudo-observations, for compiled functions."""
+        G, C = self.num_groups, self.num_latent // self.num_groups
+        return Stack(
+            spec(None, input_dim),
+            spec(G, None, None, None),
+            spec(G, None, C),
+            spec(None),
+        )
+
+    def prior_mean(self, X: tf.Tensor) -> tf.Tensor:
+        """[N, L]."""
+        return cov.prior_mean(self.mean_function, X, self.num_latent)
+
+    @check_shapes(
+        "stack.Z: [R, D]",
+        "stack.precision_factor: [G, n, M, M]",
+        "stack.pseudo_targets: [G, R, C]",
+        "stack.nugget: [R]",
+        "return.chol: [., R, R]",
+        "return.white: [G, R, C]",
+    )
+    def condition(self, stack: Any) -> Conditioned:
+        """Factorise B and whiten the residuals."""
+        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), stack.nugget)
+        RtK = tf.linalg.matrix_transpose(times_factor(K, stack.precision_factor))
+        RtKR = times_factor(RtK, stack.precision_factor)
+        chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(stack.nugget)))
+        white = solve_lower(chol, self._residuals(stack))
+        return Conditioned(chol, white)
+
+    def _residuals(self, stack: Stack) -> tf.Tensor:
+        """``s − Rᵀ m(Z)`` [G, R, C]."""
+        mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
+        shift = times_factor(tf.linalg.matrix_transpose(mean), stack.precision_factor)
+        return stack.pseudo_targets - tf.linalg.matrix_transpose(shift)
+
+    @check_shapes("X: [N, D]", "return: [., R, N]")
+    def project(self, stack: Any, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
+        """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]: what the pseudo-observations know of f(X)."""
+        kxz = times_factor(cov.covariance(self.kernel, X, stack.Z), stack.precision_factor)
+        return solve_lower(conditioned.chol, tf.linalg.matrix_transpose(kxz))
+
+    def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Mean [N, L] at X, from its projection V."""
+        return self.prior_mean(X) + cov.from_groups(
+            tf.matmul(V, conditioned.white, transpose_a=True), self.num_latent
+        )
+
+    def variance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Variance [G, N] at X; rounding below zero is cut off at 1e-12 of the prior variance."""
+        prior = cov.variance(self.kernel, X)
+        return tf.maximum(prior - tf.reduce_sum(tf.square(V), axis=-2), 1e-12 * prior)
+
+    def covariance(
+        self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Covariance [G, N, N2] between X and X2, from their projections; X2 is X by default."""
+        V2 = V if V2 is None else V2
+        return cov.covariance(self.kernel, X, X2) - tf.matmul(V, V2, transpose_a=True)
+
+    @check_shapes(
+        "X: [N, D]",
+        "return[0]: [N, L]",
+        "return[1]: [N, L] if not full_cov",
+        "return[1]: [L, N, N] if full_cov",
+    )
+    def predict(
+        self, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [N, L] and variance [N, L] (or covariance [L, N, N]) of f(X)."""
+        V = self.project(stack, conditioned, X)
+        mean = self.mean(conditioned, V, X)
+        if not full_cov:
+            return mean, cov.spread_over_latents(self.variance(V, X), self.num_latent)
+        N = tf.shape(X)[0]
+        return mean, tf.broadcast_to(self.covariance(V, X), [self.num_latent, N, N])
+
+    @check_shapes("conditioned.chol: [., R, R]", "conditioned.white: [G, R, C]", "return: []")
+    def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
+        """``log 𝒵`` of the stack, without the factors' log constants: a scalar."""
+        columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
+        logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
+        return -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))

@@ -1,0 +1,69 @@
+"""Covariance functions of independent latent functions, from any GPflow kernel.
+
+Latent functions come in G groups of C columns: functions that share kernel and precision form one
+group of C = L columns; otherwise there are G = L groups of one column.
+"""
+
+from __future__ import annotations
+
+import gpflow
+import tensorflow as tf
+from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.shapes import check_shapes
+
+
+def latent_kernels(kernel: Kernel) -> list[Kernel]:
+    """One kernel if all latent functions share it, else one for each.
+
+    :raises InvalidDataError: for kernels whose outputs are correlated mixtures.
+    """
+    if not isinstance(kernel, MultioutputKernel):
+        return [kernel]
+    if isinstance(kernel, SharedIndependent):
+        return [kernel.kernel]
+    if isinstance(kernel, SeparateIndependent):
+        return list(kernel.kernels)
+    raise InvalidDataError(
+        f"{type(kernel).__name__} mixes latent functions; wanted a single-output kernel, "
+        "SharedIndependent or SeparateIndependent (or Coregion on an input column)"
+    )
+
+
+@check_shapes("X: [N, D]", "X2: [N2, D]", "return: [K, N, N2] if X2 is not None")
+def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+    """Prior covariance [1 or L, N, N2] between inputs [N, D] and [N2, D]."""
+    return tf.stack([k(X, X2) for k in latent_kernels(kernel)])
+
+
+@check_shapes("X: [N, D]", "return: [K, N]")
+def variance(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """Prior variance [1 or L, N] at inputs [N, D]."""
+    return tf.stack([k(X, full_cov=False) for k in latent_kernels(kernel)])
+
+
+@check_shapes("X: [N, D]", "return: [N, L]")
+def prior_mean(
+    mean_function: gpflow.functions.Function, X: tf.Tensor, num_latent: int
+) -> tf.Tensor:
+    """Prior mean [N, L] at inputs [N, D]."""
+    return tf.broadcast_to(mean_function(X), [tf.shape(X)[0], num_latent])
+
+
+@check_shapes("values: [N, L]", "return: [G, N, C]")
+def to_groups(values: tf.Tensor, num_groups: int) -> tf.Tensor:
+    """[N, L] → [G, N, C]."""
+    return values[None] if num_groups == 1 else tf.transpose(values)[:, :, None]
+
+
+@check_shapes("values: [G, N, C]", "return: [N, L]")
+def from_groups(values: tf.Tensor, num_latent: int) -> tf.Tensor:
+    """[G, N, C] → [N, L], with L = G C."""
+    return tf.reshape(tf.transpose(values, [1, 0, 2]), [tf.shape(values)[1], num_latent])
+
+
+@check_shapes("values: [K, N]", "return: [N, L]")
+def spread_over_latents(values: tf.Tensor, num_latent: int) -> tf.Tensor:
+    """[1 or L, N] shared by group → [N, L]."""
+    return tf.broadcast_to(tf.transpose(values), [tf.shape(values)[1], num_latent])

@@ -1,0 +1,148 @@
+"""A Gaussian process conditioned on pseudo-observations: prior, cavity and posterior alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from streaming_gp import expfam
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.pseudo_observations import Observations, product_by_points, same
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class Process:
+    """A prior, cavity or posterior over (f, ε) as a value of plain arrays.
+
+    The linear algebra on it is in :mod:`.conditioning`.
+
+    :param pseudo_observations: What it is conditioned on; nothing for the prior.
+    :param hyperparameters: q(ε), or None where ε is a point kept in the GPflow parameters.
+    :param log_scale: The sum of the factors' log constants, in nats.
+    """
+
+    pseudo_observations: tuple[Observations, ...] = ()
+    hyperparameters: expfam.Gaussian | None = None
+    log_scale: float = 0.0
+
+    @property
+    def num_pseudo_points(self) -> int:
+        """Pseudo-points of all factors together, shared ones counted once."""
+        return sum(len(one.Z) for one in self.compact.pseudo_observations)
+
+    @cached_property
+    def compact(self) -> Process:
+        """The same process with one member for each set of points, for computing with."""
+        observations, constant = product_by_points(self.pseudo_observations)
+        return Process(observations, self.hyperparameters, self.log_scale + constant)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its arrays."""
+        return PseudoPointFactor(self.pseudo_observations).num_bytes + (
+            0 if self.hyperparameters is None else self.hyperparameters.num_bytes
+        )
+
+    @property
+    def form(self) -> str:
+        """What kind of distribution this is, in words."""
+        if self.hyperparameters is None:
+            return "Gaussian process at a point ε"
+        return f"Gaussian process with q(ε) a {self.hyperparameters.form}"
+
+    def as_arrays(self) -> Process:
+        """The same process with q(ε) held in NumPy arrays, as all else is already."""
+        if self.hyperparameters is None:
+            return self
+        return replace(self, hyperparameters=self.hyperparameters.as_arrays())
+
+    def times(self, factors: Iterable[PseudoPointFactor]) -> Process:
+        """This process conditioned on the factors' pseudo-observations as well.
+
+        :raises ImproperError: if the product of the hyperparameter factors is no distribution.
+        """
+        factors = list(factors)
+        observations = self.pseudo_observations + tuple(
+            one for factor in factors for one in factor.pseudo_observations
+        )
+        epsilon = [f.hyperparameters for f in factors if f.hyperparameters is not None]
+        q = self.hyperparameters
+        if q is not None and epsilon:
+            q = q.times(epsilon).as_arrays()
+        log_scale = self.log_scale + sum(factor.log_scale for factor in factors)
+        return Process(observations, q, log_scale)
+
+    def cavity(self, own: PseudoPointFactor | None) -> Process:
+        """This process without one of the factors that it is the product of.
+
+        :param own: The factor; None leaves the process as it is.
+        :raises InvalidDataError: if it is not conditioned on that factor's pseudo-observations.
+        :raises ImproperError: if q(ε) without it is no distribution.
+        """
+        return self if own is None else self.exchanged([own], [])
+
+    def exchanged(
+        self, removed: Iterable[PseudoPointFactor], added: Iterable[PseudoPointFactor]
+    ) -> Process:
+        """``self × Π added / Π removed``, where self is conditioned on what is removed.
+
+        :raises InvalidDataError: if it is not.
+        :raises ImproperError: if the product of the hyperparameter factors is no distribution.
+        """
+        removed, added = list(removed), list(added)
+        kept = list(self.pseudo_observations)
+        for one in (one for factor in removed for one in factor.pseudo_observations):
+            kept.pop(_position(kept, one))
+        kept += [one for factor in added for one in factor.pseudo_observations]
+        epsilon = [f.hyperparameters for f in added if f.hyperparameters is not None]
+        epsilon += [f.hyperparameters**-1.0 for f in removed if f.hyperparameters is not None]
+        q = self.hyperparameters
+        if q is not None and epsilon:
+            q = q.times(epsilon).as_arrays()
+        change = sum(f.log_scale for f in added) - sum(f.log_scale for f in removed)
+        return Process(tuple(kept), q, self.log_scale + change)
+
+    def objection_to(self, factor: object) -> str | None:
+        """Why this object is no factor that the process can be multiplied by, or None if it is."""
+        if not isinstance(factor, PseudoPointFactor):
+            return f"wanted a factor of a {self.form}, got a {type(factor).__name__}"
+        if not all(_is_sound(one) for one in factor.pseudo_observations):
+            return "its pseudo-observations are not finite arrays of matching shapes"
+        sizes = {one.sizes for one in (*self.pseudo_observations, *factor.pseudo_observations)}
+        if len(sizes) > 1:
+            return f"input columns, groups and columns of a group differ: {sorted(sizes)}"
+        if not np.isfinite(factor.log_scale):
+            return f"its log constant is {factor.log_scale}"
+        q = self.hyperparameters
+        if q is None or factor.hyperparameters is None:
+            fits = q is None and factor.hyperparameters is None
+            return None if fits else "only one of process and factor speaks of ε"
+        return q.objection_to(factor.hyperparameters)
+
+
+def _position(observations: list[Observations], wanted: Observations) -> int:
+    """Where a member stands among others: the object itself, or one that says the same."""
+    itself = (i for i, one in enumerate(observations) if one is wanted)
+    equal = (i for i, one in enumerate(observations) if same(one, wanted))
+    found = next(chain(itself, equal), None)
+    if found is None:
+        raise InvalidDataError("a process can only be divided by a factor that it is a product of")
+    return found
+
+
+def _is_sound(observations: object) -> bool:
+    """Whether all arrays are finite and fit one another."""
+    return (
+        isinstance(observations, Observations)
+        and all(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in observations.arrays)
+        and observations.has_matching_shapes
+        and all(np.isfinite(a).all() for a in observations.arrays)
+        and bool(0.0 <= observations.nugget < np.inf)
+    )

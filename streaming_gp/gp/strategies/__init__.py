@@ -1,0 +1,16 @@
+"""Pseudo-point strategies: how a batch enters the ledger, and what becomes of earlier ones."""
+
+from streaming_gp.gp.strategies.conditional import ConditionalPseudoPoints
+from streaming_gp.gp.strategies.own import OwnPseudoPoints
+from streaming_gp.gp.strategies.private import PrivatePseudoPoints
+from streaming_gp.gp.strategies.protocol import MERGED, PseudoPointStrategy
+from streaming_gp.gp.strategies.shared import SharedPseudoPoints
+
+__all__ = [
+    "MERGED",
+    "ConditionalPseudoPoints",
+    "OwnPseudoPoints",
+    "PrivatePseudoPoints",
+    "PseudoPointStrategy",
+    "SharedPseudoPoints",
+]

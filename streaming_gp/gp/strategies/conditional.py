@@ -1,0 +1,126 @@
+"""Private points in the paper's own form: what earlier points say is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from streaming_gp import pvi
+from streaming_gp.arguments import is_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import Conditional, Variational
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True)
+class ConditionalPseudoPoints:
+    """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
+
+    The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
+    beside :class:`PrivatePseudoPoints` for comparison: here later data cannot correct what earlier
+    points say, and q(ε) is independent of the points. Only the newest batch can be revisited or
+    removed, as later ones rest on earlier ones.
+
+    :param number: The number of points for each batch.
+    :param optimise_locations: Whether the locations are optimised together with the rest.
+    :raises InvalidDataError: if ``number`` is not a positive integer.
+    """
+
+    number: int
+    optimise_locations: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_positive_integer(self.number):
+            raise InvalidDataError(
+                f"number of pseudo-points must be a positive integer, got {self.number!r}"
+            )
+
+    def place(self, candidates: Candidates) -> np.ndarray:
+        """The candidates [M, D] by which the bound gains most."""
+        return candidates.inputs[greedy_gain(candidates, self.number)]
+
+    # ---- the protocol ----
+
+    def local_bound(
+        self, default: LocalBound, hyperparameters: HyperparameterStrategy
+    ) -> LocalBound:
+        """Refuse this.
+
+        :raises InvalidDataError: for another bound than the variational one, and where ε answers
+        to the evidence of earlier points, which are frozen here.
+        """
+
+        def refuse(*_: Any) -> NoReturn:
+            raise InvalidDataError(
+                "conditional pseudo-points take neither power EP nor remember=True, got "
+                f"{default} and {hyperparameters}"
+            )
+
+        if default != Variational():
+            refuse()
+        hyperparameters.past_evidence(refuse)
+        return Conditional()
+
+    def visit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        own = ledger.factors.get(batch.name)
+        at = None if own is None else own.pseudo_observations[0]
+        move = self.optimise_locations and not (batch.hold and at is not None)
+        return ledger, *fitter.fit(question.cavity, batch, self.place, at, move)
+
+    def fit_alone(
+        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
+        raise InvalidDataError(
+            "clients that fit on their own need private pseudo-points, got conditional ones: "
+            "later factors would rest on earlier ones"
+        )
+
+    def make_room(
+        self,
+        fitter: Fitter,
+        ledger: GPLedger,
+        epsilon: np.ndarray,
+        num_batches: int = 1,
+        kept: Collection[str] = (),
+    ) -> GPLedger:
+        return ledger
+
+    def merge(self, ledger: GPLedger) -> GPLedger:
+        return ledger
+
+    def compressed(
+        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
+    ) -> tuple[GPLedger, float]:
+        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
+        raise InvalidDataError("conditional pseudo-points cannot be compressed")
+
+    def check_change(self, ledger: GPLedger, name: str) -> None:
+        """:raises InvalidDataError: for all factors but the newest."""
+        newest = list(ledger.factors)[-1]
+        if name != newest:
+            raise InvalidDataError(
+                f"with conditional pseudo-points only the newest factor {newest!r} can be "
+                f"revisited or removed, as later ones rest on earlier ones; got {name!r}"
+            )
+
+    def check_round(self) -> None:
+        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
+        raise InvalidDataError(
+            "batches that are fitted under one ledger need pseudo-points of their own, got "
+            f"{self}: later factors rest on earlier ones"
+        )

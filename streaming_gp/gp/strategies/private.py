@@ -1,0 +1,83 @@
+"""The default: private points that start where the bound gains most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from streaming_gp.arguments import is_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import Exact
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.own import OwnPseudoPoints
+from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True)
+class PrivatePseudoPoints(OwnPseudoPoints):
+    """Every batch owns its pseudo-points (PVI 2018, section 6.2).
+
+    They start at the inputs by which the bound gains most.
+
+    :param number: The number of points for each batch; ``"auto"`` for as many as the bound can
+        still gain from; ``"all"`` for one at every input, which is exact and moves none.
+    :param optimise_locations: Whether the locations are optimised together with the rest.
+    :param budget: The largest number of points that all batches may hold together; None for no
+        budget. See :class:`OwnPseudoPoints`.
+    :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
+    :param max_number: For ``"auto"``: the largest number of points in one batch.
+    :raises InvalidDataError: if an argument is out of its range.
+    """
+
+    number: int | Literal["all", "auto"]  # type: ignore[assignment]
+    optimise_locations: bool = True
+    budget: int | None = None
+    tolerance: float = 0.01
+    max_number: int = 30
+
+    def __post_init__(self) -> None:
+        if self.number not in ("all", "auto") and not is_positive_integer(self.number):
+            raise InvalidDataError(
+                f"number of pseudo-points must be a positive integer, 'all' or 'auto', "
+                f"got {self.number!r}"
+            )
+        if not (self.tolerance > 0.0 and self.max_number > 0):
+            raise InvalidDataError("tolerance and max_number must be positive")
+        if self.budget is not None and self.number == "all":
+            raise InvalidDataError(
+                f"a budget does not go with a pseudo-point at every input, got {self.budget}"
+            )
+        if self.number != "all":
+            self._check_budget(self.largest_batch)
+
+    @property
+    def largest_batch(self) -> int:
+        return self.max_number if self.number == "auto" else int(self.number)
+
+    def place(self, candidates: Candidates) -> np.ndarray:
+        if self.number == "all":
+            return candidates.inputs
+        tolerance = self.tolerance if self.number == "auto" else 0.0
+        return candidates.inputs[greedy_gain(candidates, self.largest_batch, tolerance)]
+
+    def local_bound(
+        self, default: LocalBound, hyperparameters: HyperparameterStrategy
+    ) -> LocalBound:
+        """The exact bound where every input has a point."""
+        return Exact() if self.number == "all" else default
+
+    def fit_alone(
+        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        if self.number == "all":
+            return fitter.fit(cavity, batch, self.place, at=None, move=False)
+        return super().fit_alone(fitter, cavity, batch, own)

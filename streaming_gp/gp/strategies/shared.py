@@ -1,0 +1,134 @@
+"""All batches share one set of pseudo-points."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from streaming_gp import pvi
+from streaming_gp.arguments import is_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.budget import merged, multiplied
+from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.gp.strategies.selection import greedy_variance
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True)
+class SharedPseudoPoints:
+    """All batches share one set of points (Bui et al. 2017a; PVI 2018, appendices C.1 and C.3).
+
+    Each update starts from the M candidates, old points and new inputs, of greatest conditional
+    variance, moves them, and projects earlier factors onto them.
+
+    :param number: The number M of points.
+    :param growth: The largest number of points by which M grows with a batch until it is reached.
+        Without it the first batch gets all of them, and fits far better than later ones can be
+        fitted: q(ε) then holds a noise that the same points cannot reach on more data.
+    :param optimise_locations: Whether the points move with every batch; otherwise the first batch
+        decides where they stay, and no factor is ever projected.
+    :param kept_batches: The number of newest batches whose factors are kept apart, so that they can
+        be revisited or removed; older ones become one factor. With fixed locations all are kept.
+    :raises InvalidDataError: if the numbers are not positive integers, or points that do not move
+        are to grow in number.
+    """
+
+    number: int
+    growth: int | None = None
+    optimise_locations: bool = True
+    kept_batches: int = 10
+
+    def __post_init__(self) -> None:
+        if not (is_positive_integer(self.number) and is_positive_integer(self.kept_batches)):
+            raise InvalidDataError(
+                "number of shared pseudo-points and of kept batches must be positive integers, "
+                f"got {self.number!r} and {self.kept_batches!r}"
+            )
+        if self.growth is not None and not (
+            is_positive_integer(self.growth) and self.optimise_locations
+        ):
+            raise InvalidDataError(
+                f"growth must be a positive integer, of points that move; got {self.growth!r}"
+            )
+
+    def place(self, candidates: Candidates) -> np.ndarray:
+        """The candidates [M, D] of greatest conditional variance."""
+        growth = self.number if self.growth is None else self.growth
+        number = min(self.number, candidates.num_present + growth)
+        return candidates.inputs[greedy_variance(candidates, number)]
+
+    # ---- the protocol ----
+
+    def local_bound(
+        self, default: LocalBound, hyperparameters: HyperparameterStrategy
+    ) -> LocalBound:
+        return default
+
+    def visit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        """Project all factors onto new shared points while the batch is fitted on them."""
+
+        def cavity_in(moved: GPLedger) -> Process:
+            cavity = moved.cavity(batch.name)
+            if question.removed_fraction == 1.0 or batch.name not in moved.factors:
+                return cavity
+            return cavity.times([moved.factors[batch.name] ** (1.0 - question.removed_fraction)])
+
+        present = ledger.posterior.pseudo_observations
+        at = present[0] if present and not self.optimise_locations else None
+        return fitter.fit_onto_shared(
+            ledger, question.cavity, cavity_in, batch, self.place, at, self.optimise_locations
+        )
+
+    def fit_alone(
+        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        """:raises InvalidDataError: always, as every fit moves the points of all factors."""
+        raise InvalidDataError(
+            "clients that fit on their own need pseudo-points of their own, got shared ones: "
+            "every fit would move the points of all others"
+        )
+
+    def make_room(
+        self,
+        fitter: Fitter,
+        ledger: GPLedger,
+        epsilon: np.ndarray,
+        num_batches: int = 1,
+        kept: Collection[str] = (),
+    ) -> GPLedger:
+        return ledger
+
+    def merge(self, ledger: GPLedger) -> GPLedger:
+        """Older factors multiplied into one, which on shared points loses nothing."""
+        own = [name for name in ledger.factors if name != MERGED]
+        older = own[: -self.kept_batches]
+        return multiplied(ledger, older) if older else ledger
+
+    def compressed(
+        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
+    ) -> tuple[GPLedger, float]:
+        return merged(
+            fitter, ledger, list(ledger.factors), number, epsilon, self.optimise_locations
+        )
+
+    def check_change(self, ledger: GPLedger, name: str) -> None:
+        """Every factor stands alone."""
+
+    def check_round(self) -> None:
+        """:raises InvalidDataError: always, as every fit moves the points of all factors."""
+        raise InvalidDataError(
+            "batches that are fitted under one ledger need pseudo-points of their own, got "
+            f"{self}: every fit would move the points of all others"
+        )

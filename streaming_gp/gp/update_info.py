@@ -1,0 +1,62 @@
+"""What an update did, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streaming_gp import pvi
+from streaming_gp.gp.fitting.fit import FitReport
+from streaming_gp.gp.process.process import Process
+
+
+@dataclass(frozen=True)
+class UpdateInfo:
+    """What an update did.
+
+    :param batch_id: The name of the batch's factor in ``model.factors``.
+    :param free_energy: The local free energy of the batch, in nats; these add up to an estimate of
+        the log evidence of the stream.
+    :param num_pseudo_points: The number of points of this batch.
+    :param iterations: The number of optimiser iterations.
+    :param seconds: The wall time in seconds.
+    :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
+    :param clipped_sites: The number of sites whose negative precision was cut off (likelihoods that
+        are not log-concave), at the last step.
+    :param damping: The damping ρ with which the factor entered the ledger: the one that was asked
+        for, times the share of it that the policy allowed; 0 if the old factor stayed.
+    :param removed_fraction: The share of the batch's old factor that its cavity left out; 1 for a
+        batch without one.
+    """
+
+    batch_id: str
+    free_energy: float
+    num_pseudo_points: int
+    iterations: int
+    seconds: float
+    nugget: float
+    clipped_sites: int
+    damping: float = 1.0
+    removed_fraction: float = 1.0
+
+    @classmethod
+    def of(
+        cls, batch_id: str, done: pvi.StepResult[Process, FitReport], rho: float, seconds: float
+    ) -> UpdateInfo:
+        """What a step did for one of its batches.
+
+        :param rho: The damping that was asked for.
+        :param seconds: The wall time in seconds.
+        """
+        report = done.reports[batch_id]
+        factor = done.ledger.factors.get(batch_id)
+        return cls(
+            batch_id=batch_id,
+            free_energy=report.free_energy,
+            num_pseudo_points=0 if factor is None else len(factor.Z),
+            iterations=report.iterations,
+            seconds=seconds,
+            nugget=report.nugget,
+            clipped_sites=report.clipped_sites,
+            damping=rho * done.share,
+            removed_fraction=done.removed_fractions[batch_id],
+        )

@@ -1,0 +1,33 @@
+"""Damping rules: how proposed factors enter the ledger."""
+
+from streaming_gp.pvi.damping.adam import ServerAdam
+from streaming_gp.pvi.damping.federated import (
+    AdaptiveOptimiser,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedYogi,
+    MaskedAveraging,
+)
+from streaming_gp.pvi.damping.momentum import Momentum
+from streaming_gp.pvi.damping.power import Damping, OpinionPool
+from streaming_gp.pvi.damping.rule import DampingRule, Factors, Memory, damped
+from streaming_gp.pvi.damping.server_optimiser import ServerOptimiser
+
+__all__ = [
+    "AdaptiveOptimiser",
+    "Damping",
+    "DampingRule",
+    "Factors",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedYogi",
+    "MaskedAveraging",
+    "Memory",
+    "Momentum",
+    "OpinionPool",
+    "ServerAdam",
+    "ServerOptimiser",
+    "damped",
+]

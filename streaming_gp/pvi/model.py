@@ -1,0 +1,175 @@
+"""What a model must offer: one protocol for each capability that the loop or a rule asks for.
+
+Every model is a :class:`Model`. The other protocols are asked for by single rules, through
+:func:`require`, so that a model without the method is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor
+from streaming_gp.pvi.checks import Checks
+
+Data = tuple[np.ndarray, np.ndarray]
+"""X [N, D] and Y [N, P]."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What the loop asks of every model: a prior, and which data it takes."""
+
+    def prior(self) -> Any:
+        """The posterior before any data: p(θ), or a prior over functions."""
+        ...
+
+    def initial(self, seed: int) -> Any:
+        """Where a fit starts while q is still the prior; the prior itself, if that serves.
+
+        :param seed: The seed of its random numbers, if it has any.
+        """
+        ...
+
+    def as_data(self, X: Any, Y: Any) -> Data:
+        """The data as arrays of the right type and shape: X [N, D] and Y [N, P].
+
+        :raises InvalidDataError: if the model cannot take them; says what came and what was wanted.
+        """
+        ...
+
+
+@runtime_checkable
+class LikelihoodModel(Model, Protocol):
+    """A model of parameters θ with a likelihood whose expectation can be evaluated."""
+
+    def expected_log_likelihood(
+        self, q: Any, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
+    ) -> tf.Tensor:
+        """``Σ_n E_q[log p(y_n | θ)]`` in nats, or an unbiased estimate of it: a scalar.
+
+        :param q: A member of the prior's family; the value is differentiable in its parameters.
+        :param X: Inputs [N, D].
+        :param Y: Observations [N, P].
+        :param seed: Two integers [2] that determine the estimate.
+        """
+        ...
+
+
+@runtime_checkable
+class ConjugateModel(Protocol):
+    """A model whose likelihood is itself a factor of the prior's family."""
+
+    def likelihood_factor(self, X: Any, Y: Any) -> Factor:
+        """``p(Y | θ, X)`` as a factor (PVI 2018, section 3.1).
+
+        :param X: Inputs [N, D].
+        :param Y: Observations [N, P].
+        """
+        ...
+
+
+@runtime_checkable
+class LossModel(Protocol):
+    """A model that takes losses other than ``−log p(y | θ)``."""
+
+    def expected_loss(
+        self, q: Any, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor, loss: Any
+    ) -> tf.Tensor:
+        """``Σ_n E_q[loss(θ, y_n)]``, or an unbiased estimate of it: a scalar.
+
+        :param q: A member of the prior's family; the value is differentiable in its parameters.
+        :param X: Inputs [N, D].
+        :param Y: Observations [N, P].
+        :param seed: Two integers [2] that determine the estimate.
+        :param loss: A loss of :mod:`streaming_gp.losses`.
+        """
+        ...
+
+
+@runtime_checkable
+class NaturalGradientModel(Protocol):
+    """A model that knows its natural gradient better than differentiation does."""
+
+    def natural_gradient(self, q: Any, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor) -> Factor:
+        """``∂/∂μ Σ_n E_q[log p(y_n | θ)]`` by the mean parameters μ of q, as a factor.
+
+        :param q: A member of the prior's family.
+        :param X: Inputs [N, D].
+        :param Y: Observations [N, P].
+        :param seed: Two integers [2] that determine the estimate.
+        """
+        ...
+
+
+@runtime_checkable
+class TiltedModel(Protocol):
+    """A model that expectation propagation can fit."""
+
+    def log_tilted(self, cavity: Any, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
+        """``log ∫ cavity(θ) p(y | θ, x)^α dθ`` of one datum: a scalar.
+
+        :param cavity: A member of the prior's family; the integral is differentiable in its
+            natural parameters.
+        :param x: The input [D].
+        :param y: The observation [P].
+        :param alpha: The power α > 0.
+        :raises InvalidDataError: where the model has no form for this α.
+        """
+        ...
+
+
+@runtime_checkable
+class SampledModel(Protocol):
+    """A model whose tilted distributions can be sampled."""
+
+    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
+        """``Σ_n log p(y_n | θ_s, x_n)`` for each of S draws: [S].
+
+        :param theta: The draws [S, D'], where D' is the number of parameters.
+        :param X: Inputs [N, D].
+        :param Y: Observations [N, P].
+        """
+        ...
+
+
+@runtime_checkable
+class TrainableModel(Protocol):
+    """A model whose likelihood has parameters to learn."""
+
+    @property
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """These parameters, unconstrained."""
+        ...
+
+
+@runtime_checkable
+class HasChecks(Protocol):
+    """A model or a rule that knows what honest answers look like."""
+
+    @property
+    def checks(self) -> Checks | None:
+        """The limits of its honest answers; None if the default limits will do."""
+        ...
+
+
+def require(model: Any, protocol: type, what_for: str) -> Any:
+    """The model, if it has what a rule asks for.
+
+    :param model: Any model.
+    :param protocol: A protocol of this module.
+    :param what_for: Who asks, as the end of a sentence.
+    :raises InvalidDataError: if a member of the protocol is missing; names it, the model and who
+        asks.
+    """
+    members = [name for name in vars(protocol) if not name.startswith("_")]
+    for name in members:
+        if not hasattr(model, name):
+            raise InvalidDataError(
+                f"{type(model).__name__} has no {name}, which {what_for} asks for"
+            )
+    return model

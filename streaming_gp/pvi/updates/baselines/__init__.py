@@ -1,0 +1,1 @@
+"""Rules of the methods that PVI is compared with."""

@@ -1,0 +1,65 @@
+"""Rules of methods that PVI is compared with: they answer once, or without uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import KL, MeanFieldNormal
+from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
+from streaming_gp.pvi.updates.baselines.mean_field import mean_of
+from streaming_gp.pvi.updates.local.variational import VariationalUpdate
+
+
+@dataclass(frozen=True)
+class SplitPriorUpdate:
+    """A member of a Bayesian committee machine with the prior split (Tresp 2000; PVI 2018, 7.1).
+
+    Each client fits under ``prior^share``, so that the posterior is the product of all q. The
+    committee with the same prior for all needs no rule of its own: it is one synchronous round with
+    damping 1.
+
+    :param rule: The rule that fits.
+    :param share: The client's share of the prior; the shares of all clients sum to one.
+    """
+
+    rule: UpdateRule
+    share: float
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        if task.own is not None:
+            raise InvalidDataError("a committee machine answers once, before there are factors")
+        return self.rule(replace(task, own=task.posterior.as_factor() ** (1.0 - self.share)))
+
+
+@dataclass(frozen=True)
+class AveragingUpdate:
+    """A member of federated averaging (McMahan et al. 2017): maximum likelihood, then a mean.
+
+    The answer is ``(q / prior)^share`` with q of a small fixed width about the weights, so that
+    prior times factors is the logarithmic opinion pool ``Π q^share``, whose mean is the weighted
+    mean of the weights. Use damping 1, shares that sum to one, and checks that let so sure an
+    answer pass.
+
+    :param share: The client's share of the data, usually N_k / N.
+    :param rule: The rule of the local fit; its divergence is left out.
+    :param width: The standard deviation of q.
+    """
+
+    share: float
+    rule: VariationalUpdate
+    width: float = 1e-3
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        mean_of(task)  # refuses other families
+        alone = replace(self.rule, divergence=KL(weight=0.0))
+        q, _, steps = alone.fitted(replace(task, start=self._narrow(task.start)))
+        factor = self._narrow(q).as_factor() / task.model.prior().as_factor()
+        return LocalResult(factor**self.share, steps=steps)
+
+    def _narrow(self, q: Any) -> MeanFieldNormal:
+        mean = np.asarray(q.mean)
+        return MeanFieldNormal.from_mean_variance(mean, np.full_like(mean, self.width**2))

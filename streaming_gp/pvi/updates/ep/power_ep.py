@@ -1,0 +1,96 @@
+"""Power expectation propagation: one site a datum (Minka 2004; PVI 2018, algorithms 2 and 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.arguments import require_fraction
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import Factor
+from streaming_gp.pvi.damping import damped
+from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.pvi.updates.ep.tilted import (
+    Batch,
+    evidence,
+    minibatches,
+    own_factor,
+    product,
+    refined,
+    stacked,
+    swept,
+    tilted_factors,
+)
+
+
+@dataclass(frozen=True)
+class PowerEPUpdate:
+    """``t_n ← t_n^(1−ρ) (proj[q_n p(y_n | θ)^α] / q_n)^(ρ/α)`` under ``q_n = q / t_n^α``.
+
+    This is algorithm 2 of PVI 2018 with ``q_n t_n^α`` written for q. A visit sweeps over the
+    client's data, and its answer is the product of their sites. As a client keeps nothing between
+    visits, sites start at an equal share of its factor. Data whose cavity or tilted distribution is
+    improper keep their sites in that sweep, and are counted.
+
+    - One datum a client, one sweep of damping 1: power EP as it stands, with the server's damping.
+      Then α = 1 is expectation propagation, a single sequential round of which is assumed density
+      filtering; α → 0 is ``FixedPointUpdate`` (property 6).
+    - All data in one client and ``PowerEPUpdate(damping=1.0, sequential=True)``: the same, as
+      one compiled loop.
+    - One datum a client, sweeps to convergence: the q of least α-divergence from the tilted
+      distribution (algorithm 3), of which the sweeps are the fixed-point iteration.
+    - Many data a client: sweeps to convergence, so that the answer forgets the start. One sweep of
+      damping 1 ties the sites to their mean, as ``StochasticEPUpdate`` does.
+
+    :param alpha: The power α > 0.
+    :param sweeps: The number of sweeps over the client's data in one visit.
+    :param damping: The damping ρ in (0, 1] of each site.
+    :param sequential: Whether each site is refined under the q that the one before led to, in one
+        random order; else all are refined under one q.
+    """
+
+    alpha: float = 1.0
+    sweeps: int = 20
+    damping: float = 0.5
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 1 or not self.alpha > 0.0:
+            raise InvalidDataError(
+                f"alpha and sweeps must be positive, got {self.alpha} and {self.sweeps}"
+            )
+        require_fraction("damping", self.damping)
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        factor, skipped = own_factor(task), 0
+        rows = minibatches(task, 1, task.num_data) if self.sequential else _all_rows(task)
+        sites = stacked(factor ** (1.0 / task.num_data), *rows.shape)
+        step = _RefineSites(self.alpha, self.damping)
+        for _ in range(self.sweeps):
+            _, sites, kept = swept(step, task, factor, rows, sites)
+            factor, skipped = product(sites, axes=2), skipped + kept
+        factor = factor.as_arrays()
+        return LocalResult(factor, evidence(task.cavity, factor), self.sweeps, skipped)
+
+
+def _all_rows(task: LocalTask) -> np.ndarray:
+    return np.arange(task.num_data)[None]
+
+
+@dataclass(frozen=True)
+class _RefineSites:
+    """Every datum has its own."""
+
+    alpha: float
+    damping: float
+
+    def __call__(
+        self, model: Any, cavity: Factor, factor: Factor, sites: Factor, data: Batch
+    ) -> tuple[Factor, Factor, tf.Tensor]:
+        cavities = stacked(cavity * factor) / sites**self.alpha
+        new = tilted_factors(model, self.alpha, cavities, data)
+        new, skipped = refined(sites, damped(sites, new, self.damping))
+        return factor * product(new / sites), new, skipped

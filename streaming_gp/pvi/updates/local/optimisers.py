@@ -1,0 +1,158 @@
+"""Optimisers of a local free energy: they know q, its expected log likelihood and the cavity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
+from streaming_gp.pvi.adam import AdamFormula
+
+State = tuple[tf.Tensor, ...]
+DataTerm = Callable[[Any], tf.Tensor]
+"""The expected log-likelihood of a member of the family, or what takes its place."""
+Penalty = Callable[[Any], tf.Tensor]
+"""Divergence of a member of the family from the cavity."""
+
+
+class StochasticOptimiser(Protocol):
+    """A step of it sees one minibatch, and is compiled as a whole."""
+
+    def begin(self, q: Any) -> State:
+        """Its state at q."""
+        ...
+
+    def step(
+        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
+    ) -> tuple[State, tf.Tensor]:
+        """The next state, and the free energy at the present one."""
+        ...
+
+    def member(self, family: Any, state: State) -> Any:
+        """q at a state."""
+        ...
+
+
+@dataclass(frozen=True)
+class Adam(AdamFormula):
+    """Adam (Kingma & Ba 2015) on the unconstrained numbers of q.
+
+    :param learning_rate: The size of a step, about.
+    :param beta1: The decay of the gradient's mean, in [0, 1).
+    :param beta2: The decay of the gradient's mean square, in [0, 1).
+    :param epsilon: What is added to the root of that mean square.
+    """
+
+    learning_rate: float = 2e-3
+
+    def begin(self, q: Any) -> State:
+        return self.at(tf.convert_to_tensor(q.unconstrained()))
+
+    def at(self, numbers: tf.Tensor) -> State:
+        """Its state at these numbers, which come first in it."""
+        zeros = tf.zeros_like(numbers)
+        return numbers, zeros, zeros, tf.zeros([], numbers.dtype)
+
+    def step(
+        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
+    ) -> tuple[State, tf.Tensor]:
+        numbers = state[0]
+        with tf.GradientTape() as tape:
+            tape.watch(numbers)
+            q = family.from_unconstrained(numbers)
+            free_energy = data_term(q) - penalty(q)
+        return self.moved(state, tape.gradient(free_energy, numbers)), free_energy
+
+    def moved(self, state: State, gradient: tf.Tensor) -> State:
+        """The next state, uphill."""
+        numbers, first, second, count = state
+        step, memory = self.ascent(gradient, first, second, count)
+        return numbers + step, *memory
+
+    def member(self, family: Any, state: State) -> Any:
+        return family.from_unconstrained(state[0])
+
+
+@dataclass(frozen=True)
+class VariationalOnlineNewton:
+    """Natural-gradient steps on mean and precision, with momentum (Khan et al. 2018).
+
+    The precision moves by ``Λ + Δ + Δ²/(2Λ)``, which is positive whatever Δ (Lin, Schmidt & Khan
+    2020). For mean-field Gaussians, and for the Kullback-Leibler divergence only.
+
+    :param learning_rate: The rate ρ of the mean, as a share of a Newton step.
+    :param precision_rate: The share of the way by which the precision moves to what the minibatch
+        says.
+    :param momentum: The decay β of the mean's gradient.
+    """
+
+    learning_rate: float = 0.02
+    precision_rate: float = 0.02
+    momentum: float = 0.9
+
+    def begin(self, q: Any) -> State:
+        if not isinstance(q, MeanFieldNormal):
+            raise InvalidDataError(
+                f"VariationalOnlineNewton is for mean-field Gaussians, not for {type(q).__name__}"
+            )
+        mean, precision = tf.convert_to_tensor(q.mean), tf.convert_to_tensor(q.precision)
+        return mean, precision, tf.zeros_like(mean)
+
+    def step(
+        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
+    ) -> tuple[State, tf.Tensor]:
+        mean, precision, velocity = state
+        q = self.member(family, state)
+        likelihood = q.natural_gradient(data_term)
+        precision_mean, target = (likelihood * cavity).natural
+        velocity = self.momentum * velocity + precision_mean - target * mean
+        change = self.precision_rate * (target - precision)
+        precision = precision + change + 0.5 * tf.square(change) / precision
+        mean = mean + self.learning_rate * velocity / precision
+        return (mean, precision, velocity), data_term(q) - penalty(q)
+
+    def member(self, family: Any, state: State) -> Any:
+        mean, precision = state[:2]
+        return family(precision * mean, precision)
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """SciPy's L-BFGS on the unconstrained numbers of q, over all data at once.
+
+    :param max_iterations: The largest number of iterations.
+    :param tolerance: The size of the gradient's largest entry, per data point, at which it stops.
+    """
+
+    max_iterations: int = 200
+    tolerance: float = 1e-9
+
+    def maximise(
+        self, value_and_gradient: Callable[[tf.Tensor], Any], start: Any
+    ) -> tuple[ExponentialFamily, float, int]:
+        """q at the maximum, the value there, and iterations made.
+
+        :param value_and_gradient: The function that maps unconstrained numbers to the free
+            energy per data point and its gradient.
+        :raises NumericalError: if the free energy is not finite at the start.
+        """
+        numbers = np.asarray(start.unconstrained(), np.float64)
+
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = value_and_gradient(tf.constant(flat.reshape(numbers.shape)))
+            return -float(value), -np.ravel(gradient.numpy()).astype(np.float64)
+
+        if not np.isfinite(loss(np.ravel(numbers))[0]):
+            raise NumericalError("the local free energy is not finite where the fit starts")
+        options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
+        found = scipy.optimize.minimize(
+            loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
+        )
+        q = type(start).from_unconstrained(found.x.reshape(numbers.shape))
+        return q.as_arrays(), -float(found.fun), int(found.nit)

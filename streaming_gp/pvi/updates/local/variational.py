@@ -1,0 +1,153 @@
+"""Local variational inference by an off-the-shelf optimiser (PVI 2018, eq. 3 and section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
+from streaming_gp.expfam.divergences import require_domain
+from streaming_gp.pvi.compiled import compiled_for, factor_tensors
+from streaming_gp.pvi.task import LocalResult, LocalTask, factor_of
+from streaming_gp.pvi.updates.local.expected_log_likelihood import (
+    ExpectedLogLikelihood,
+    expected_log_likelihood_of,
+)
+from streaming_gp.pvi.updates.local.optimisers import (
+    LBFGS,
+    Adam,
+    StochasticOptimiser,
+    VariationalOnlineNewton,
+)
+
+
+@dataclass(frozen=True)
+class VariationalUpdate:
+    """Maximise ``F = E_q[log p(y | θ)] − KL(q ‖ cavity)``; the factor is q over the cavity.
+
+    The fit starts from the server's q, or from the model's own start while q is still the prior.
+
+    :param epochs: The number of passes over the client's data in one visit.
+    :param batch_size: The number of rows of a minibatch (section 3.4.1); all if None.
+    :param learning_rate: The learning rate of Adam, where ``optimiser`` is not given.
+    :param optimiser: The optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants
+        all data.
+    :param divergence: The divergence in the place of ``KL(q ‖ cavity)`` (generalised PVI: PGVI, eq.
+        4.5).
+    :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.
+    :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
+        minibatches, or the online Newton method to take another divergence than KL.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = 200
+    learning_rate: float = 2e-3
+    optimiser: StochasticOptimiser | LBFGS | None = None
+    divergence: Divergence = field(default_factory=KL)
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InvalidDataError(
+                f"epochs and batch_size must be positive, got {self.epochs} and {self.batch_size}"
+            )
+        if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
+            raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
+        newton = isinstance(self.optimiser, VariationalOnlineNewton)
+        if newton and self.divergence != KL():
+            raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        q, free_energy, steps = self.fitted(task)
+        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
+
+    def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+        """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
+        require_domain(self.divergence, task.start, task.cavity)
+        if isinstance(self.optimiser, LBFGS):
+            return self._by_lbfgs(self.optimiser, task)
+        return self._by_steps(self.optimiser or Adam(self.learning_rate), task)
+
+    def _by_steps(
+        self, optimiser: StochasticOptimiser, task: LocalTask
+    ) -> tuple[ExponentialFamily, float, int]:
+        jit = self.batch_size is not None  # XLA wants shapes that do not change
+        step = compiled_for(
+            task.model,
+            (optimiser, self.divergence, self.loss, jit),
+            lambda model: _compiled_step(
+                expected_log_likelihood_of(model, self.loss), optimiser, self.divergence, jit
+            ),
+        )
+        family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
+        state, values = optimiser.begin(task.start), []
+        size = task.size_of(self.batch_size)
+        a_pass = -(-task.num_data // size)
+        scale = tf.constant(task.num_data / size, cavity[1].dtype)
+        batches = islice(task.minibatches(self.batch_size), self.epochs * a_pass)
+        for number, rows in enumerate(batches):
+            seed = np.array([task.seed, number], np.int32)
+            state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
+            values.append(value)
+        q = optimiser.member(family, state).as_arrays()
+        mean = float(np.mean([value.numpy() for value in values[-a_pass:]]))
+        return q, mean, self.epochs * a_pass
+
+    def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+        """The free energy is made deterministic by one seed for all iterations."""
+        value_and_gradient = compiled_for(
+            task.model,
+            ("objective", self.divergence, self.loss),
+            lambda model: _objective(expected_log_likelihood_of(model, self.loss), self.divergence),
+        )
+        X, Y = task.data
+        seed = np.array([task.seed, 0], np.int32)
+        family, size, cavity = type(task.posterior), task.num_data, factor_tensors(task.cavity)
+
+        def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
+            numbers = tf.cast(numbers, cavity[1].dtype)
+            value, gradient = value_and_gradient(family, numbers, cavity, X, Y, seed)
+            return float(value) / size, gradient / size
+
+        q, value, steps = optimiser.maximise(per_datum, task.start)
+        return q, size * value, steps
+
+
+def _compiled_step(
+    expected: ExpectedLogLikelihood,
+    optimiser: StochasticOptimiser,
+    divergence: Divergence,
+    jit: bool,
+) -> Callable[..., Any]:
+    """One step of the optimiser on one minibatch, as one compiled function."""
+
+    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    def step(family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
+        cavity = Factor(family, *given)
+
+        def data_term(q: Any) -> tf.Tensor:
+            return scale * expected(q, X, Y, seed)
+
+        return optimiser.step(family, state, data_term, lambda q: divergence(q, cavity), cavity)
+
+    return step
+
+
+def _objective(expected: ExpectedLogLikelihood, divergence: Divergence) -> Callable[..., Any]:
+    """Free energy and its gradient by unconstrained numbers."""
+
+    @tf.function(reduce_retracing=True)
+    def compiled(family: Any, numbers: Any, given: Any, X: Any, Y: Any, seed: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(numbers)
+            q = family.from_unconstrained(numbers)
+            free_energy = expected(q, X, Y, seed) - divergence(q, Factor(family, *given))
+        return free_energy, tape.gradient(free_energy, numbers)
+
+    return compiled

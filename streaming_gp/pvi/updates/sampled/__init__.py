@@ -1,0 +1,1 @@
+"""Local updates that draw from the tilted distribution."""

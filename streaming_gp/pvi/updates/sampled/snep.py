@@ -1,0 +1,272 @@
+"""Stochastic natural-gradient expectation propagation (SNEP; Hasenclever et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.pvi.compiled import compiled_for, tensors
+from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.pvi.updates.sampled.sampling import (
+    Chain,
+    Sampler,
+    Target,
+    log_density,
+    log_likelihood_of,
+    require_gaussian,
+)
+
+Natural = tuple[tf.Tensor, ...]
+SMALLEST_SHARE = 0.5  # of its variance that a factor keeps in one iteration, in every direction
+
+
+@dataclass(frozen=True)
+class SNEPUpdate:
+    """``γ ← γ + ε (s(x) − E_q[s])`` with x from the tilted distribution (eq. 22).
+
+    γ are the mean parameters of the client's factor λ taken for a distribution, so that a factor
+    is always proper. The tilted distribution is ``θ' − λ/β`` times the likelihood to the power 1/β
+    (eq. 20), its auxiliary θ' what q was at the newest outer iteration (eq. 23). A noisy moment
+    enters linearly, and so its noise averages away, where expectation propagation inverts it.
+    Convergence is slow in directions in which a client knows much less than all others together.
+    Steps are stable for ε well below ``(λ's sd / distance of its mean from q's)²``; with θ' held
+    for many iterations ``ε · outer`` should not be much above one, or a factor that grows faster
+    than θ' leaves no proper tilted distribution.
+
+    A worker of this rule keeps chain, γ and θ' between questions, and goes on while its message
+    travels (algorithm 1). It differs from the paper in that θ' takes part in every change of the
+    cavity, not from the next outer iteration on: with a θ' that lags behind, workers that have
+    moved together all move back. Without a worker each question starts anew from the ledger's
+    factor. Answers are whole factors: give the schedule damping 1.
+
+    :param sampler: The sampler of the tilted distribution.
+    :param beta: The power β > 0. 1 is EP, for large values VI; with 1/K the K clients
+        target, each for itself, about the whole posterior (p-SNEP).
+    :param learning_rate: The rate ε in (0, 1), or a function of the iteration, a tensor [].
+    :param sync: The number of iterations between two answers.
+    :param outer: The number of iterations between two renewals of θ'.
+    :param min_variance: The least variance of a factor in any direction (section 6.2.1).
+    :raises InvalidDataError: if a setting is out of its range.
+    """
+
+    sampler: Sampler
+    beta: float = 1.0
+    learning_rate: float | Callable[[tf.Tensor], Any] = 0.02
+    sync: int = 10
+    outer: int = 10
+    min_variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0.0 or not self.min_variance >= 0.0:
+            raise InvalidDataError(
+                "beta must be positive and min_variance not negative, got "
+                f"{self.beta} and {self.min_variance}"
+            )
+        if not (callable(self.learning_rate) or 0.0 < self.learning_rate < 1.0):
+            raise InvalidDataError(f"learning_rate must lie in (0, 1), got {self.learning_rate}")
+        if min(self.sync, self.outer) < 1:
+            raise InvalidDataError(
+                f"sync and outer must be positive, got {self.sync} and {self.outer}"
+            )
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Answer without a memory.
+
+        :raises InvalidDataError: if the model has no ``log_likelihood`` or no Gaussian posterior.
+        :raises ImproperError: if there is no q to begin with.
+        :raises NumericalError: if the chain or the factor are lost.
+        """
+        return self.worker()(task)
+
+    def worker(self) -> SNEPWorker:
+        """The rule with a memory, for one client."""
+        return SNEPWorker(self)
+
+    def rate(self, iteration: tf.Tensor, dtype: Any) -> tf.Tensor:
+        """ε_t."""
+        rate = self.learning_rate
+        return tf.cast(rate(iteration) if callable(rate) else rate, dtype)
+
+
+class State(NamedTuple):
+    """What a worker iterates on.
+
+    :param iteration: The iteration t, from 0.
+    :param mean: The factor's mean [D]; with the covariance these are γ, to all their digits.
+    :param covariance: The factor's covariance, as far as its family keeps it.
+    :param anchor: The natural parameters of the factor at the newest outer iteration; with the
+        cavity they make θ'.
+    :param chain: The state of the sampler's chain.
+    """
+
+    iteration: tf.Tensor
+    mean: tf.Tensor
+    covariance: tf.Tensor
+    anchor: Natural
+    chain: Chain
+
+
+class SNEPWorker:
+    """Lives next to one client's data. All that it keeps is a cache: a new one in its place starts
+    from the ledger's factor, and so does this one if its newest answer has not entered the ledger.
+    """
+
+    def __init__(self, rule: SNEPUpdate) -> None:
+        self._rule = rule
+        self._state: State | None = None
+        self._own: Factor | None = None
+        self._cavity: Natural = ()
+        self._since = 0
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Take up the new cavity, complete ``sync`` iterations since the newest answer, answer.
+
+        :raises InvalidDataError: if the model has no ``log_likelihood`` or no Gaussian posterior.
+        :raises ImproperError: if there is no q to begin with.
+        :raises NumericalError: if the chain or the factor are lost; the next question starts anew.
+        """
+        cavity = tensors(task.cavity.natural)
+        if self._state is None or not self._has_entered(task.own):
+            self._state = self._begun(task)
+        else:
+            self._state = shifted(self._family, self._state, self._cavity, cavity)
+        self._own, self._cavity = task.own, cavity
+        self.advance(max(0, self._rule.sync - self._since))
+        if self._state is None:
+            raise NumericalError("the chain left the tilted distribution, or the factor its family")
+        steps, self._since = self._since, 0
+        member = self._family.from_moments(self._state.mean, self._state.covariance)
+        return LocalResult(Factor(self._family, member.natural).as_arrays(), steps=steps)
+
+    def advance(self, iterations: int) -> bool:
+        """Go on under the cavity that it has. If the chain or the factor are lost all is forgotten.
+
+        :param iterations: The number of iterations to make.
+        :returns: whether there is something to go on with before the next question.
+        """
+        if self._state is not None and iterations > 0:
+            state = self._after(self._state, iterations)
+            self._state = state if _is_finite(state) else None
+            self._since += iterations
+        return self._state is not None
+
+    def _after(self, state: State, iterations: int) -> State | None:
+        advance = compiled_for(
+            self._model,
+            ("snep", self._rule, self._family),
+            lambda model: _compiled(model, self._rule, self._family),
+        )
+        try:
+            for _ in range(iterations):
+                state = advance(state, self._cavity, *self._data, self._seed)
+            return state
+        except tf.errors.InvalidArgumentError:  # a decomposition of what is not finite
+            return None
+
+    def _begun(self, task: LocalTask) -> State:
+        family = require_gaussian(task)
+        log_likelihood_of(task.model)
+        own = task.own if task.own is not None and task.own.is_proper else task.start.as_factor()
+        q = (task.cavity * own).normalised()
+        chain = self._rule.sampler.begin(q.sample(1, task.seed)[0])
+        self._family, self._model, self._data = family, task.model, tensors(task.data)
+        self._seed, self._since = tf.constant([task.seed, 0]), 0
+        factor = family(*tensors(own.natural))
+        return State(tf.constant(0), *factor.moments(), factor.natural, chain)
+
+    def _has_entered(self, own: Factor | None) -> bool:
+        """Whether the ledger's factor has changed since the newest question."""
+        if own is None or self._own is None:
+            return own is not None
+        pairs = zip(own.natural, self._own.natural, strict=True)
+        return not all(np.array_equal(a, b) for a, b in pairs)
+
+
+def shifted(family: type[Gaussian], state: State, old: Natural, new: Natural) -> State:
+    """The chain moves with its target when the cavity does (appendix B.2, eq. 28).
+
+    :param old: The natural parameters of the cavity until now.
+    :param new: The natural parameters of the cavity from now on.
+    """
+    factor = family.from_moments(state.mean, state.covariance).natural
+    before, after = family(*_sum(old, factor)), family(*_sum(new, factor))
+    position = after.from_white(before.to_white(state.chain[0][None]))[0]
+    return state._replace(chain=(position, *state.chain[1:]))
+
+
+def _compiled(model: Any, rule: SNEPUpdate, family: type[Gaussian]) -> Callable[..., State]:
+    """One iteration as one compiled function. With a loop of TensorFlow's own around it a long θ
+    fails from the second call on: variables that its memory optimiser puts there stay behind.
+    """
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def advance(
+        state: State, cavity: Natural, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
+    ) -> State:
+        return _iteration(model, rule, family, state, cavity, X, Y, seed)
+
+    return advance
+
+
+def _iteration(
+    model: Any,
+    rule: SNEPUpdate,
+    family: type[Gaussian],
+    state: State,
+    cavity: Natural,
+    X: tf.Tensor,
+    Y: tf.Tensor,
+    seed: tf.Tensor,
+) -> State:
+    """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10)."""
+    factor = family.from_moments(state.mean, state.covariance).natural
+    is_outer = state.iteration % rule.outer == 0
+    anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(factor, state.anchor, strict=True))
+    base = Factor(family, _sum(_sum(cavity, anchor), factor, -1.0 / rule.beta))
+    density = log_density(model, base, 1.0 / rule.beta, X, Y, rule.sampler.batch_size)
+    q = family(*_sum(cavity, factor))
+    own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
+    chain, draws = rule.sampler.step(state.chain, Target(density, q), own_seed)
+    mean, covariance = _stepped(rule, family, state, q, draws)
+    return State(state.iteration + 1, mean, covariance, anchor, chain)
+
+
+def _stepped(
+    rule: SNEPUpdate, family: type[Gaussian], state: State, q: Gaussian, draws: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Eq. 22 in central moments: with ``δ = x̄ − E_q[x]`` and the gap ``g = E_q[x] − m`` from the
+    factor's mean, ``m ← m + ε δ`` and ``V ← V + ε (g δᵀ + δ gᵀ + C − V_q) − ε² δ δᵀ``, where C are
+    the draws' second moments about ``E_q[x]``.
+
+    Mean parameters themselves lose the digits of a V much smaller than m². A step may leave the
+    domain, and so V keeps at least half its size.
+    """
+    centre, spread = q.moments()
+    away = draws - centre
+    delta = tf.reduce_mean(away, axis=0, keepdims=True)
+    rate = rule.rate(state.iteration, delta.dtype)
+    gap = (centre - state.mean)[None]
+    change = 2.0 * family.mean_product(gap, delta) + family.mean_product(away, away) - spread
+    covariance = state.covariance + rate * change
+    covariance -= tf.square(rate) * family.mean_product(delta, delta)
+    covariance = family.raised(covariance, SMALLEST_SHARE * state.covariance)
+    if rule.min_variance > 0.0:
+        covariance = family.raised(covariance, float(rule.min_variance))
+    return state.mean + rate * delta[0], covariance
+
+
+def _sum(a: Natural, b: Natural, weight: float = 1.0) -> Natural:
+    """``a + weight · b`` of natural parameters."""
+    return tuple(x + weight * y for x, y in zip(a, b, strict=True))
+
+
+def _is_finite(state: State | None) -> bool:
+    return state is not None and all(
+        np.isfinite(part).all() for part in (state.mean, state.covariance, state.chain[0])
+    )

@@ -1,0 +1,175 @@
+"""One tree in one file: an npz archive with a header and a checksum, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streaming_gp.errors import FileFormatError
+from streaming_gp.serialization.registry import Classes
+from streaming_gp.serialization.trees import decode, encode
+
+FORMAT, VERSION = "streaming_gp", 2
+"""Name and version of the file layout; files of other versions are refused."""
+
+PathLike = str | os.PathLike[str]
+
+_DIGEST_SIZE = hashlib.sha256().digest_size
+
+
+def write(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
+    """Write a tree to a file, atomically; a file that was there is replaced.
+
+    :param path: The file's path.
+    :param kind: A name for what the tree is, for :func:`read` to check.
+    :param tree: The tree, of values that :func:`encode` takes.
+    :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :raises InvalidDataError: as :func:`encode`.
+    :raises OSError: if the file cannot be written; nothing has changed then.
+    """
+    target = Path(path)
+    with _written_beside(target, _packed(kind, tree, classes)) as part:
+        os.replace(part, target)
+        _sync_folder(target.parent)
+
+
+def write_new(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
+    """As :func:`write`, but a file that was there stays as it is.
+
+    :raises FileExistsError: if there is such a file, however late it was made.
+    """
+    target = Path(path)
+    with _written_beside(target, _packed(kind, tree, classes)) as part:
+        os.link(part, target)
+        try:
+            _sync_folder(target.parent)
+        except BaseException:
+            target.unlink()
+            raise
+
+
+def read(path: PathLike, kind: str, classes: Classes) -> Any:
+    """The tree that a file holds.
+
+    :param path: A file written by :func:`write` or :func:`write_new`.
+    :param kind: The name that the tree was written under.
+    :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :raises FileFormatError: if there is no such file, or it is empty, truncated, altered, foreign,
+        of a later version or of another kind.
+    """
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"cannot read {source}: {error.strerror}") from error
+    header, arrays = _unpacked(source, data)
+    if header["kind"] != kind:
+        raise FileFormatError(f"{source} holds a {header['kind']}, wanted a {kind}")
+    try:
+        return decode(header["tree"], arrays, classes)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise FileFormatError(f"{source} holds no valid {kind}: {error}") from error
+
+
+def leftovers(folder: PathLike) -> list[Path]:
+    """What writers that were killed have left in a folder; safe to remove."""
+    return sorted(Path(folder).glob(f"*.{'[0-9a-f]' * 32}.part"))
+
+
+@contextmanager
+def _written_beside(target: Path, data: bytes) -> Iterator[Path]:
+    """A file next to ``target`` that is on disk with all its bytes, and gone afterwards."""
+    part = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        with open(part, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Until then a new name may be lost in a power cut; only POSIX systems can be told."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ---- the archive ----
+
+
+def _packed(kind: str, tree: Any, classes: Classes) -> bytes:
+    structure, arrays = encode(tree, classes)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "package": _package_version(),
+        "kind": kind,
+        "tree": structure,
+    }
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, header=text, **{_entry(i): array for i, array in enumerate(arrays)})
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = bytes(_DIGEST_SIZE)
+    content = buffer.getvalue()[:-_DIGEST_SIZE]
+    return content + hashlib.sha256(content).digest()
+
+
+def _unpacked(source: Path, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Header and arrays; the version comes first, as a later one may be checked in another way."""
+    if not data.startswith(b"PK"):
+        what = "is no npz archive" if data else "is empty"
+        raise FileFormatError(f"{source} {what}; wanted a file of {FORMAT}")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            header = _header(source, archive)
+            intact = hashlib.sha256(data[:-_DIGEST_SIZE]).digest() == data[-_DIGEST_SIZE:]
+            arrays = [archive[_entry(i)] for i in range(len(archive.files) - 1)] if intact else []
+    except FileFormatError:
+        raise
+    except Exception as error:  # a damaged archive can fail anywhere
+        raise FileFormatError(f"{source} is truncated or was altered") from error
+    if not intact:
+        raise FileFormatError(f"{source} is truncated or was altered: its checksum does not match")
+    return header, arrays
+
+
+def _header(source: Path, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    header = json.loads(archive["header"].tobytes()) if "header" in archive else {}
+    if header.get("format") != FORMAT:
+        raise FileFormatError(f"{source} is an npz archive, but not one of {FORMAT}")
+    if header["version"] != VERSION:
+        raise FileFormatError(
+            f"{source} has version {header['version']} of the file format, written by {FORMAT} "
+            f"{header['package']}; this {FORMAT} reads version {VERSION}"
+        )
+    return header
+
+
+def _entry(index: int) -> str:
+    return f"array_{index}"
+
+
+def _package_version() -> str:
+    try:
+        return metadata.version(FORMAT)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,87 @@
+"""What the loop relies on in an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.pvi import Synchronous, fit
+from streaming_gp.pvi.engine import Engine, Session
+from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.pvi.updates import AnalyticUpdate
+from streaming_gp.testing.assertions import ensure, ensure_refused, ensure_same
+from streaming_gp.testing.problem import clients_of_regression, regression, server_of_regression
+
+ROUNDS = 2
+TOLERANCE = 1e-9
+REASON = "this client has no numbers"
+
+
+def check_engine(engine: Engine) -> None:
+    """Check that an engine runs clients as the serial one does.
+
+    A run on a conjugate model gives the same posterior; each answer comes once, and questions are
+    open until then; a client that fails is reported with its reason, and the others go on.
+
+    :param engine: The engine.
+    :raises AssertionError: on the first thing that does not hold.
+    """
+    ensure(isinstance(engine, Engine), "an engine has the method session")
+    _check_run(engine)
+    _check_session(engine)
+    _check_failure(engine)
+
+
+def _check_run(engine: Engine) -> None:
+    servers = server_of_regression(), server_of_regression()
+    for server, used in zip(servers, (engine, Serial()), strict=True):
+        fit(server, Synchronous(damping=1.0), ROUNDS, used)
+    found, wanted = servers
+    sentence = "a run has the posterior that it has on the serial engine"
+    ensure_same(found.posterior, wanted.posterior, sentence, TOLERANCE)
+    ensure(
+        found.history[-1].messages == wanted.history[-1].messages,
+        "as many messages travel as on the serial engine",
+    )
+
+
+def _check_session(engine: Engine) -> None:
+    server = server_of_regression()
+    with engine.session(server.clients) as session:
+        ensure(isinstance(session, Session), "a session has now, open, submit and next")
+        start = session.now
+        ensure(not session.open, "no question is open at first")
+        for name in server.clients:
+            session.submit(server.ask(name)[0], None)
+        first = next(iter(server.clients))
+        ensure(session.open == frozenset(server.clients), "questions are open until answered")
+        ensure_refused(
+            lambda: session.submit(server.ask(first)[0], None), "a second open question to a client"
+        )
+        deliveries = [session.next() for _ in server.clients]
+        names = {delivery.client_id for delivery in deliveries}
+        ensure(names == set(server.clients), "every question is answered once")
+        ensure(not session.open, "no question is open after its answer")
+        ensure(session.now >= start, "the clock does not run backwards")
+
+
+def _check_failure(engine: Engine) -> None:
+    model = regression()
+    clients = dict(clients_of_regression(model))
+    clients |= {"c1": clients_of_regression(model, _Failing())["c1"]}
+    server = Server(model.prior(), clients)
+    last = fit(server, Synchronous(damping=1.0), ROUNDS, engine)[-1]
+    ensure(set(last.failed) == {"c1"}, "a client that raises is reported as failed, no other")
+    ensure(REASON in last.failed["c1"], "the report says what the client raised")
+    ensure(set(server.factors) == {"c0", "c2"}, "the other clients' answers count")
+
+
+@dataclass(frozen=True)
+class _Failing:
+    """A rule that raises."""
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        AnalyticUpdate()(task)
+        raise NumericalError(REASON)

@@ -1,0 +1,108 @@
+"""What the loop relies on in a schedule."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.pvi import FixedPointUpdate, fit
+from streaming_gp.pvi.client import Client
+from streaming_gp.pvi.engine import Delivery, Session
+from streaming_gp.pvi.messages import Ask
+from streaming_gp.pvi.schedule import Schedule
+from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.server import Server
+from streaming_gp.testing.assertions import ensure, ensure_same
+from streaming_gp.testing.problem import server_of_regression
+
+ROUNDS = 2
+UPDATE = FixedPointUpdate(batch_size=4)  # random rows, so that seeds matter
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Check that a schedule keeps to the rules of a round.
+
+    A round ends; it asks clients that the server has, one question at a time; it waits for open
+    questions only; it reports what it sent; the same seeds give the same run, also where a server
+    was saved and loaded between two rounds.
+
+    :param schedule: The schedule, for three clients c0, c1 and c2.
+    :raises AssertionError: on the first thing that does not hold.
+    """
+    ensure(isinstance(schedule, Schedule), "a schedule has the method round")
+    first, again = _run(schedule), _run(schedule)
+    ensure_same(first.posterior, again.posterior, "the same seeds give the same run")
+    ensure(first.factors, "somebody is asked and heard")
+    _check_history(first)
+    _check_resumption(schedule)
+
+
+def _run(schedule: Schedule) -> Server:
+    server = server_of_regression(UPDATE, MeanFieldNormal)
+    fit(server, schedule, ROUNDS, _Watched())
+    return server
+
+
+def _check_history(server: Server) -> None:
+    history = server.history
+    ensure(history.column("round") == list(range(1, ROUNDS + 1)), "every round is recorded")
+    for earlier, later in zip(history.rounds[:-1], history.rounds[1:], strict=True):
+        ensure(earlier.version <= later.version, "versions do not fall")
+        ensure(earlier.messages <= later.messages, "messages are counted from the beginning")
+    last = history[-1]
+    ensure(last.version == server.version, "the last round has the server's version")
+    ensure(last.messages >= last.version, "an answer is counted before it enters the ledger")
+    ensure(last.bytes_down > 0 and last.bytes_up > 0, "questions and answers are counted")
+
+
+def _check_resumption(schedule: Schedule) -> None:
+    going_on = _run(schedule)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "server.npz"
+        going_on.save(path)
+        resumed = Server.load(path, going_on.prior, going_on.clients)
+    for server in (going_on, resumed):
+        fit(server, schedule, ROUNDS, _Watched())
+    ensure(len(resumed.history) == 2 * ROUNDS, "a server that was loaded goes on with its rounds")
+    sentence = "a server that was loaded goes on as one that was not"
+    ensure_same(resumed.posterior, going_on.posterior, sentence)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """The serial engine, which looks at what a schedule does."""
+
+    limit: int = 1000  # questions of one session
+
+    @contextmanager
+    def session(self, clients: Mapping[str, Client]) -> Iterator[Session]:
+        with Serial().session(clients) as inside:
+            yield _WatchedSession(inside, frozenset(clients), self.limit)
+
+
+class _WatchedSession:
+    def __init__(self, inside: Session, names: frozenset[str], limit: int) -> None:
+        self._inside, self._names, self._left = inside, names, limit
+
+    @property
+    def now(self) -> float:
+        return self._inside.now
+
+    @property
+    def open(self) -> frozenset[str]:
+        return self._inside.open
+
+    def submit(self, ask: Ask, duration: float | None) -> None:
+        self._left -= 1
+        ensure(self._left >= 0, "a round ends")
+        ensure(ask.client_id in self._names, "only clients that exist are asked")
+        ensure(ask.client_id not in self.open, "a client has one open question at a time")
+        self._inside.submit(ask, duration)
+
+    def next(self) -> Delivery:
+        ensure(self.open, "a schedule waits for open questions only")
+        return self._inside.next()

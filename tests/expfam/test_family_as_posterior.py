@@ -1,0 +1,126 @@
+"""What a ledger and its server ask of a posterior, over the registry of families."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from streaming_gp import expfam, serialization
+from streaming_gp.errors import ImproperError
+from tests.conftest import ALGEBRA, assert_same_naturals
+from tests.reference import random_member
+
+families = pytest.mark.parametrize("family", expfam.FAMILIES)
+gaussians = pytest.mark.parametrize("family", expfam.GAUSSIANS)
+
+
+def assert_close(a, b, tolerance=ALGEBRA):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
+
+
+def quotient(family):
+    return (random_member(family, 1) / random_member(family, 0)).as_arrays()
+
+
+def with_natural(factor, change):
+    return dataclasses.replace(factor, natural=tuple(change(eta) for eta in factor.natural))
+
+
+@families
+def test_size_is_that_of_the_natural_parameters(family):
+    q = random_member(family, 0)
+    assert q.num_bytes == sum(eta.nbytes for eta in q.natural)
+    assert q.as_factor().num_bytes == quotient(family).num_bytes == q.num_bytes
+
+
+@families
+def test_form_names_family_and_shapes_whatever_holds_the_numbers(family):
+    q = random_member(family, 0)
+    tensors = family(*(tf.convert_to_tensor(eta) for eta in q.natural))
+    assert q.form == tensors.form == random_member(family, 1).form
+    assert q.form.startswith(family.__name__)
+
+
+def test_form_in_words():
+    q = expfam.MeanFieldNormal(np.zeros(5), np.ones(5))
+    assert q.form == "MeanFieldNormal with natural parameters of shapes [(5,), (5,)]"
+
+
+def test_forms_of_families_differ():
+    assert len({random_member(family, 0).form for family in expfam.FAMILIES}) == 6
+
+
+@families
+def test_no_objection_to_a_factor_of_the_family(family):
+    assert random_member(family, 2).objection_to(quotient(family)) is None
+
+
+@families
+def test_objections(family):
+    q, factor = random_member(family, 2), quotient(family)
+    assert family.__name__ in q.objection_to("a string")
+    assert family.__name__ in q.objection_to(q)
+    other = next(one for one in expfam.FAMILIES if one is not family)
+    assert family.__name__ in q.objection_to(quotient(other))
+    assert "have shapes" in q.objection_to(with_natural(factor, lambda eta: eta[..., None]))
+    whole = with_natural(factor, lambda eta: np.ones(np.shape(eta), int))
+    assert "floating-point" in q.objection_to(whole)
+    assert "not finite" in q.objection_to(with_natural(factor, lambda eta: eta * np.nan))
+
+
+@families
+def test_a_proper_cavity_is_normalised(family):
+    q, own = random_member(family, 1), quotient(family)
+    cavity = q.cavity(own)
+    assert_same_naturals(cavity, random_member(family, 0), ALGEBRA)
+    assert_close(cavity.log_integral(), 0.0)
+
+
+@families
+def test_the_cavity_without_a_factor_is_the_member(family):
+    q = random_member(family, 1)
+    assert_same_naturals(q.cavity(None), q, ALGEBRA)
+    assert_close(q.cavity(None).log_integral(), 0.0)
+
+
+@families
+def test_an_improper_cavity_is_a_factor_without_a_constant(family):
+    q = random_member(family, 1)
+    cavity = q.cavity(q.as_factor() ** 2.5)
+    assert not cavity.is_proper
+    assert_close(cavity.log_scale, 0.0)
+
+
+@families
+def test_exchanged_is_the_product_with_new_factors_for_old(family):
+    prior, q, r = (random_member(family, seed) for seed in range(3))
+    assert_same_naturals(q.exchanged([q / prior], [r / prior]), r, ALGEBRA)
+    assert_same_naturals(q.exchanged([], [r / q]), r, ALGEBRA)
+    with pytest.raises(ImproperError, match=family.__name__):
+        q.exchanged([q.as_factor() ** 2.5], [])
+
+
+@gaussians
+def test_unconstrained_numbers_give_mean_and_scale(family):
+    q = random_member(family, 0)
+    numbers = q.unconstrained()
+    assert numbers.shape == family.unconstrained_shape(3)
+    mean, scale = family.mean_scale_of(numbers)
+    assert_close(mean, q.mean)
+    assert_close(scale, q.scale)
+    assert_same_naturals(
+        family.from_mean_scale(mean, scale), family.from_unconstrained(numbers), ALGEBRA
+    )
+
+
+@families
+def test_files_hold_members_and_factors(family, tmp_path):
+    q = random_member(family, 0).as_arrays()
+    classes = serialization.registered_classes()
+    serialization.write(tmp_path / "q.npz", "pair", (q, quotient(family)), classes)
+    again, factor = serialization.read(tmp_path / "q.npz", "pair", classes)
+    assert again.form == q.form
+    assert_same_naturals(again, q, ALGEBRA)
+    assert_same_naturals(factor, quotient(family), ALGEBRA)
+    assert factor.family is family

@@ -1,0 +1,44 @@
+"""Gaussian sites, and expectations under them."""
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.bounds import sites as site_rules
+from tests.reference import smooth_data
+from tests.tolerances import ALGEBRA
+
+
+def test_fixed_point_sites_of_gaussian_noise_are_the_exact_ones(rng):
+    likelihood = gpflow.likelihoods.Gaussian(0.3)
+    X, Y = (tf.constant(a) for a in smooth_data(rng, 8, 2))
+    mean, variance = (
+        tf.constant(rng.standard_normal((8, 2))),
+        tf.constant(rng.uniform(1, 2, (8, 2))),
+    )
+    fixed = site_rules.fixed_point_sites(likelihood, X, mean, variance, Y)
+    for a, b in zip(fixed, site_rules.conjugate_sites(likelihood, X, Y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=ALGEBRA)
+
+
+def test_clipping_leaves_proper_sites_alone():
+    sites = site_rules.Sites(tf.constant([[1.0], [2.0]]), tf.constant([[0.5], [-3.0]]))
+    clipped = site_rules.clipped(sites)
+    np.testing.assert_allclose(clipped.precision_mean, sites.precision_mean)
+    np.testing.assert_allclose(clipped.precision, [[0.5], [site_rules.MIN_SITE_PRECISION]])
+
+
+def test_monte_carlo_likelihoods_are_evaluated_at_fixed_points(rng):
+    """GPflow's stochastic Gaussian, made deterministic, agrees with the closed form."""
+    X, Y = (tf.constant(a) for a in smooth_data(rng, 20))
+    mean, variance = Y + 0.1, tf.ones_like(Y)
+    stochastic, exact = gpflow.likelihoods.GaussianMC(0.5), gpflow.likelihoods.Gaussian(0.5)
+    first, second = (
+        site_rules.expected_log_density(stochastic, X, mean, variance, Y) for _ in range(2)
+    )
+    assert float(first) == float(second)
+    expected = site_rules.expected_log_density(exact, X, mean, variance, Y)
+    np.testing.assert_allclose(first, expected, rtol=ALGEBRA)  # quadratic in f: exact
+    moments = site_rules.predictive_moments(stochastic, X, mean, variance)
+    np.testing.assert_allclose(moments[0], mean, atol=ALGEBRA)
+    np.testing.assert_allclose(moments[1], 1.5, rtol=ALGEBRA)

@@ -1,0 +1,148 @@
+"""The paper's conditional form: earlier points frozen (PVI 2018, eqs. 89 and 94)."""
+
+from dataclasses import replace
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from tests.gp.builders import (
+    FIXED,
+    NOISE,
+    assert_same_arrays,
+    assert_same_predictions,
+    known_model,
+    predicted,
+)
+from tests.reference import conditional_bound, smooth_data
+from tests.tolerances import THROUGH_CHOLESKY
+
+SHORT = sgp.LocalOptimiser(max_iterations=24, rounds=3)
+
+
+def short(pseudo_points, hyperparameters=FIXED, likelihood=None):
+    return known_model(pseudo_points, likelihood, hyperparameters, optimiser=SHORT)
+
+
+def conditional_and_private(number=8):
+    still = {"optimise_locations": False}
+    return (
+        short(sgp.ConditionalPseudoPoints(number, **still)),
+        short(sgp.PrivatePseudoPoints(number, **still)),
+    )
+
+
+def test_the_first_batch_is_private_and_so_is_one_out_of_reach(rng):
+    X, Y = smooth_data(rng, 60)
+    conditional, private = conditional_and_private()
+    for shift in (0.0, 50.0):  # nothing that lies 50 lengthscales away can correct the first
+        a, b = (fitted.update((X + shift, Y)) for fitted in (conditional, private))
+        assert a.free_energy == pytest.approx(b.free_energy, abs=THROUGH_CHOLESKY)
+    inputs = np.concatenate([X[:20], X[:20] + 50.0]) + 0.1
+    assert_same_predictions(conditional, private, inputs)
+
+
+def test_earlier_points_stay_frozen_and_the_bound_lies_below_the_private_one(rng):
+    X, Y = smooth_data(rng, 60)
+    order = np.argsort(X[:, 0])
+    first, second = order[:30], order[30:]
+    conditional, private = conditional_and_private()
+    for fitted in (conditional, private):
+        fitted.update((X[first], Y[first]))
+    Z = conditional.factors["batch-0"].Z
+    before = predicted(conditional, Z)
+    gap = [fitted.update((X[second], Y[second])).free_energy for fitted in (conditional, private)]
+    nugget = conditional.factors["batch-0"].pseudo_observations[0].nugget
+    for a, b in zip(conditional.predict_f(Z), before, strict=True):
+        np.testing.assert_allclose(a, b, atol=10.0 * nugget)  # q(u) is frozen; f is u but for it
+    assert np.abs(private.predict_f(Z)[0] - before[0]).max() > 1e-3  # private points do learn
+    assert gap[0] < gap[1]
+
+
+def test_the_conditional_is_where_the_bound_is_largest(rng):
+    """No step away from the closed form raises the bound of eq. 94 at fixed ε."""
+    X, Y = smooth_data(rng, 40)
+    order = np.argsort(X[:, 0])
+    fitted = conditional_and_private(5)[0]
+    fitted.update((X[order[:20]], Y[order[:20]]))
+    new = (X[order[20:]], Y[order[20:]])
+    info = fitted.update(new)
+    frozen, found = (fitted.factors[name].pseudo_observations[0] for name in ("batch-0", "batch-1"))
+
+    def bound(intercept, slope, scale):
+        arrays = {"intercept": intercept, "slope": slope, "scale": scale}
+        return conditional_bound(
+            fitted.kernel, fitted.mean_function, NOISE, frozen, replace(found, **arrays), new
+        )
+
+    best = bound(found.intercept, found.slope, found.scale)
+    assert best == pytest.approx(info.free_energy, abs=THROUGH_CHOLESKY)
+    for _ in range(10):
+        moves = [
+            1e-3 * found.scale @ rng.standard_normal(part.shape)
+            for part in (found.intercept, found.slope, found.scale)
+        ]
+        ahead, behind = (
+            bound(
+                found.intercept + sign * moves[0],
+                found.slope + sign * moves[1],
+                found.scale + sign * moves[2],
+            )
+            for sign in (1.0, -1.0)
+        )
+        assert max(ahead, behind) < best
+        assert abs(ahead - behind) < 1e-2 * (2.0 * best - ahead - behind)
+
+
+@pytest.mark.parametrize("likelihood", ["regression", "classification"])
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+    ],
+    ids=["variational", "point"],
+)
+def test_conditional_points_learn_hyperparameters(rng, likelihood, hyperparameters):
+    X, Y = smooth_data(rng, 90)
+    regression = likelihood == "regression"
+    chosen = gpflow.likelihoods.Gaussian(0.5) if regression else gpflow.likelihoods.Bernoulli()
+    fitted = short(sgp.ConditionalPseudoPoints(10), hyperparameters, chosen)
+    targets = Y if regression else (Y > 0).astype(float)
+    for rows in np.array_split(np.argsort(X[:, 0]), 3):
+        fitted.update((X[rows], targets[rows]))
+    mean = np.asarray(fitted.predict_y(X)[0])
+    if regression:
+        assert np.mean((mean - Y) ** 2) < 0.1 * np.var(Y)
+    else:
+        assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
+
+
+def test_only_the_newest_batch_can_be_taken_back(rng):
+    X, Y = smooth_data(rng, 40)
+    fitted = conditional_and_private(5)[0]
+    fitted.update((X[:20], Y[:20]))
+    before = predicted(fitted, X)
+    fitted.update((X[20:], Y[20:]))
+    for refused in (
+        lambda: fitted.remove("batch-0"),
+        lambda: fitted.revisit("batch-0", (X[:20], Y[:20])),
+    ):
+        with pytest.raises(InvalidDataError, match="only the newest factor"):
+            refused()
+    with pytest.raises(InvalidDataError, match="cannot be compressed"):
+        fitted.compress(3)
+    with pytest.raises(InvalidDataError, match="cannot be damped"):
+        fitted.revisit("batch-1", (X[20:], Y[20:]), damping=0.5)
+    after = predicted(fitted, X)
+    fitted.revisit("batch-1", (X[20:], Y[20:]))
+    assert_same_arrays(fitted.predict_f(X), after, THROUGH_CHOLESKY)
+    fitted.remove("batch-1")
+    assert_same_arrays(fitted.predict_f(X), before, 0.0)
+
+
+def test_what_conditional_points_cannot_do_is_refused():
+    with pytest.raises(InvalidDataError, match="neither power EP nor remember"):
+        short(sgp.ConditionalPseudoPoints(5), sgp.PointHyperparameters(remember=True))

@@ -1,0 +1,73 @@
+"""Where pseudo-points start, against the textbook formula."""
+
+import gpflow
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming_gp.gp.fitting import Candidates
+from streaming_gp.gp.strategies import selection
+from streaming_gp.gp.strategies.selection import greedy_gain, greedy_variance
+from tests.tolerances import THROUGH_CHOLESKY
+
+LAWS = settings(max_examples=25, deadline=None)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def candidates(K, weight=None):
+    weight = np.ones(len(K)) if weight is None else weight
+    return Candidates(
+        np.arange(len(K))[:, None], np.diag(K).copy(), lambda some: K[:, some],
+        lambda some: K[np.ix_(some, some)], lambda: weight,
+    )  # fmt: skip
+
+
+def unexplained(K, known):
+    """Covariance of the rest given the known points, by the textbook formula."""
+    return K - K[:, known] @ np.linalg.solve(K[np.ix_(known, known)], K[known])
+
+
+def random_covariance(seed, size=25):
+    X = np.random.default_rng(seed).uniform(-2, 2, (size, 2))
+    return gpflow.kernels.Matern32(lengthscales=0.8)(X).numpy() + 1e-9 * np.eye(size)
+
+
+@LAWS
+@given(seeds)
+def test_greedy_points_have_the_largest_conditional_variance(seed):
+    K = random_covariance(seed)
+    chosen = greedy_variance(candidates(K), 6)
+    assert len(set(chosen)) == 6
+    for m in range(1, 6):
+        residual = np.diag(unexplained(K, chosen[:m]))
+        assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
+
+
+@LAWS
+@given(seeds)
+def test_points_by_gain_take_most_off_the_trace(seed):
+    K = random_covariance(seed)
+    weight = np.random.default_rng(seed).uniform(0.5, 2.0, len(K))
+    chosen = greedy_gain(candidates(K, weight), 6, 1e-9)
+    assert len(set(chosen)) == 6
+    for m in range(1, 6):
+        left = [weight @ np.diag(unexplained(K, [*chosen[:m], j])) for j in range(len(K))
+                if j not in chosen[:m]]  # fmt: skip
+        best = weight @ np.diag(unexplained(K, chosen[: m + 1]))
+        assert best <= min(left) + THROUGH_CHOLESKY
+
+
+def test_as_many_points_as_asked_for_however_few_are_probed(monkeypatch):
+    monkeypatch.setattr(selection, "PROBES", 5)
+    K = random_covariance(0)
+    assert len(greedy_gain(candidates(K), 3)) == 3
+    chosen = greedy_gain(candidates(K), 12)
+    assert len(set(chosen)) == 12
+
+
+def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
+    K = np.eye(10)
+    assert len(greedy_gain(candidates(K), 9, 0.5 * 0.7)) == 3  # 7 of 10 left, ½ nat each
+    assert len(greedy_gain(candidates(K), 9, 10.0)) == 1
+    assert list(greedy_variance(candidates(np.ones((4, 4))), 3)) == [0]
+    assert list(greedy_gain(candidates(np.ones((4, 4))), 3, 1e-9)) == [0]

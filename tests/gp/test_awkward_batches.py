@@ -1,0 +1,144 @@
+"""Whatever batch is allowed is learned from: awkward inputs, any dtype, any likelihood."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import streaming_gp as sgp
+from tests.gp.builders import QUICK, classifier, labelled, regressor
+from tests.reference import smooth_data
+
+
+def changed(array, index, value):
+    copy = np.array(array)
+    copy[index] = value
+    return copy
+
+
+GPFLOW_LIKELIHOODS = {
+    "Exponential": (gpflow.likelihoods.Exponential(), lambda f, rng: rng.exponential(np.exp(f))),
+    "Gamma": (gpflow.likelihoods.Gamma(), lambda f, rng: rng.gamma(2.0, np.exp(f))),
+    "Beta": (gpflow.likelihoods.Beta(), lambda f, rng: 1.0 / (1.0 + np.exp(-f))),
+    "GaussianMC": (gpflow.likelihoods.GaussianMC(0.1), lambda f, rng: f),
+    "Heteroskedastic": (gpflow.likelihoods.HeteroskedasticTFPConditional(), lambda f, rng: f),
+    "Switched": (
+        gpflow.likelihoods.SwitchedLikelihood(
+            [gpflow.likelihoods.Gaussian(0.1), gpflow.likelihoods.StudentT()]
+        ),
+        lambda f, rng: np.c_[f, rng.integers(0, 2, len(f))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GPFLOW_LIKELIHOODS)
+def test_other_likelihoods_of_gpflow_stream(rng, name):
+    likelihood, observe = GPFLOW_LIKELIHOODS[name]
+    X, F = smooth_data(rng, 40)
+    Y = observe(F, rng)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), likelihood, optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints(6), hyperparameters=sgp.PointHyperparameters(),
+    )  # fmt: skip
+    untrained = float(np.mean(model.predict_log_density((X, Y))))
+    for rows in (slice(0, 20), slice(20, 40)):
+        model.update((X[rows], Y[rows]))
+    assert float(np.mean(model.predict_log_density((X, Y)))) > untrained
+
+
+SOUND = {
+    "duplicated rows": lambda X, Y: (np.repeat(X[:3], 20, axis=0), np.repeat(Y[:3], 20, axis=0)),
+    "all rows alike": lambda X, Y: (np.repeat(X[:1], 60, axis=0), Y),
+    "constant column": lambda X, Y: (changed(X, np.s_[:, 1], 7.0), Y),
+    "one point": lambda X, Y: (X[:1], Y[:1]),
+    "far away": lambda X, Y: (X + 1e6, Y),
+    "the same batch again": lambda X, Y: (X, Y),
+    "constant targets": lambda X, Y: (X, np.zeros_like(Y)),
+    "large targets": lambda X, Y: (X, 1e4 * Y),
+}
+
+
+class Begun:
+    """A model after one batch, to which every test sets it back: compiling it takes seconds."""
+
+    def __init__(self, model, data):
+        model.update(data)
+        self.model, self.data = model, data
+        self.ledger, self.epsilon = model.ledger, model.parameter_vector.value()
+
+    def again(self):
+        self.model.parameter_vector.assign(self.epsilon)
+        self.model.adopt(self.ledger)
+        return self.model, self.data
+
+
+@pytest.fixture(
+    scope="module",
+    params=[sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    ids=["VI", "ML"],
+)
+def of_numbers(request):
+    data = smooth_data(np.random.default_rng(20181127))
+    return Begun(regressor(hyperparameters=request.param), data)
+
+
+@pytest.fixture(scope="module")
+def of_labels():
+    return Begun(classifier(), labelled(np.random.default_rng(20181127)))
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.filterwarnings("ignore:.*nugget.*")
+def test_awkward_batches_give_sound_updates(rng, of_numbers, name):
+    model, (X, Y) = of_numbers.again()
+    for data in (SOUND[name](X, Y), smooth_data(rng)):
+        assert np.isfinite(model.update(data).free_energy)
+        mean, variance = (np.asarray(t) for t in model.predict_f(data[0]))
+        assert np.isfinite(mean).all()
+        assert (variance > 0.0).all()
+
+
+@pytest.mark.parametrize("name", ["duplicated rows", "one point", "far away"])
+@pytest.mark.filterwarnings("ignore:.*nugget.*")
+def test_awkward_batches_of_labels_give_sound_updates(rng, of_labels, name):
+    model, (X, Y) = of_labels.again()
+    for data in (SOUND[name](X, Y), labelled(rng)):
+        assert np.isfinite(model.update(data).free_energy)
+        probability = np.asarray(model.predict_y(data[0])[0])
+        assert ((probability > 0.0) & (probability < 1.0)).all()
+
+
+def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
+    X, Y = smooth_data(rng, 3)
+    unknown = X + 50.0, Y
+    info = of_numbers.again()[0].update([np.repeat(part, 5, axis=0) for part in unknown])
+    assert info.num_pseudo_points == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8, bool, tf.float32])
+def test_any_real_dtype_is_taken(of_labels, dtype):
+    X = np.arange(12).reshape(6, 2) % 5
+    Y = np.arange(6)[:, None] % 2
+    X, Y = (tf.cast(a, dtype) if dtype is tf.float32 else a.astype(dtype) for a in (X, Y))
+    model, _ = of_labels.again()
+    model.update((X, Y))
+    assert model.predict_f(X)[0].dtype == tf.float64
+
+
+def test_inputs_are_not_mutated(rng, of_numbers):
+    X, Y = smooth_data(rng, 20)
+    copies = X.copy(), Y.copy()
+    of_numbers.again()[0].update((X, Y))
+    np.testing.assert_array_equal(X, copies[0])
+    np.testing.assert_array_equal(Y, copies[1])
+
+
+def test_clipped_sites_are_counted(rng):
+    """Student's t is not log-concave: outliers ask for negative site precisions."""
+    X, Y = smooth_data(rng)
+    Y[::10] += 8.0
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.StudentT(scale=0.1, df=3.0),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )  # fmt: skip
+    assert 1 <= model.update((X, Y)).clipped_sites <= 10

@@ -1,0 +1,204 @@
+"""Distributed optimisers as factors: against Adam, and where elastic averaging comes to rest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from streaming_gp import linear, pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal, Normal
+from tests.conftest import ALGEBRA
+
+SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+NOISE, RATE = 0.5, 0.05
+START = np.array([0.3, -0.2])
+
+
+def regression(family=MeanFieldNormal):
+    return linear.BayesianLinearRegression(2, NOISE, family=family)
+
+
+def shards_of(rng, number, size=12):
+    X = rng.standard_normal((number, size, 2))
+    return [(each, each @ [[1.0], [-0.5]] + rng.standard_normal((size, 1))) for each in X]
+
+
+def server_of(shards, update, engine_seed=0):
+    model = regression()
+    updates = update if isinstance(update, list) else [update] * len(shards)
+    clients = {
+        f"c{k}": pvi.Client(f"c{k}", model, shard, rule)
+        for k, (shard, rule) in enumerate(zip(shards, updates, strict=True))
+    }
+    server = pvi.Server(model.prior(), clients, checks=SURE, seed=engine_seed)
+    server.warm_start(MeanFieldNormal.from_mean_variance(START, np.full(2, 1e-2)))
+    return server
+
+
+def means(server, schedule, rounds, engine=None):
+    found = []
+
+    def keep(one):
+        found.append(server.posterior.mean)
+
+    pvi.fit(server, schedule, rounds, engine, callback=keep)
+    return np.array(found)
+
+
+def gradient(shards, theta):
+    return sum(X.T @ (Y[:, 0] - X @ theta) for X, Y in shards) / NOISE
+
+
+def adam(shards, steps):
+    """θ after each step of Adam on all data, as Kingma & Ba (2015) write it, uphill."""
+    theta, m, v, found = START, 0.0, 0.0, []
+    for t in range(1, steps + 1):
+        g = gradient(shards, theta)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        # its ε stands beside the root of v before debiasing
+        theta = theta + RATE * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-8)
+        found.append(theta)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_downpour_with_a_gradient_a_message_is_adam_at_the_server(rng, number):
+    shards = shards_of(rng, number)
+    server = server_of(shards, pvi.DownpourUpdate(pvi.Adam(0.3), sync=1, batch_size=None))
+    found = means(server, pvi.Synchronous(damping=pvi.ServerAdam(RATE)), 20)
+    np.testing.assert_allclose(found, adam(shards, 20), rtol=ALGEBRA)
+    np.testing.assert_allclose(server.posterior.variance, 1e-2, rtol=ALGEBRA)
+
+
+def test_an_asynchronous_answer_is_the_gradient_where_it_was_asked(rng):
+    """The server has moved twice when the slow client's answer arrives."""
+    shards = shards_of(rng, 2)
+    server = server_of(shards, pvi.DownpourUpdate(sync=1, batch_size=None))
+    schedule = pvi.Asynchronous(pvi.ServerAdam(RATE, 0.0, 0.0), {"c0": 1.0, "c1": 2.5}, jitter=0.0)
+    found = means(server, schedule, 2)
+    fast = shards[:1]
+    points = [START]
+    for of, at in ((fast, 0), (fast, 1), (shards[1:], 0)):
+        points.append(points[-1] + RATE * np.sign(gradient(of, points[at])))
+    np.testing.assert_allclose(found[0], points[2], rtol=1e-6)  # ε is not quite nothing
+    rest = points[3] + RATE * np.sign(gradient(fast, points[2]))
+    np.testing.assert_allclose(found[1], rest, rtol=1e-6)
+
+
+def test_a_message_carries_the_sum_of_the_gradients_of_its_steps(rng):
+    shards = shards_of(rng, 1)
+    server = server_of(shards, pvi.DownpourUpdate(Uphill(0.01), sync=3, batch_size=None))
+    pvi.fit(server, pvi.Synchronous(damping=1.0))  # what was sent enters as it is
+    theta, total = START, 0.0
+    for _ in range(3):
+        g = gradient(shards, theta)
+        theta, total = theta + 0.01 * g, total + g
+    sent = server.posterior.precision_mean - START / 1e-2
+    np.testing.assert_allclose(sent, total, rtol=ALGEBRA)
+
+
+def test_elastic_averaging_of_one_that_moves_all_the_way_is_its_optimiser(rng):
+    shards = shards_of(rng, 1)
+    update = pvi.ElasticUpdate(pvi.Adam(RATE), sync=3, batch_size=None, moving_rate=1.0)
+    found = means(server_of(shards, update), pvi.Asynchronous(damping=pvi.FedAvg(1.0)), 5)
+    np.testing.assert_allclose(found, adam(shards, 15)[2::3], rtol=ALGEBRA)
+
+
+@dataclass(frozen=True)
+class Uphill:
+    """Gradient ascent."""
+
+    rate: float
+
+    def at(self, numbers):
+        return (numbers,)
+
+    def moved(self, state, gradient):
+        return (state[0] + self.rate * gradient,)
+
+
+def test_elastic_averaging_rests_where_pulls_and_steps_balance():
+    """Quadratics of equal curvature a about c_k: with ``r = (1 − η a)^sync`` a worker ends at
+    ``x = c + r (x + α (x̃ − x) − c)``, and x̃ is the mean of all.
+    """
+    eta, sync, alpha = 0.02, 4, 0.3
+    centres = np.array([[1.0, 0.5], [-2.0, 0.0], [0.4, 2.5]])
+    shards = [(2.0 * np.eye(2), 2.0 * centre[:, None]) for centre in centres]
+    update = pvi.ElasticUpdate(Uphill(eta), sync, None, alpha, share=1.0 / 3.0, width=0.1)
+    server = server_of(shards, update)
+    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg(alpha)), 400)
+    centre = centres.mean(axis=0)
+    np.testing.assert_allclose(server.posterior.mean, centre, rtol=1e-6)
+    r = (1.0 - eta * 4.0 / NOISE) ** sync
+    apart = (1.0 - r) / (1.0 - r * (1.0 - alpha)) * (centres - centre)
+    prior = server.prior.as_factor()
+    workers = [(prior * factor**3.0).normalised().mean for factor in server.factors.values()]
+    np.testing.assert_allclose(np.array(workers) - centre, apart, rtol=1e-5, atol=1e-8)
+
+
+def test_asynchronous_minibatches_replay(rng):
+    shards = shards_of(rng, 3)
+    update = pvi.ElasticUpdate(sync=2, batch_size=4, share=1.0 / 3.0)
+    schedule = pvi.Asynchronous(damping=pvi.FedAvg(0.25), durations=1.0)
+    first, again = (means(server_of(shards, update), schedule, 4) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    other = means(server_of(shards, update, engine_seed=1), schedule, 4)
+    assert np.abs(first - other).max() > 0.0
+
+
+@pytest.mark.parametrize("update", [pvi.DownpourUpdate(sync=2), pvi.ElasticUpdate(sync=2)])
+def test_a_worker_goes_on_while_its_message_travels(rng, update):
+    shards = shards_of(rng, 1)
+    schedule = pvi.Asynchronous(damping=pvi.FedAvg(0.5), durations=1.0)
+    late = means(server_of(shards, update), schedule, 3, pvi.Serial(latency=1))
+    early = means(server_of(shards, update), schedule, 3)
+    np.testing.assert_array_equal(late[0], early[0])
+    assert np.abs(late[2] - early[2]).max() > 0.0
+
+
+@pytest.mark.parametrize("update", [pvi.DownpourUpdate(sync=2), pvi.ElasticUpdate(sync=2)])
+def test_a_worker_says_whether_there_is_something_to_go_on_with(rng, update):
+    server = server_of(shards_of(rng, 1), update)
+    client = server.clients["c0"].at_work()
+    assert client.is_continuous
+    assert client.advance(3) is False
+    client.answer(server.ask("c0")[0])
+    assert client.advance(3) is True
+    assert client.answer(server.ask("c0")[0]).result.steps == 3
+
+
+def test_without_a_warm_start_it_is_refused(rng):
+    model, shards = regression(), shards_of(rng, 1)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.DownpourUpdate()))
+    history = pvi.fit(server, pvi.Asynchronous())
+    assert "wants a warm start" in history[-1].failed["c0"]
+    fresh = model.prior().as_factor()
+    with pytest.raises(InvalidDataError, match="no factor of 'c0'"):
+        pvi.ServerAdam().applied(server.ledger, {"c0": fresh}, 1.0, 0.0, ())
+
+
+def test_a_full_covariance_is_refused(rng):
+    model, shards = regression(Normal), shards_of(rng, 1)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.ElasticUpdate()))
+    server.warm_start(Normal.from_mean_covariance(START, 0.1 * np.eye(2)).as_arrays())
+    history = pvi.fit(server, pvi.Asynchronous())
+    assert "mean-field Gaussian posterior, got a Normal" in history[-1].failed["c0"]
+    with pytest.raises(InvalidDataError, match="ServerAdam is for mean-field"):
+        pvi.ServerAdam().applied(server.ledger, {}, 1.0, 0.0, ())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pvi.DownpourUpdate(sync=0), "sync and batch_size"),
+        (lambda: pvi.ElasticUpdate(batch_size=0), "sync and batch_size"),
+        (lambda: pvi.ElasticUpdate(moving_rate=0.0), "moving_rate"),
+        (lambda: pvi.ElasticUpdate(width=-1.0), "moving_rate"),
+        (lambda: pvi.ServerAdam(learning_rate=0.0), "learning_rate"),
+        (lambda: pvi.ServerAdam(beta2=1.0), "beta2"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(InvalidDataError, match=message):
+        make()

@@ -1,0 +1,60 @@
+"""Committees and federated averaging, which PVI is compared with."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from streaming_gp import datasets, linear, pvi
+from streaming_gp.expfam import MeanFieldNormal, Normal
+from tests.conftest import ALGEBRA
+from tests.reference import assert_same, labelled_data, server
+
+FIXED_POINT = 1e-6
+LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+
+
+def test_a_committee_with_the_same_prior_is_one_undamped_round(rng):
+    X, Y = labelled_data(rng)
+    model = linear.logistic_regression(3)
+    shards = datasets.partition_iid(X, Y, 3)
+    found = server(model, shards, LBFGS)
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    members = []
+    for shard in shards:
+        alone = server(model, [shard], LBFGS)
+        pvi.fit(alone)
+        members.append(alone.posterior / alone.prior)
+    assert_same(found.posterior, found.prior.times(members), ALGEBRA)
+
+
+def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
+    X, Y = labelled_data(rng)
+    model, split = linear.logistic_regression(3), linear.logistic_regression(3, prior_variance=3.0)
+    shards = datasets.partition_iid(X, Y, 3)
+    found = server(model, shards, pvi.SplitPriorUpdate(LBFGS, 1 / 3))
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    natural = np.zeros(3), np.zeros((3, 3))
+    for shard in shards:
+        alone = server(split, [shard], LBFGS)
+        pvi.fit(alone)
+        natural = tuple(a + b for a, b in zip(natural, alone.posterior.natural, strict=True))
+    assert_same(found.posterior, Normal(*natural), FIXED_POINT)
+    history = pvi.fit(found, pvi.Synchronous(damping=1.0))
+    assert "answers once" in history[-1].failed["c0"]
+
+
+def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
+    X = rng.standard_normal((60, 3))
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((60, 1))
+    model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
+    shards = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+    local = pvi.VariationalUpdate(epochs=800, batch_size=None, learning_rate=0.02)
+    clients = pvi.make_clients(model, shards, local)
+    for client_id, share in {"c0": 1 / 3, "c1": 2 / 3}.items():
+        clients[client_id] = replace(clients[client_id], update=pvi.AveragingUpdate(share, local))
+    certain = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf)
+    found = pvi.Server(model.prior(), clients, checks=certain)
+    fits = [np.linalg.lstsq(*shard, rcond=None)[0][:, 0] for shard in shards]
+    for _ in range(2):
+        pvi.fit(found, pvi.Synchronous(damping=1.0))
+        np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, atol=2e-3)

@@ -1,0 +1,185 @@
+"""The scikit-learn estimators: their contract, and what they add to it."""
+
+import gc
+import pickle
+
+import gpflow
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import streaming_gp as sgp
+from streaming_gp.sklearn import (
+    StreamingGPClassifier,
+    StreamingGPRegressor,
+    default_kernel,
+    default_pseudo_points,
+)
+from tests.tolerances import THROUGH_CHOLESKY
+
+QUICK = {
+    "pseudo_points": sgp.PrivatePseudoPoints(8),
+    "hyperparameters": sgp.PointHyperparameters(),
+    "optimiser": sgp.LocalOptimiser(max_iterations=20, rounds=2),
+}
+
+
+@pytest.mark.slow
+@parametrize_with_checks([StreamingGPRegressor(), StreamingGPClassifier()])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def wave(rng, number):
+    """Inputs and targets far from zero and one in location and scale."""
+    X = rng.uniform(0.0, 1000.0, (number, 1))
+    return X, 5e4 + 3e3 * np.sin(X[:, 0] / 100.0) + 50.0 * rng.standard_normal(number)
+
+
+def test_scaling_is_handled_and_the_deviation_is_that_of_y(rng):
+    X, y = wave(rng, 200)
+    fitted = StreamingGPRegressor(**{**QUICK, "pseudo_points": sgp.PrivatePseudoPoints(15)})
+    assert fitted.fit(X, y).score(X, y) > 0.98
+    X_test, y_test = wave(rng, 400)
+    mean, sd = fitted.predict(X_test, return_std=True)
+    assert mean.shape == sd.shape == (400,)
+    z = (y_test - mean) / sd
+    assert 0.6 < np.std(z) < 1.5
+    np.testing.assert_array_equal(fitted.predict(X_test), mean)
+
+
+def test_a_stream_of_exact_factors_is_scikit_learns_own_gp(rng):
+    """All inputs as pseudo-points, known hyperparameters: the same mean, and deviation of y."""
+    X = rng.uniform(-3.0, 3.0, (60, 2))
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(60)
+    stream = StreamingGPRegressor(
+        gpflow.kernels.SquaredExponential(lengthscales=1.3),
+        pseudo_points=sgp.PrivatePseudoPoints("all"),
+        hyperparameters=sgp.FixedHyperparameters(),
+        scale=False,
+    )
+    for rows in (slice(0, 20), slice(20, 60)):
+        stream.partial_fit(X[rows], y[rows])
+    exact = GaussianProcessRegressor(RBF(1.3) + WhiteKernel(0.1), optimizer=None).fit(X, y)
+    X_test = rng.uniform(-4.0, 4.0, (30, 2))
+    for ours, theirs in zip(
+        stream.predict(X_test, return_std=True), exact.predict(X_test, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
+
+
+def test_out_of_the_box_a_rough_function_is_learned(rng):
+    """Ten periods: a start at one lengthscale would leave them too few pseudo-points."""
+    X = rng.uniform(0.0, 20.0 * np.pi, (300, 1))
+    y = 3.0 * np.sin(X[:, 0]) + 0.3 * rng.standard_normal(300)
+    np_state = np.random.get_state()[1].copy()  # noqa: NPY002
+    fitted = StreamingGPRegressor().fit(X[:200], y[:200])
+    assert fitted.score(X[200:], y[200:]) > 0.95
+    np.testing.assert_array_equal(np.random.get_state()[1], np_state)  # noqa: NPY002
+
+
+def test_defaults_go_with_the_number_of_inputs_and_rows():
+    np.testing.assert_allclose(default_kernel(1).lengthscales.numpy(), [0.1])
+    assert default_kernel(100).lengthscales.shape == (100,)
+    assert 9.0 < default_kernel(100).lengthscales.numpy()[0] < 10.0
+    assert [default_pseudo_points(n).max_number for n in (10, 200, 9999)] == [30, 50, 100]
+
+
+def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
+    X, y = wave(rng, 160)
+    streamed = StreamingGPRegressor(**QUICK).fit(X[:80], y[:80])
+    scale = streamed.input_scaler_.scale_.copy()
+    streamed.partial_fit(X[80:], y[80:])
+    np.testing.assert_array_equal(streamed.input_scaler_.scale_, scale)
+    assert len(streamed.model_.factors) == 2
+    before, attributes = streamed.predict(X), dict(vars(streamed))
+    for refused in (np.full_like(X, np.nan), np.c_[X, X]):
+        with pytest.raises(ValueError, match=r"NaN|features"):
+            streamed.partial_fit(refused, y)
+    with pytest.raises(ValueError, match="1 outputs as before, got 2"):
+        streamed.partial_fit(X, np.c_[y, y])
+    with pytest.raises(ValueError, match="batch_size"):
+        streamed.set_params(batch_size=0).fit(np.c_[X, X], y)
+    assert vars(streamed) == {**attributes, "batch_size": 0}
+    np.testing.assert_array_equal(streamed.predict(X), before)
+
+
+def test_several_outputs_and_batches_and_a_constant_column(rng):
+    X, y = wave(rng, 120)
+    X = np.c_[X, np.full(120, 7.0)]
+    fitted = StreamingGPRegressor(batch_size=50, **QUICK).fit(X, np.c_[y, -y])
+    mean, sd = fitted.predict(X, return_std=True)
+    assert mean.shape == sd.shape == (120, 2)
+    np.testing.assert_allclose(mean[:, 0], -mean[:, 1], rtol=1e-6)
+    assert len(fitted.model_.factors) == 3
+
+
+def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
+    X, y = wave(rng, 120)
+    fitted = StreamingGPRegressor(**QUICK).fit(X[:60], y[:60])
+    copied = pickle.loads(pickle.dumps(fitted))
+    for estimator in (fitted, copied):
+        estimator.partial_fit(X[60:], y[60:])
+    np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+def test_estimators_that_are_dropped_leave_no_graphs(rng):
+    def count_graphs():
+        gc.collect()
+        return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+    X, y = wave(rng, 40)
+    before = count_graphs()
+    fitted = StreamingGPRegressor(**QUICK).fit(X, y)
+    assert np.isfinite(fitted.predict(X)).all()
+    assert count_graphs() > before
+    del fitted
+    assert count_graphs() <= before
+
+
+def test_two_classes_with_names(rng):
+    X = rng.uniform(-1.0, 1.0, (120, 2))
+    y = np.where(X[:, 0] * X[:, 1] > 0.0, "same", "other")
+    fitted = StreamingGPClassifier(**QUICK).fit(X, y)
+    assert list(fitted.classes_) == ["other", "same"]
+    probability = fitted.predict_proba(X)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(fitted.classes_[probability.argmax(axis=1)], fitted.predict(X))
+    assert fitted.score(X, y) > 0.85
+
+
+def test_several_classes_arrive_one_after_another(rng):
+    X = rng.uniform(-1.0, 1.0, (120, 1))
+    y = np.digitize(X[:, 0], [-0.4, 0.4]) * 10
+    stream = StreamingGPClassifier(**QUICK)
+    with pytest.raises(ValueError, match="classes must be given in the first"):
+        stream.partial_fit(X, y)
+    for label in (0, 10, 20):
+        rows = y == label
+        stream.partial_fit(X[rows], y[rows], classes=[0, 10, 20])
+    assert stream.predict_proba(X).shape == (120, 3)
+    assert stream.score(X, y) > 0.85
+    with pytest.raises(ValueError, match="cannot change"):
+        stream.partial_fit(X, y, classes=[0, 10])
+    with pytest.raises(ValueError, match="unseen labels"):
+        stream.partial_fit(X[:1], [30])
+
+
+def test_what_cannot_be_fitted_is_refused(rng):
+    X, y = wave(rng, 20)
+    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+        StreamingGPClassifier(**QUICK).fit(X, np.zeros(20))
+    for unfitted in (StreamingGPRegressor(), StreamingGPClassifier()):
+        with pytest.raises(NotFittedError):
+            unfitted.predict(X)
+    kernel = gpflow.kernels.Matern52()
+    original = StreamingGPRegressor(kernel, **QUICK)
+    original.fit(X, y)
+    assert kernel.lengthscales.numpy() == 1.0  # the kernel that was passed is never trained
+    assert clone(original).get_params()["pseudo_points"] == QUICK["pseudo_points"]
