@@ -11,6 +11,9 @@ from streaming_gp.errors import StreamingGPError
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY  # noqa: F401
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: more threads would only wait
+    for library in ("TF_NUM_INTRAOP", "TF_NUM_INTEROP", "OMP_NUM", "OPENBLAS_NUM"):
+        os.environ.setdefault(f"{library}_THREADS", "1")
 
 _NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
 

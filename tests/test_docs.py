@@ -27,16 +27,13 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-SLOW_PAGES = {
-    "docs/extend/hyperparameters.rst",
-    "docs/extend/local_bound.rst",
-    "docs/extend/pseudo_points.rst",
-}
+SLOW_FOLDERS = {"howto", "extend"}
 
 
 def in_turn(page):
-    """How-to pages make many models: they run with the slow tests."""
-    is_slow = page.parent.name == "howto" or name_of(page) in SLOW_PAGES
+    """How-to pages make many models, and pages on extensions check theirs: they run with the slow
+    tests."""
+    is_slow = page.parent.name in SLOW_FOLDERS
     return pytest.param(page, marks=[pytest.mark.slow] if is_slow else [], id=name_of(page))
 
 

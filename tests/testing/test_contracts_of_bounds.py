@@ -9,11 +9,10 @@ from streaming_gp import testing
 from streaming_gp.gp import Conditional, Exact, PowerEP, Variational
 from streaming_gp.serialization import storable
 
-QUICK = [Variational()]
-SLOW = [PowerEP(0.5), PowerEP(1.0), Exact(), Conditional()]
-BOUNDS = [*QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)]
+BOUNDS = [Variational(), PowerEP(0.5), PowerEP(1.0), Exact(), Conditional()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_bounds_serve_local_fits(bound):
     testing.check_local_bound(bound)
@@ -49,7 +48,7 @@ class Unregistered(Variational):
         (object(), "all methods of streaming_gp.gp.LocalBound"),
         (Unregistered(), "Unregistered is registered by streaming_gp.serialization.storable"),
         (Halved(), "the free energy is the log evidence"),
-        (Stopped(), "is that which finite differences find"),
+        pytest.param(Stopped(), "is that which finite differences find", marks=pytest.mark.slow),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )

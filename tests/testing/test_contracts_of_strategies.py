@@ -59,11 +59,16 @@ class Forgetful(FirstInputs):
     [
         (object(), "all methods of streaming_gp.gp.PseudoPointStrategy"),
         (Unregistered(3), "Unregistered is registered by streaming_gp.serialization.storable"),
-        (Unseeded(3, optimise_locations=False), "one state and one seed lead to one result"),
-        (Forgetful(4, budget=8), "12 points keep a budget of 8"),
+        pytest.param(
+            Unseeded(3, optimise_locations=False), "one state and one seed lead to one result",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Forgetful(4, budget=8), "12 points keep a budget of 8", marks=pytest.mark.slow
+        ),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
-)
+)  # fmt: skip
 def test_strategies_that_break_the_contract_are_found(strategy, sentence):
     with pytest.raises(AssertionError, match=sentence):
         testing.check_pseudo_points(strategy)

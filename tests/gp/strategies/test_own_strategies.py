@@ -114,6 +114,7 @@ def test_a_family_of_ones_own_is_the_family_that_it_is(tmp_path):
     assert_it_continues(own, tmp_path)
 
 
+@pytest.mark.slow
 def test_one_width_for_all_hyperparameters_is_a_family_too(tmp_path):
     strategy = sgp.VariationalHyperparameters(num_samples=2, family=expfam.IsotropicNormal)
     fitted = streamed(5, hyperparameters=strategy)
