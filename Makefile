@@ -3,9 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+BENCH_VENV ?= .venv-benchmarks
+BENCH_READY = $(BENCH_VENV)/.ready
+STREAMS_OUT ?= docs/results/streams
+PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-all lint docs bench clean
+.PHONY: demo test test-runs test-slow test-all lint docs bench bench-streams clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,5 +41,16 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python examples/barrett_stream.py --out out/barrett
 
+# The other packages that are compared with have an environment of their own.
+$(BENCH_READY): setup.cfg constraints.txt $(PINS)
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/pip install --quiet --constraint constraints.txt --constraint $(PINS) \
+		--editable ".[benchmarks]"
+	touch $(BENCH_READY)
+
+# Continues docs/results/streams; make bench-streams ONLY="'kin8nm-*/private*'" runs a part of it.
+bench-streams: $(BENCH_READY)
+	$(BENCH_VENV)/bin/python examples/benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
+
 clean:
-	rm -rf $(VENV) out docs/_build build *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) out docs/_build build *.egg-info

@@ -1,0 +1,135 @@
+"""Streaming methods side by side, on the same streams: python examples/benchmarks.
+
+Every run of a method on a stream has a process of its own, with one thread; results.json is written
+after each of them, and a run that is in it is not repeated. --only 'barrett3-*/private*' chooses
+streams and methods; --quick learns the first three batches with few iterations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1]
+sys.path[0] = str(EXAMPLES)
+
+from common import parser, run, write_results  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+from benchmarks.figures import draw  # noqa: E402
+from benchmarks.one_run import Row, Task  # noqa: E402
+from benchmarks.plan import tasks  # noqa: E402
+from benchmarks.streams import load  # noqa: E402
+from benchmarks.summary import summarised  # noqa: E402
+from streaming_gp.errors import InvalidDataError  # noqa: E402
+
+PAUSE = 300.0
+"""CPU seconds that a run may take beyond its limit: for starting, the last batch and predicting."""
+SLACK = 6.0
+"""Wall seconds for each CPU second, on a machine that has other work."""
+ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    **dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
+}
+
+
+def performed(task: Task, arguments: argparse.Namespace) -> Row:
+    """The row of one run in a process of its own; if that ends early, a row that says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        row = Path(folder) / "row.json"
+        command = [
+            sys.executable, "-m", "benchmarks.one_run", json.dumps(asdict(task)),
+            "--row", str(row), "--kept", str(arguments.out / "hyperparameters"),
+        ]  # fmt: skip
+        if arguments.data is not None:
+            command += ["--data", str(arguments.data.resolve())]
+        ended = _ended(command, task.limit + PAUSE)
+        if row.exists():
+            found: Row = json.loads(row.read_text())
+            return found
+    return {**asdict(task), "failed": ended}
+
+
+def _ended(command: list[str], most_seconds: float) -> str:
+    """Run a process to its end, and say how it ended."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(most_seconds), int(most_seconds) + 5))
+
+    path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        process = subprocess.run(
+            command, env=environment, preexec_fn=limit, timeout=SLACK * most_seconds,
+            capture_output=True, text=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"stopped after {SLACK * most_seconds:.0f} wall seconds"
+    if process.returncode in (-24, -9):
+        return f"one update, or predicting, was stopped at {most_seconds:.0f} CPU seconds"
+    last = process.stderr.strip().splitlines()[-1:]
+    return f"ended with status {process.returncode}: {''.join(last)[:200]}"
+
+
+def described(row: Row) -> str:
+    """One line of progress."""
+    name = f"{row['stream']}/{row['method']}, seed {row['seed']}"
+    if row["failed"]:
+        return f"{name}: failed: {row['failed']}"
+    limit = f", limit after {row['batches_seen']} batches" if row["reached_limit"] else ""
+    return (
+        f"{name}: error {row['error']:.4f}, NLPD {row['nlpd']:.3f}, "
+        f"{row['learning_cpu_seconds']:.1f} CPU s{limit}"
+    )
+
+
+def kept_rows(out: Path) -> dict[tuple, Row]:
+    """Rows of earlier runs, by what they are of.
+
+    :raises InvalidDataError: if the file of results is not one of this command.
+    """
+    path = out / "results.json"
+    if not path.exists():
+        return {}
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {Task(**{f.name: row[f.name] for f in fields(Task)}).key: row for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidDataError(f"{path} holds no rows of this command: {error!r}") from error
+
+
+def main(arguments: argparse.Namespace) -> None:
+    number = 1 if arguments.quick else arguments.seeds
+    seeds = range(arguments.seed, arguments.seed + number)
+    planned = tasks(arguments.only, seeds, arguments.quick, arguments.limit)
+    rows = kept_rows(arguments.out)
+    missing = [task for task in planned if task.key not in rows]
+    print(f"{len(planned) - len(missing)} of {len(planned)} runs are there already", flush=True)
+    for stream in dict.fromkeys(task.stream for task in missing):
+        load(stream, arguments.data)  # where data are missing, that ends this before any run
+    on_terminal = sys.stderr.isatty()
+    for task in tqdm(missing, desc="runs", disable=not on_terminal):
+        row = rows[task.key] = performed(task, arguments)
+        write_results(arguments.out, {"rows": [*rows.values()], **summarised([*rows.values()])})
+        tqdm.write(described(row)) if on_terminal else print(described(row), flush=True)
+    draw([*rows.values()], arguments.out)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.set_defaults(out=Path("out/streams"))
+    options.add_argument(
+        "--only", nargs="+", default=["*"], metavar="STREAM/METHOD", help="patterns of runs"
+    )
+    options.add_argument("--seeds", type=int, default=3, help="how many, of a random method")
+    options.add_argument(
+        "--limit", type=float, default=900.0, help="CPU seconds after which a run stops learning"
+    )
+    run(main, options)

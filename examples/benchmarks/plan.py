@@ -1,0 +1,58 @@
+"""Which runs are asked for, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from benchmarks.methods import METHODS
+from benchmarks.one_run import Task
+from benchmarks.streams import STREAMS
+from streaming_gp.errors import InvalidDataError
+
+
+def matching(pattern: str, names: Iterable[str], what: str) -> list[str]:
+    """Names that a pattern such as ``barrett3-*`` matches.
+
+    :param what: What the names are of, for the message.
+    :raises InvalidDataError: if there is none.
+    """
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise InvalidDataError(f"no {what} {pattern!r}; there are {', '.join(names)}")
+    return found
+
+
+def chosen(patterns: Sequence[str]) -> list[tuple[str, str]]:
+    """Streams and methods of patterns ``stream/method``; one without a slash is a stream's.
+
+    :raises InvalidDataError: if a stream or method of a pattern is unknown.
+    """
+    wanted = set()
+    for pattern in patterns:
+        of_stream, _, of_method = pattern.partition("/")
+        streams = matching(of_stream, STREAMS, "stream")
+        methods = matching(of_method or "*", METHODS, "method")
+        wanted |= {(stream, method) for stream in streams for method in methods}
+    return [(s, m) for s in STREAMS for m in METHODS if (s, m) in wanted]
+
+
+def tasks(patterns: Sequence[str], seeds: Sequence[int], quick: bool, limit: float) -> list[Task]:
+    """All runs of the patterns, in the order of streams; further seeds come last.
+
+    :param seeds: The seeds of a method that is random; others get the first one.
+    :raises InvalidDataError: if a stream or method is unknown, or needs a module that is missing.
+    """
+    pairs = chosen(patterns)
+    missing = sorted({str(METHODS[m].needs) for _, m in pairs if not METHODS[m].is_installed})
+    if missing:
+        raise InvalidDataError(
+            f"{' and '.join(missing)} missing for some of these methods: run make bench-streams, "
+            "or name other methods with --only"
+        )
+    return [
+        Task(stream, method, seed, quick, limit)
+        for number, seed in enumerate(seeds)
+        for stream, method in pairs
+        if number == 0 or METHODS[method].is_random
+    ]
