@@ -48,6 +48,7 @@ def count_graphs():
     return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_model_that_is_dropped_leaves_no_graphs(rng):
     """Its parameters have exponential transforms: the gradient of TFP's softplus keeps graphs."""
     logarithmic = replace(gpflow.config.config(), positive_bijector="exp")

@@ -60,6 +60,7 @@ def test_without_clutter_it_is_conjugate(rng, dimension, family):
     np.testing.assert_allclose(found.variance, 1.0 / precision, rtol=FIXED_POINT)
 
 
+@pytest.mark.slow
 def test_variational_inference_does_not_depend_on_the_number_of_clients():
     model, Y = one_dimensional()
     optimum = fitted_server(model, parted(Y, 1), LBFGS, pvi.Sequential(), 1).posterior

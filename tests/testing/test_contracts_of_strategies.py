@@ -10,8 +10,8 @@ from streaming_gp import testing
 from streaming_gp.serialization import storable
 
 PRIVATE, SHARED = sgp.PrivatePseudoPoints, sgp.SharedPseudoPoints
-QUICK = [PRIVATE(4, budget=9)]
-SLOW = [
+STRATEGIES = [
+    PRIVATE(4, budget=9),
     PRIVATE(4, optimise_locations=False),
     PRIVATE("auto", max_number=5),
     PRIVATE("all"),
@@ -20,9 +20,9 @@ SLOW = [
     SHARED(5, optimise_locations=False),
     sgp.ConditionalPseudoPoints(3),
 ]
-STRATEGIES = [*QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_strategies_serve_a_stream(strategy):
     testing.check_pseudo_points(strategy)

@@ -38,6 +38,7 @@ def nuts(log_density, start, scale, num_samples=600, seed=3):
     return run().numpy()
 
 
+@pytest.mark.slow
 def test_the_variational_posterior_of_exact_regression_is_that_of_nuts(rng):
     """With Z = X the structured q(ε) is plain VI on the exact marginal likelihood."""
     X, Y = smooth_data(rng, 100, noise=0.3)

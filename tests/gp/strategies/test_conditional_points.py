@@ -96,7 +96,9 @@ def test_the_conditional_is_where_the_bound_is_largest(rng):
         assert abs(ahead - behind) < 1e-2 * (2.0 * best - ahead - behind)
 
 
-@pytest.mark.parametrize("likelihood", ["regression", "classification"])
+@pytest.mark.parametrize(
+    "likelihood", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "hyperparameters",
     [

@@ -101,6 +101,7 @@ def streamed(rng_seed, **options):
     return learn(model(pseudo_points=STILL, **options), rng, 2)
 
 
+@pytest.mark.slow
 def test_a_family_of_ones_own_is_the_family_that_it_is(tmp_path):
     own, known = (
         streamed(5, hyperparameters=sgp.VariationalHyperparameters(num_samples=2, **options))
