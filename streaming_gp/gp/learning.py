@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.fitting.fit import Batch, FitReport
+from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
+from streaming_gp.gp.compilation import CompiledGP
 from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.prediction import PredictiveGP, default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -30,13 +33,20 @@ class LearningGP(PredictiveGP):
     """A ledger of Gaussian-process factors that learns."""
 
     def update(
-        self, data: Data, callback: Callback | None = None, batch_id: str | None = None
+        self,
+        data: Data,
+        callback: Callback | None = None,
+        batch_id: str | None = None,
+        learn: bool | None = None,
     ) -> UpdateInfo:
-        """Learn from one batch. If anything raises, the model is exactly as it was.
+        """Take in one batch. If anything raises, the model is exactly as it was.
 
         :param data: X [N, D] and Y [N, P], NumPy arrays or tensors of any real dtype.
         :param callback: Called with a :class:`Progress` after every optimiser iteration.
         :param batch_id: The name of the batch's factor; by default ``"batch-0"`` and so on.
+        :param learn: Whether hyperparameters and places of points are learned. If not, the batch
+            is absorbed at the present q(ε), which stays as it is, by linear algebra alone. By
+            default the model's learning schedule decides.
         :returns: what was done.
         :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
             outside the likelihood's support, or its name is taken.
@@ -46,7 +56,9 @@ class LearningGP(PredictiveGP):
         _refuse_merged(batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
-        return self._step({batch_id: data}, 1.0, callback)[batch_id]
+        if learn is None:
+            learn = self.settings.learning.wants(self._num_updates, self._shift)
+        return self._step({batch_id: data}, 1.0, callback, learn=learn)[batch_id]
 
     def revisit(
         self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
@@ -133,11 +145,11 @@ class LearningGP(PredictiveGP):
         :raises InvalidDataError: if its factors are none of this model.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
-        _refuse_foreign(ledger, self._ledger.prior)
+        refuse_foreign(ledger, self._ledger.prior)
         compiled = self._compile(*self._dims_of(ledger))
         gp, input_dim = compiled.local.gp, compiled.local.input_dim
         sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
-        _refuse_sizes(ledger.posterior, sizes)
+        refuse_sizes(ledger.posterior, sizes)
         num_new = len(set(ledger.factors) - set(self.factors))
         self._commit(compiled, ledger, self._point_estimate(ledger, compiled), num_new)
 
@@ -168,6 +180,7 @@ class LearningGP(PredictiveGP):
         rho: float,
         callback: Callback | None,
         is_round: bool = False,
+        learn: bool = True,
     ) -> dict[str, UpdateInfo]:
         """Room for what is new, one step of the loop for all shards, merge, commit."""
         start = time.perf_counter()
@@ -179,25 +192,36 @@ class LearningGP(PredictiveGP):
         if new:
             epsilon = self._point_estimate(ledger, compiled)
             ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
-        if new and not is_round:  # batches of a round have no order
+        if new and learn and not is_round:  # batches of a round have no order
             ledger = hyperparameters.forget(ledger)
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
-                batch=self._batch(name, data, bool(new) and not is_round, rho, callback),
+                batch=replace(
+                    self._batch(name, data, bool(new) and not is_round, rho, callback),
+                    learn=learn,
+                ),
             )
             for name, data in checked.items()
         }  # fmt: skip
         rule = pvi.Damping(rho, len(fits))
         done = pvi.step(ledger, fits, rule, self.settings.policy)
-        after = strategy.merge(done.ledger)
         if is_round:
-            point = self._point_estimate(after, compiled)
+            point = self._point_estimate(done.ledger, compiled)
         else:
             (point,) = (report.epsilon for report in done.reports.values())
-        self._commit(compiled, after, point, len(new))
+        after = strategy.merge(compiled.fitter, done.ledger, point)
+        shift = self._shift_to(point, compiled, done.ledger) if learn else None
+        self._commit(compiled, after, point, len(new), shift)
         seconds = time.perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
+
+    def _shift_to(self, point: np.ndarray, compiled: CompiledGP, ledger: GPLedger) -> float:
+        """How far the point estimate of ε moves, in units of its width."""
+        q, parameters = ledger.posterior.hyperparameters, compiled.parameters
+        before = self._point_estimate(self._ledger, compiled)
+        width = parameters.unit_log_widths() if q is None else np.sqrt(np.asarray(q.variance))
+        return float(np.sqrt(np.mean(((point - before) / width) ** 2))) if len(point) else 0.0
 
     def _checked(self, shards: Mapping[str, Data]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -235,28 +259,6 @@ class LearningGP(PredictiveGP):
         input_dim, output_dim = self._dims
         Z = next((factor.Z for factor in ledger.factors.values()), np.zeros((0, input_dim or 1)))
         return input_dim or Z.shape[1], output_dim or default_output_dim(self)
-
-
-def _refuse_foreign(ledger: GPLedger, prior: Process) -> None:
-    """Refuse a ledger that is none of a model with this prior."""
-    if ledger.prior.form != prior.form:
-        raise InvalidDataError(
-            f"wanted a ledger of a {prior.form}, got one of a {ledger.prior.form}"
-        )
-    for name, factor in ledger.factors.items():
-        objection = prior.objection_to(factor)
-        if objection is not None:
-            raise InvalidDataError(f"factor {name!r} is none of this model: {objection}")
-
-
-def _refuse_sizes(process: Process, sizes: tuple[int, ...]) -> None:
-    """Refuse a process with other input columns, groups or columns of a group."""
-    found = {one.sizes for one in process.pseudo_observations} - {sizes}
-    if found:
-        raise InvalidDataError(
-            "wanted pseudo-observations with input columns, groups and columns of a group "
-            f"{sizes}, got {sorted(found)}"
-        )
 
 
 def _refuse_merged(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ class LedgerGP(gpflow.models.GPModel):
         self.settings = settings
         self._dims: tuple[int | None, int | None] = (None, None)
         self._num_updates = 0
+        self._shift = math.inf
         self._compiled: CompiledGP | None = None
         self._journal: Journal | None = None
         prior = settings.hyperparameters.prior(self.parameter_vector)
@@ -99,6 +101,7 @@ class LedgerGP(gpflow.models.GPModel):
             factors=dict(self._ledger.factors),
             num_updates=self._num_updates,
             dims=self._dims,
+            shift=self._shift,
         )
 
     # ---- compiled functions ----
@@ -132,13 +135,20 @@ class LedgerGP(gpflow.models.GPModel):
         return compiled.parameters.value() if q is None else np.asarray(q.mean)
 
     def _commit(
-        self, compiled: CompiledGP, ledger: GPLedger, epsilon: np.ndarray, num_new: int = 0
+        self,
+        compiled: CompiledGP,
+        ledger: GPLedger,
+        epsilon: np.ndarray,
+        num_new: int = 0,
+        shift: float | None = None,
     ) -> None:
+        shift = self._shift if shift is None else shift
         num_updates = self._num_updates + num_new
         if self._journal is not None:  # on disk first: if this fails, nothing has changed
             values = st.parameters_of(self.modules, compiled.parameters.pieces(epsilon))
-            self._journal.append(self.state.after(values, ledger, num_updates, compiled.dims))
+            dims = compiled.dims
+            self._journal.append(self.state.after(values, ledger, num_updates, dims, shift))
         compiled.parameters.assign(epsilon)
         self._compiled, self._dims = compiled, compiled.dims
         self.num_latent_gps = compiled.local.gp.num_latent
-        self._ledger, self._num_updates = ledger, num_updates
+        self._ledger, self._num_updates, self._shift = ledger, num_updates, shift

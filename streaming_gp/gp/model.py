@@ -18,6 +18,7 @@ from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning import LearningGP
+from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
@@ -48,6 +49,8 @@ class StreamingGP(LearningGP):
         variational bound (Bui, Yan & Turner 2017).
     :param bound: The local bound, if it is another one than ``alpha`` says.
     :param policy: What to do about improper cavities and posteriors; by default they raise.
+    :param learning: Which updates learn hyperparameters (and where points move to); by default
+        every one. The others absorb their batch at the present q(ε).
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.
@@ -68,6 +71,7 @@ class StreamingGP(LearningGP):
         journal: PathLike | None = None,
         bound: LocalBound | None = None,
         policy: PropernessPolicy | None = None,
+        learning: LearningSchedule | None = None,
     ) -> None:
         latent_kernels(kernel)
         if num_prediction_samples < 2 or num_prediction_samples % 2:
@@ -83,6 +87,7 @@ class StreamingGP(LearningGP):
             seed,
             _bound(alpha, bound),
             policy or pvi.RaiseImproper(),
+            learning or EveryUpdate(),
         )
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
@@ -128,11 +133,11 @@ class StreamingGP(LearningGP):
         model = cls(
             kernel, likelihood, mean_function, settings.pseudo_points, settings.hyperparameters,
             settings.num_latent_gps, settings.optimiser, settings.num_prediction_samples,
-            settings.seed, bound=settings.bound, policy=settings.policy,
+            settings.seed, bound=settings.bound, policy=settings.policy, learning=settings.learning,
         )  # fmt: skip
         structure.refuse_difference(state.structure, structure.structure(model.modules))
         model._ledger = state.ledger
-        model._num_updates, model._dims = state.num_updates, state.dims
+        model._num_updates, model._dims, model._shift = state.num_updates, state.dims, state.shift
         if None not in state.dims:
             model._compiled = model._compile_for_dims()
             model.num_latent_gps = model._compiled.local.gp.num_latent

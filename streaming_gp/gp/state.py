@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
@@ -36,6 +38,7 @@ class Settings:
     :param seed: The seed of all random numbers.
     :param bound: The local bound.
     :param policy: What is done about improper cavities and posteriors.
+    :param learning: Which updates learn hyperparameters.
     """
 
     pseudo_points: PseudoPointStrategy
@@ -46,6 +49,7 @@ class Settings:
     seed: int
     bound: LocalBound
     policy: PropernessPolicy
+    learning: LearningSchedule = field(default_factory=EveryUpdate)
 
 
 @storable
@@ -60,6 +64,8 @@ class ModelState:
     :param factors: The factor of every batch, in order of arrival.
     :param num_updates: The number of batches that have been learned from.
     :param dims: D and P of the data; None before the first batch.
+    :param shift: How far the newest update that learned moved ε; see
+        :meth:`LearningSchedule.wants`.
     """
 
     settings: Settings
@@ -69,6 +75,7 @@ class ModelState:
     factors: Mapping[str, PseudoPointFactor]
     num_updates: int
     dims: tuple[int | None, int | None]
+    shift: float = math.inf
 
     @property
     def ledger(self) -> GPLedger:
@@ -81,6 +88,7 @@ class ModelState:
         ledger: GPLedger,
         num_updates: int,
         dims: tuple[int, int],
+        shift: float,
     ) -> ModelState:
         """The state that a change leads to."""
         return replace(
@@ -90,6 +98,7 @@ class ModelState:
             factors=dict(ledger.factors),
             num_updates=num_updates,
             dims=dims,
+            shift=shift,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streaming_gp import pvi
-from streaming_gp.gp.fitting.fit import FitReport
+from streaming_gp.gp.fitting.solver import FitReport
 from streaming_gp.gp.process.process import Process
 
 

@@ -20,7 +20,7 @@ from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior, grouped_sit
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import mean_over_samples
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.linalg import LOG_TWO_PI, add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.serialization import storable
 from streaming_gp.shapes import check_shapes
 
@@ -84,11 +84,35 @@ class Exact(Bound):
 
 def _bound(local: LocalModel, problem: Problem, sites: Sites) -> tf.Tensor:
     cavity = cavity_of(local, problem)
-    if is_conjugate(local.likelihood):
-        sites = gaussian_noise_sites(local, problem)
-    q = _posterior_at_data(cavity, problem.X, sites)
     past = local.hyperparameters.past_evidence(lambda: local.gp.log_normaliser(cavity.conditioned))
+    if is_conjugate(local.likelihood):
+        return _log_evidence(cavity, problem.X, gaussian_noise_sites(local, problem)) + past
+    q = _posterior_at_data(cavity, problem.X, sites)
     return expected_log_likelihood(local, q, problem) - q.kl + past
+
+
+def _log_evidence(cavity: Cavity, X: tf.Tensor, sites: Sites) -> tf.Tensor:
+    """``log N(y; m̃, K̃ + W⁻¹) = ½ log det W − ½ log det B − ½ ‖L⁻¹ W^½ (y − m̃)‖² − ½ N log 2π``.
+
+    It is the free energy at the exact sites.
+    """
+    gp, stack, conditioned = cavity
+    V = gp.project(stack, conditioned, X)
+    w, centred = grouped_sites(sites, gp.mean(conditioned, V, X), gp.num_groups)
+    chol, column_root = _factorised(gp.covariance(V, X), w)
+    white = solve_lower(chol, centred / column_root)
+    columns = tf.cast(gp.num_latent // gp.num_groups, chol.dtype)
+    scale = tf.reduce_sum(tf.math.log(sites.precision) - LOG_TWO_PI)
+    determinant = columns * tf.reduce_sum(logdet_from_cholesky(chol))
+    return 0.5 * (scale - determinant - tf.reduce_sum(tf.square(white)))
+
+
+def _factorised(K: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The lower factor of ``B = I + W^½ K W^½`` [G, N, N], and W^½ as columns [G, N, 1]."""
+    root = tf.sqrt(w)
+    column_root = tf.linalg.matrix_transpose(root)
+    ones = tf.ones_like(K[0, :, 0])
+    return tf.linalg.cholesky(add_to_diagonal(column_root * K * root, ones)), column_root
 
 
 @check_shapes(
@@ -109,10 +133,8 @@ def _posterior_at_data(cavity: Cavity, X: tf.Tensor, sites: Sites) -> LocalPoste
     prior_mean = gp.mean(conditioned, V, X)
     K = gp.covariance(V, X)
     w, centred = grouped_sites(sites, prior_mean, gp.num_groups)
-    root = tf.sqrt(w)
-    column_root = tf.linalg.matrix_transpose(root)
     ones = tf.ones_like(X[:, 0])
-    chol = tf.linalg.cholesky(add_to_diagonal(column_root * K * root, ones))
+    chol, column_root = _factorised(K, w)
     a = column_root * tf.linalg.cholesky_solve(chol, centred / column_root)
     mean_shift = tf.matmul(K, a)
     inverse_chol = solve_lower(chol, tf.linalg.diag(ones)[None])

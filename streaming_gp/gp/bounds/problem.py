@@ -70,6 +70,16 @@ class LocalModel:
     input_dim: int
     output_dim: int
 
+    def fixed_values(self) -> bytes:
+        """Changes whenever a value changes that is not in ε."""
+        learned = {id(p.unconstrained_variable) for p in self.parameters.parameters.values()}
+        variables = (
+            variable
+            for module in (self.gp.kernel, self.gp.mean_function, self.likelihood)
+            for variable in module.variables
+        )
+        return b"".join(v.numpy().tobytes() for v in variables if id(v) not in learned)
+
     def problem_spec(self, takes_over: bool) -> Problem:
         """The signature of problems of any size, for compiled functions.
 

@@ -50,6 +50,12 @@ class BoundFunctions:
         loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
 
+    def value(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> float:
+        """The free energy."""
+        return float(self._call(self._free_energy, problem, offsets, variables, problem, sites))
+
     def objective_at(
         self, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem, sites: Sites
     ) -> tuple[float, np.ndarray]:

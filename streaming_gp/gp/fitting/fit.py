@@ -3,79 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
-import tensorflow as tf
 
-from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
-from streaming_gp.gp.fitting.optimiser import (
-    LocalOptimiser,
-    Report,
-    minimise,
-    with_larger_nuggets,
-)
-from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
+from streaming_gp.gp.fitting.compression import nearby
+from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
+from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
+from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
+from streaming_gp.gp.fitting.thinning import thinned
 from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
+from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One batch at hand.
-
-    :param name: The name of its factor.
-    :param data: X [N, D] and Y [N, P], validated.
-    :param seed: The seed of the common random numbers over ε.
-    :param report: Called with (iteration, free energy) as a fit goes on.
-    :param hold: Whether points that the batch has had before stay where they are.
-    """
-
-    name: str
-    data: Data
-    seed: int
-    report: Report = lambda *_: None
-    hold: bool = False
-
-
-class FitReport(NamedTuple):
-    """What a local fit reports beside its factor.
-
-    :param epsilon: The point estimate of ε [E].
-    :param free_energy: The local free energy, in nats.
-    :param iterations: The number of optimiser iterations.
-    :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
-    :param clipped_sites: The number of sites whose negative precision was cut off.
-    """
-
-    epsilon: np.ndarray
-    free_energy: float
-    iterations: int
-    nugget: float
-    clipped_sites: int
-
-
-class _Solution(NamedTuple):
-    """An optimum of the local free energy."""
-
-    problem: Problem
-    offsets: np.ndarray
-    variables: np.ndarray
-    sites: Sites
-    hyperparameters: expfam.Gaussian | None
-    past_evidence: float
-    report: FitReport
 
 
 class Fitter:
@@ -92,7 +39,63 @@ class Fitter:
         self.bound = BoundFunctions(bound, local)
         self.cavity = CavityFunctions(local)
         self.problems = ProblemBuilder(self.bound, self.cavity)
+        self.solver = Solver(self.bound, self.cavity, optimiser)
         self.projection = Projection(local, optimiser)
+        self.prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
+        self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
+        self._held: tuple[bytes, Factorised] | None = None
+
+    def by(self, bound: LocalBound, full_effort_points: int | None = None) -> Fitter:
+        """Fits of the same model by another bound.
+
+        :param full_effort_points: As in :class:`LocalOptimiser`, where it is to be another.
+        """
+        optimiser = self.optimiser
+        if full_effort_points is not None:
+            optimiser = replace(optimiser, full_effort_points=full_effort_points)
+        if (bound, optimiser) not in self._siblings:
+            self._siblings[bound, optimiser] = Fitter(bound, self.local, optimiser)
+        return self._siblings[bound, optimiser]
+
+    def location(self, cavity: Process) -> np.ndarray:
+        """The mean [E] of the cavity's q(ε), or the point that the parameters hold."""
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
+
+    # ---- linear algebra at one ε ----
+
+    def factorised(self, epsilon: np.ndarray, process: Process) -> Factorised:
+        """A process at ε [E]; what it has in common with the one before is not computed again.
+
+        :raises NumericalError: if the covariance of its pseudo-observations is not positive.
+        """
+        token = epsilon.tobytes() + self.local.fixed_values()
+        if self._held is None or self._held[0] != token:
+            self._held = token, Factorised(PriorAt(self.prior, epsilon))
+        found = self._held[1].conditioned_on(plain(process))
+        self._held = token, found
+        return found
+
+    def nearby(self, cavity: Process, X: np.ndarray, number: int) -> Process:
+        """The part of a cavity that matters at X [N, D], on at most ``number`` points."""
+        if cavity.num_pseudo_points <= number:
+            return cavity
+        epsilon = self.location(cavity)
+        prior = PriorAt(self.prior, epsilon)
+        return nearby(prior, lambda part: self.factorised(epsilon, part), cavity, X, number)
+
+    def thinned(
+        self, factor: PseudoPointFactor, others: Process, epsilon: np.ndarray, number: int
+    ) -> PseudoPointFactor:
+        """A factor on ``number`` of its points, projected under all others at ε [E]."""
+        process = Process(factor.pseudo_observations, None, factor.log_scale).compact
+        rest = self.factorised(epsilon, Process(others.pseudo_observations))
+        members = plain(process)
+        Z = np.concatenate([one.Z for one in members])
+        V = rest.project(Z)
+        found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
+        scale = process.log_scale + constant
+        return PseudoPointFactor((found,), factor.hyperparameters, scale)
 
     def fit(
         self,
@@ -112,11 +115,11 @@ class Fitter:
         :returns: the batch's factor and what was done.
         :raises NumericalError: if the bound stays non-finite however large the nugget.
         """
-        noise = self._noise(cavity, batch.seed)
+        noise = self._noise(cavity, batch)
         problem = self.problems.with_data(batch.data, noise, cavity, place, at)
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, FitReport]:
-            solution = self._solve(problem, cavity, batch.report, move)
+            solution = self.solver.solve(problem, cavity, batch, move)
             return self._factor(cavity, cavity.log_scale, solution), solution.report
 
         return with_larger_nuggets(attempt, problem)
@@ -141,11 +144,11 @@ class Fitter:
         :param cavity_in: Gives that product in a ledger whose factors are on the new points.
         :returns: the ledger on the new points, the batch's factor, and what was done.
         """
-        noise = self._noise(cavity, batch.seed)
+        noise = self._noise(cavity, batch)
         problem = self.problems.with_data(batch.data, noise, cavity, place, at, takes_over=True)
 
         def attempt(problem: Problem) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
-            solution = self._solve(problem, cavity, batch.report, move)
+            solution = self.solver.solve(problem, cavity, batch, move)
             epsilon = solution.report.epsilon
             moved = self.projection.of_ledger(ledger, epsilon, solution.offsets, problem)
             factor = self._factor(cavity_in(moved), cavity.log_scale, solution)
@@ -153,112 +156,18 @@ class Fitter:
 
         return with_larger_nuggets(attempt, problem)
 
-    # ---- the fit ----
-
-    def _noise(self, earlier: Process, seed: int) -> np.ndarray:
+    def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
         """Common random numbers [S, E], fewer where there are many earlier points."""
-        full = self.optimiser.is_full_effort(earlier.num_pseudo_points)
-        return self.local.hyperparameters.noise(self.local.parameters.size, seed, full)
-
-    def _solve(self, problem: Problem, cavity: Process, report: Report, move: bool) -> _Solution:
-        """Site steps and optimiser runs in turn; exact sites need one run only."""
         size = self.local.parameters.size
-        offsets = np.zeros(int(tf.size(problem.Z_start)))
-        has_seen_data = bool(cavity.pseudo_observations)
-        variables = self.local.hyperparameters.initial(size, has_seen_data)
-        sites = self.bound.initial_sites(offsets, problem)
-        rounds = 1 if self.bound.is_conjugate else self.optimiser.rounds
-        most = max(1, self.optimiser.iterations(cavity.num_pseudo_points) // rounds)
-        iterations = 0
-        for _ in range(rounds):
-            sites, _ = self._refreshed(offsets, variables, problem, sites)
-            onward = partial(_report_from, report, iterations)
-            offsets, variables, steps = self._optimised(
-                offsets, variables, problem, sites, most, onward, move
-            )
-            iterations += steps
-            if move:
-                offsets = self._relocated(offsets, variables, problem, sites, rounds)
-        sites, clipped = self._refreshed(offsets, variables, problem, sites)
-        loss, _ = self.bound.objective(offsets, variables, problem, sites, move)
-        q, epsilon = self._hyperparameters(variables, problem)
-        past = self.cavity.log_normaliser(epsilon, Process(cavity.pseudo_observations))
-        free_energy = -loss - float(self.local.hyperparameters.past_evidence(lambda: past))
-        if self.bound.is_conjugate:
-            sites = self.bound.known_sites(epsilon, offsets, problem)
-        found = FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
-        return _Solution(problem, offsets, variables, sites, q, past, found)
-
-    def _refreshed(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
-    ) -> tuple[Sites, int]:
-        """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
-        if self.bound.is_conjugate:
-            return sites, 0
-        rho, clipped = self.optimiser.site_damping, 0
-        for _ in range(self.optimiser.site_steps):
-            raw = self.bound.next_sites(offsets, variables, problem, sites)
-            if not all(np.isfinite(part).all() for part in raw):
-                raise NumericalError("the local posterior covariance gave non-finite sites")
-            clipped = int(np.sum(raw.precision < site_rules.MIN_SITE_PRECISION))
-            target = site_rules.clipped(raw)
-            new = Sites(*((1 - rho) * a + rho * b for a, b in zip(sites, target, strict=True)))
-            change = max(float(np.max(np.abs(a - b))) for a, b in zip(sites, new, strict=True))
-            sites = new
-            if change < self.optimiser.site_tolerance:
-                break
-        return sites, clipped
-
-    def _optimised(
-        self,
-        offsets: np.ndarray,
-        variables: np.ndarray,
-        problem: Problem,
-        sites: Sites,
-        most: int,
-        report: Report,
-        move: bool,
-    ) -> tuple[np.ndarray, np.ndarray, int]:
-        """One optimiser run, with the sites held: offsets, variables, iterations (``most``)."""
-        moving = offsets if move else np.zeros(0)
-        limits: list[Any] = [(None, None)] * len(moving)
-        limits += self.local.hyperparameters.limits(self.local.parameters)
-        if not limits:
-            return offsets, variables, 0
-
-        def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
-            places, rest = point[: len(moving)], point[len(moving) :]
-            return self.bound.objective(places if move else offsets, rest, problem, sites, move)
-
-        start = np.concatenate([moving, variables])
-        point, steps = minimise(
-            loss_and_gradient, start, limits, self.optimiser.method, most, report
-        )
-        return point[: len(moving)] if move else offsets, point[len(moving) :], steps
-
-    def _relocated(
-        self,
-        offsets: np.ndarray,
-        variables: np.ndarray,
-        problem: Problem,
-        sites: Sites,
-        rounds: int,
-    ) -> np.ndarray:
-        """Locations moved on at the centre of q(ε), which is one value of ε instead of S.
-
-        Moved before q(ε) they would settle where the old ε wants them, and hold it there.
-        """
-        steps = self.optimiser.location_iterations // rounds
-        if steps == 0:
-            return offsets
-        _, epsilon = self._hyperparameters(variables, problem)
-        objective = partial(self.bound.objective_at, epsilon, problem=problem, sites=sites)
-        return minimise(objective, offsets, None, self.optimiser.method, steps)[0]
+        if not batch.learn:
+            return np.zeros((1, size))
+        full = self.optimiser.is_full_effort(earlier.num_pseudo_points)
+        return self.local.hyperparameters.noise(size, batch.seed, full)
 
     # ---- what comes out ----
 
     def _factor(
-        self, cavity: Process, old_log_scale: float, solution: _Solution
+        self, cavity: Process, old_log_scale: float, solution: Solution
     ) -> PseudoPointFactor:
         """The new factor, whose constant makes log normalisers add up to the free energy.
 
@@ -277,19 +186,3 @@ class Fitter:
         before = old_log_scale + solution.past_evidence
         log_scale = before + solution.report.free_energy - after - cavity.log_scale
         return PseudoPointFactor((found,), of_epsilon, log_scale)
-
-    def _hyperparameters(
-        self, variables: np.ndarray, problem: Problem
-    ) -> tuple[expfam.Gaussian | None, np.ndarray]:
-        """q(ε), or None, and the point estimate of ε."""
-        strategy = self.local.hyperparameters
-        q: Any = strategy.posterior(variables, problem.location.numpy(), problem.scale.numpy())
-        if q is not None:
-            return q, np.asarray(q.mean)
-        rest = tf.constant(variables, tf.float64)
-        draws = strategy.draw(rest, problem.location, problem.scale, problem.noise)
-        return None, draws[0].numpy()
-
-
-def _report_from(report: Report, start: int, iteration: int, free_energy: float) -> None:
-    report(start + iteration, free_energy)

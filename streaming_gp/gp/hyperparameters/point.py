@@ -55,6 +55,9 @@ class FixedHyperparameters(_Point):
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
         return np.zeros(0)
 
+    def unmoved(self, size: int) -> np.ndarray:
+        return np.zeros(0)
+
     def limits(self, parameters: ParameterVector) -> list[Limits]:
         return []
 
@@ -94,6 +97,9 @@ class PointHyperparameters(_Point):
             )
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+        return np.zeros(size)
+
+    def unmoved(self, size: int) -> np.ndarray:
         return np.zeros(size)
 
     def limits(self, parameters: ParameterVector) -> list[Limits]:

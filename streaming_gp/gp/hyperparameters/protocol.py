@@ -37,6 +37,10 @@ class HyperparameterStrategy(Protocol):
         """Optimiser variables [V] at the start: at the centre of the cavity or prior."""
         ...
 
+    def unmoved(self, size: int) -> np.ndarray:
+        """Optimiser variables [V] at which q(ε) is the cavity's, or the point stays."""
+        ...
+
     def limits(self, parameters: ParameterVector) -> list[Limits]:
         """The limits of each of the V optimiser variables."""
         ...

@@ -78,9 +78,14 @@ class VariationalHyperparameters:
         return np.asarray(cavity.mean), np.asarray(cavity.scale)
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
-        width = WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR
-        start = self._family.from_mean_scale(np.zeros(size), width * np.eye(size))
-        return np.ravel(start.unconstrained().numpy())
+        return self._centred(size, WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR)
+
+    def unmoved(self, size: int) -> np.ndarray:
+        return self._centred(size, 1.0)
+
+    def _centred(self, size: int, width: float) -> np.ndarray:
+        q = self._family.from_mean_scale(np.zeros(size), width * np.eye(size))
+        return np.ravel(q.unconstrained().numpy())
 
     def limits(self, parameters: ParameterVector) -> list[Limits]:
         shape = self._family.unconstrained_shape(parameters.size)

@@ -12,7 +12,12 @@ import numpy as np
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.pseudo_observations import Observations, product_by_points, same
+from streaming_gp.gp.process.pseudo_observations import (
+    Observations,
+    PseudoObservations,
+    product_by_points,
+    same,
+)
 from streaming_gp.serialization import storable
 
 
@@ -56,6 +61,12 @@ class Process:
         if self.hyperparameters is None:
             return "Gaussian process at a point ε"
         return f"Gaussian process with q(ε) a {self.hyperparameters.form}"
+
+    @property
+    def unit_of_epsilon(self) -> expfam.Factor | None:
+        """The factor of ε that says nothing, or None where ε is a point."""
+        q = self.hyperparameters
+        return None if q is None else (q / q).as_arrays()
 
     def as_arrays(self) -> Process:
         """The same process with q(ε) held in NumPy arrays, as all else is already."""
@@ -125,6 +136,18 @@ class Process:
             fits = q is None and factor.hyperparameters is None
             return None if fits else "only one of process and factor speaks of ε"
         return q.objection_to(factor.hyperparameters)
+
+
+def plain(process: Process) -> tuple[PseudoObservations, ...]:
+    """What a process is conditioned on, one member for each set of points.
+
+    :raises InvalidDataError: if members rest on one another.
+    """
+    observations = process.compact.pseudo_observations
+    found = tuple(one for one in observations if isinstance(one, PseudoObservations))
+    if len(found) < len(observations):
+        raise InvalidDataError("wanted pseudo-observations of f alone, got conditional ones")
+    return found
 
 
 def _position(observations: list[Observations], wanted: Observations) -> int:

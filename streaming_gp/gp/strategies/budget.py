@@ -41,7 +41,7 @@ def within_budget(
     """
     if ledger.posterior.num_pseudo_points + wanted <= budget:
         return ledger
-    apart = {*_newest(ledger, budget // 4), *kept}
+    apart = {*newest(ledger, budget // 4), *kept}
     older = [name for name in ledger.factors if name not in apart]
     if older:
         number = min(budget // 2, budget - wanted - _num_points(ledger, apart))
@@ -98,7 +98,7 @@ def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:
     return pvi.Ledger(ledger.prior, MappingProxyType({MERGED: product, **kept}))
 
 
-def _newest(ledger: GPLedger, most_points: int) -> list[str]:
+def newest(ledger: GPLedger, most_points: int) -> list[str]:
     """The newest batches that hold at most so many points together."""
     names: list[str] = []
     points = 0

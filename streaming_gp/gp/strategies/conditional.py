@@ -14,8 +14,9 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Conditional, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -100,7 +101,7 @@ class ConditionalPseudoPoints:
     ) -> GPLedger:
         return ledger
 
-    def merge(self, ledger: GPLedger) -> GPLedger:
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         return ledger
 
     def compressed(

@@ -13,8 +13,9 @@ from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -104,7 +105,7 @@ class OwnPseudoPoints(abc.ABC):
         wanted, move = num_batches * self.largest_batch, self.optimise_locations
         return within_budget(fitter, ledger, self.budget, wanted, epsilon, kept, move)
 
-    def merge(self, ledger: GPLedger) -> GPLedger:
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         return ledger
 
     def compressed(

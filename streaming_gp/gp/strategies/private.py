@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,10 +13,14 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies import every_input
+from streaming_gp.gp.strategies.every_input import LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
@@ -32,9 +37,13 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         still gain from; ``"all"`` for one at every input, which is exact and moves none.
     :param optimise_locations: Whether the locations are optimised together with the rest.
     :param budget: The largest number of points that all batches may hold together; None for no
-        budget. See :class:`OwnPseudoPoints`.
+        budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
+        until the budget is reached; then the points that matter least go, and what they said is
+        projected onto the others. The newest batches that hold a tenth of the budget stay apart.
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
+    :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
+        every input of the sample where there is no budget, and 40 points where there is one.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -43,6 +52,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     budget: int | None = None
     tolerance: float = 0.01
     max_number: int = 30
+    sample: LearningSample | None = None
 
     def __post_init__(self) -> None:
         if self.number not in ("all", "auto") and not is_positive_integer(self.number):
@@ -52,16 +62,19 @@ class PrivatePseudoPoints(OwnPseudoPoints):
             )
         if not (self.tolerance > 0.0 and self.max_number > 0):
             raise InvalidDataError("tolerance and max_number must be positive")
-        if self.budget is not None and self.number == "all":
-            raise InvalidDataError(
-                f"a budget does not go with a pseudo-point at every input, got {self.budget}"
-            )
         if self.number != "all":
             self._check_budget(self.largest_batch)
+        elif self.budget is not None and not is_positive_integer(self.budget):
+            raise InvalidDataError(f"a budget must be a positive integer, got {self.budget!r}")
 
     @property
     def largest_batch(self) -> int:
         return self.max_number if self.number == "auto" else int(self.number)
+
+    @property
+    def _usual_sample(self) -> LearningSample:
+        """All points while all are kept; on a budget as few as a batch will keep of its own."""
+        return LearningSample() if self.budget is None else LearningSample(num_points=40)
 
     def place(self, candidates: Candidates) -> np.ndarray:
         if self.number == "all":
@@ -79,5 +92,30 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
     ) -> tuple[PseudoPointFactor, FitReport]:
         if self.number == "all":
-            return fitter.fit(cavity, batch, self.place, at=None, move=False)
+            return every_input.fitted(fitter, cavity, batch, self.sample or self._usual_sample)
         return super().fit_alone(fitter, cavity, batch, own)
+
+    def make_room(
+        self,
+        fitter: Fitter,
+        ledger: GPLedger,
+        epsilon: np.ndarray,
+        num_batches: int = 1,
+        kept: Collection[str] = (),
+    ) -> GPLedger:
+        if self.number == "all":
+            return ledger
+        return super().make_room(fitter, ledger, epsilon, num_batches, kept)
+
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
+        if self.number == "all" and self.budget is not None:
+            return every_input.within(fitter, ledger, epsilon, self.budget)
+        return ledger
+
+    def check_round(self) -> None:
+        """:raises InvalidDataError: for a point at every input within a budget."""
+        if self.number == "all" and self.budget is not None:
+            raise InvalidDataError(
+                "batches of a round are visited again, and a budget merges batches that have a "
+                f"pseudo-point at every input; got {self}"
+            )

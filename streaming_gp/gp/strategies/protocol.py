@@ -9,8 +9,9 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -74,8 +75,11 @@ class PseudoPointStrategy(Protocol):
         """
         ...
 
-    def merge(self, ledger: GPLedger) -> GPLedger:
-        """The ledger with no more factors than the strategy keeps apart."""
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
+        """The ledger with no more factors and points than the strategy keeps.
+
+        :param epsilon: The ε [E] at which factors are projected, if they are.
+        """
         ...
 
     def compressed(

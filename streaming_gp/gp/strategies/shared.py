@@ -12,8 +12,9 @@ from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Batch, FitReport, Fitter
+from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -110,7 +111,7 @@ class SharedPseudoPoints:
     ) -> GPLedger:
         return ledger
 
-    def merge(self, ledger: GPLedger) -> GPLedger:
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         """Older factors multiplied into one, which on shared points loses nothing."""
         own = [name for name in ledger.factors if name != MERGED]
         older = own[: -self.kept_batches]

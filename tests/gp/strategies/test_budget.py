@@ -47,10 +47,6 @@ def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     [
         ({"number": 10, "budget": 15}, "budget must hold at least twice"),
         ({"number": "auto", "budget": 50}, "budget must hold at least twice"),
-        (
-            {"number": "all", "budget": 50},
-            "a budget does not go with a pseudo-point at every input",
-        ),
     ],
 )
 def test_budgets_that_cannot_hold_two_batches_are_refused(options, message):

@@ -1,0 +1,240 @@
+"""Maximises the local free energy of one batch, or evaluates it where nothing is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
+from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions
+from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
+from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
+from streaming_gp.gp.fitting.problem import Data
+from streaming_gp.gp.process.process import Process
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One batch at hand.
+
+    :param name: The name of its factor.
+    :param data: X [N, D] and Y [N, P], validated.
+    :param seed: The seed of the common random numbers over ε.
+    :param report: Called with (iteration, free energy) as a fit goes on.
+    :param hold: Whether points that the batch has had before stay where they are.
+    :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
+    """
+
+    name: str
+    data: Data
+    seed: int
+    report: Report = lambda *_: None
+    hold: bool = False
+    learn: bool = True
+
+
+class FitReport(NamedTuple):
+    """What a local fit reports beside its factor.
+
+    :param epsilon: The point estimate of ε [E].
+    :param free_energy: The local free energy, in nats.
+    :param iterations: The number of optimiser iterations.
+    :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
+    :param clipped_sites: The number of sites whose negative precision was cut off.
+    """
+
+    epsilon: np.ndarray
+    free_energy: float
+    iterations: int
+    nugget: float
+    clipped_sites: int
+
+
+class Solution(NamedTuple):
+    """An optimum of the local free energy."""
+
+    problem: Problem
+    offsets: np.ndarray
+    variables: np.ndarray
+    sites: Sites
+    hyperparameters: expfam.Gaussian | None
+    past_evidence: float
+    report: FitReport
+
+
+class Solver:
+    """Solves the problems of one model under one bound.
+
+    :param bound: The bound's compiled functions.
+    :param cavity: The cavity's compiled functions.
+    :param optimiser: How the bound is maximised.
+    """
+
+    def __init__(
+        self, bound: BoundFunctions, cavity: CavityFunctions, optimiser: LocalOptimiser
+    ) -> None:
+        self.bound = bound
+        self.cavity = cavity
+        self.local: LocalModel = bound.local
+        self.optimiser = optimiser
+
+    def solve(self, problem: Problem, cavity: Process, batch: Batch, move: bool) -> Solution:
+        """The optimum of the local free energy; where the batch learns nothing, its start.
+
+        :param problem: The batch under its cavity.
+        :param cavity: Prior times all other factors.
+        :param move: Whether the points may move.
+        :raises NumericalError: if the bound is not finite.
+        """
+        offsets = np.zeros(int(tf.size(problem.Z_start)))
+        if not batch.learn:
+            return self._at_rest(problem, cavity, offsets)
+        return self._optimum(problem, cavity, offsets, batch.report, move)
+
+    def _at_rest(self, problem: Problem, cavity: Process, offsets: np.ndarray) -> Solution:
+        """The sites at the present q(ε) and the points at the start: nothing is optimised."""
+        variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
+        sites = self.bound.initial_sites(offsets, problem)
+        sites, clipped = self._refreshed(offsets, variables, problem, sites)
+        value = self.bound.value(offsets, variables, problem, sites)
+        return self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
+
+    def _optimum(
+        self,
+        problem: Problem,
+        cavity: Process,
+        offsets: np.ndarray,
+        report: Report,
+        move: bool,
+    ) -> Solution:
+        """Site steps and optimiser runs in turn; exact sites need one run only."""
+        has_seen_data = bool(cavity.pseudo_observations)
+        size = self.local.parameters.size
+        variables = self.local.hyperparameters.initial(size, has_seen_data)
+        sites = self.bound.initial_sites(offsets, problem)
+        rounds = 1 if self.bound.is_conjugate else self.optimiser.rounds
+        most = max(1, self.optimiser.iterations(cavity.num_pseudo_points) // rounds)
+        iterations = 0
+        for _ in range(rounds):
+            sites, _ = self._refreshed(offsets, variables, problem, sites)
+            onward = partial(_report_from, report, iterations)
+            offsets, variables, steps = self._optimised(
+                offsets, variables, problem, sites, most, onward, move
+            )
+            iterations += steps
+            if move:
+                offsets = self._relocated(offsets, variables, problem, sites, rounds)
+        sites, clipped = self._refreshed(offsets, variables, problem, sites)
+        loss, _ = self.bound.objective(offsets, variables, problem, sites, move)
+        return self._described(
+            problem, cavity, offsets, variables, sites, -loss, iterations, clipped
+        )
+
+    def _described(
+        self,
+        problem: Problem,
+        cavity: Process,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        sites: Sites,
+        objective: float,
+        iterations: int,
+        clipped: int,
+    ) -> Solution:
+        q, epsilon = self._hyperparameters(variables, problem)
+        past = self.cavity.log_normaliser(epsilon, Process(cavity.pseudo_observations))
+        free_energy = objective - float(self.local.hyperparameters.past_evidence(lambda: past))
+        if self.bound.is_conjugate:
+            sites = self.bound.known_sites(epsilon, offsets, problem)
+        found = FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
+        return Solution(problem, offsets, variables, sites, q, past, found)
+
+    def _refreshed(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[Sites, int]:
+        """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
+        if self.bound.is_conjugate:
+            return sites, 0
+        rho, clipped = self.optimiser.site_damping, 0
+        for _ in range(self.optimiser.site_steps):
+            raw = self.bound.next_sites(offsets, variables, problem, sites)
+            if not all(np.isfinite(part).all() for part in raw):
+                raise NumericalError("the local posterior covariance gave non-finite sites")
+            clipped = int(np.sum(raw.precision < site_rules.MIN_SITE_PRECISION))
+            target = site_rules.clipped(raw)
+            new = Sites(*((1 - rho) * a + rho * b for a, b in zip(sites, target, strict=True)))
+            change = max(float(np.max(np.abs(a - b))) for a, b in zip(sites, new, strict=True))
+            sites = new
+            if change < self.optimiser.site_tolerance:
+                break
+        return sites, clipped
+
+    def _optimised(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        most: int,
+        report: Report,
+        move: bool,
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """One optimiser run, with the sites held: offsets, variables, iterations (``most``)."""
+        moving = offsets if move else np.zeros(0)
+        limits: list[Any] = [(None, None)] * len(moving)
+        limits += self.local.hyperparameters.limits(self.local.parameters)
+        if not limits:
+            return offsets, variables, 0
+
+        def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+            places, rest = point[: len(moving)], point[len(moving) :]
+            return self.bound.objective(places if move else offsets, rest, problem, sites, move)
+
+        start = np.concatenate([moving, variables])
+        point, steps = minimise(
+            loss_and_gradient, start, limits, self.optimiser.method, most, report
+        )
+        return point[: len(moving)] if move else offsets, point[len(moving) :], steps
+
+    def _relocated(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        rounds: int,
+    ) -> np.ndarray:
+        """Locations moved on at the centre of q(ε), which is one value of ε instead of S.
+
+        Moved before q(ε) they would settle where the old ε wants them, and hold it there.
+        """
+        steps = self.optimiser.location_iterations // rounds
+        if steps == 0:
+            return offsets
+        _, epsilon = self._hyperparameters(variables, problem)
+        objective = partial(self.bound.objective_at, epsilon, problem=problem, sites=sites)
+        return minimise(objective, offsets, None, self.optimiser.method, steps)[0]
+
+    def _hyperparameters(
+        self, variables: np.ndarray, problem: Problem
+    ) -> tuple[expfam.Gaussian | None, np.ndarray]:
+        """q(ε), or None, and the point estimate of ε."""
+        strategy = self.local.hyperparameters
+        q: Any = strategy.posterior(variables, problem.location.numpy(), problem.scale.numpy())
+        if q is not None:
+            return q, np.asarray(q.mean)
+        rest = tf.constant(variables, tf.float64)
+        draws = strategy.draw(rest, problem.location, problem.scale, problem.noise)
+        return None, draws[0].numpy()
+
+
+def _report_from(report: Report, start: int, iteration: int, free_energy: float) -> None:
+    report(start + iteration, free_energy)

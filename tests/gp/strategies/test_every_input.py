@@ -1,0 +1,127 @@
+"""A pseudo-point at every input, while a budget lasts."""
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.strategies.every_input import LearningSample
+from tests.gp.builders import (
+    EVERY_INPUT,
+    assert_same_predictions,
+    classifier,
+    exact_gp,
+    known_model,
+    labelled,
+    model_of,
+    thirds,
+)
+from tests.reference import smooth_data
+from tests.tolerances import ALGEBRA, FREE_ENERGY_AT_OPTIMUM
+
+
+def test_a_budget_that_is_never_reached_changes_nothing(data, new_inputs):
+    X, Y = data
+    models = [
+        known_model(points) for points in (EVERY_INPUT, sgp.PrivatePseudoPoints("all", budget=90))
+    ]
+    for model in models:
+        for i in range(3):
+            model.update((X[i::3], Y[i::3]))
+    assert list(models[1].factors) == ["batch-0", "batch-1", "batch-2"]
+    assert_same_predictions(*models, new_inputs, ALGEBRA)
+
+
+@pytest.mark.parametrize("size", [40, 4])
+def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
+    X, Y = smooth_data(rng, 200)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    for start in range(0, 200, size):
+        model.update((X[start : start + size], Y[start : start + size] + 2.0))
+        assert model.posterior_process.num_pseudo_points <= 60
+    exact = exact_gp((X, Y + 2.0))
+    new, _ = smooth_data(rng, 100, noise=0.0)
+    mean, variance = model.predict_f(new)
+    exact_mean, exact_variance = exact.predict_f(new)
+    assert np.max(np.abs(mean - exact_mean)) < 0.02
+    assert np.mean(np.abs(variance / exact_variance - 1.0)) < 0.2
+    assert next(iter(model.factors)) == MERGED
+    lost = float(exact.log_marginal_likelihood() - model.maximum_log_likelihood_objective())
+    assert 0.0 < lost < 1.0  # the projection is a bound
+
+
+def test_the_newest_small_batches_stay_apart(rng):
+    X, Y = smooth_data(rng, 120)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    for start in range(0, 120, 3):
+        model.update((X[start : start + 3], Y[start : start + 3]))
+    newest = list(model.factors)[-1]
+    model.revisit(newest, (X[-3:], Y[-3:]))
+    model.remove(newest)
+    assert newest not in model.factors
+
+
+def test_labels_keep_their_points_within_a_budget(rng):
+    X, Y = labelled(rng, 90)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+        optimiser=sgp.LocalOptimiser(max_iterations=6, rounds=2),
+    )  # fmt: skip
+    for data in thirds(X, Y).values():
+        model.update(data)
+    assert model.posterior_process.num_pseudo_points <= 40
+    assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
+    assert isinstance(classifier(), sgp.StreamingGP)
+
+
+def test_a_sample_of_everything_learns_from_everything(data):
+    """The sample is the batch and the cavity it is fitted under where both are small."""
+    X, Y = data
+    models = [
+        model_of(sgp.VariationalHyperparameters(num_samples=2)),
+        sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
+            gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.PrivatePseudoPoints(
+                "all", sample=LearningSample(num_data=45, num_points=45, num_earlier=45)
+            ),
+            hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+            optimiser=sgp.LocalOptimiser(full_effort_points=44),
+        ),
+    ]
+    first, second = ([model.update((X[i::2], Y[i::2])) for i in range(2)] for model in models)
+    np.testing.assert_allclose(first[0].free_energy, second[0].free_energy, rtol=ALGEBRA)
+    np.testing.assert_allclose(
+        first[1].free_energy, second[1].free_energy, atol=FREE_ENERGY_AT_OPTIMUM
+    )
+
+
+def test_a_part_of_a_batch_finds_the_hyperparameters_of_all(rng):
+    X, Y = smooth_data(rng, 240)
+    found = []
+    for sample in (LearningSample(), LearningSample(num_data=80, num_points=20, num_earlier=30)):
+        model = sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
+            gpflow.likelihoods.Gaussian(1.0),
+            pseudo_points=sgp.PrivatePseudoPoints("all", sample=sample),
+            hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+        )
+        for rows in (slice(0, 120), slice(120, 240)):
+            model.update((X[rows], Y[rows]))
+        found.append(float(model.likelihood.variance.numpy()))
+    assert abs(np.log(found[1] / found[0])) < 0.5
+
+
+def test_rounds_within_a_budget_are_refused(data):
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    with pytest.raises(InvalidDataError, match="merges batches"):
+        model.synchronous_round({"a": data})
+
+
+def test_a_budget_must_be_a_positive_integer():
+    with pytest.raises(InvalidDataError, match="budget must be a positive integer, got 0"):
+        sgp.PrivatePseudoPoints("all", budget=0)

@@ -1,0 +1,109 @@
+"""Updates that learn nothing: linear algebra at the present q(ε)."""
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.learning_schedule import EveryUpdate, Never, UntilSettled
+from tests.gp.builders import (
+    EVERY_INPUT,
+    QUICK,
+    assert_same_predictions,
+    known_model,
+    labelled,
+    regressor,
+)
+from tests.tolerances import ALGEBRA
+
+FIXED_POINTS = sgp.PrivatePseudoPoints(6, optimise_locations=False)
+STRATEGIES = {
+    "own": FIXED_POINTS,
+    "all": EVERY_INPUT,
+    "shared": sgp.SharedPseudoPoints(8, optimise_locations=False),
+}
+
+
+@pytest.mark.parametrize("points", STRATEGIES.values(), ids=STRATEGIES)
+def test_absorbing_is_an_update_at_known_hyperparameters(data, new_inputs, points):
+    X, Y = data
+    learns, absorbs = known_model(points), known_model(points)
+    for i in range(3):
+        one, other = (m.update((X[i::3], Y[i::3]), learn=learn)
+                      for m, learn in ((learns, None), (absorbs, False)))  # fmt: skip
+        assert other.iterations == 0
+        np.testing.assert_allclose(one.free_energy, other.free_energy, rtol=ALGEBRA)
+    assert_same_predictions(absorbs, learns, new_inputs, ALGEBRA)
+
+
+def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs):
+    X, Y = labelled(rng)
+    models = [
+        known_model(FIXED_POINTS, gpflow.likelihoods.Bernoulli(), optimiser=sgp.LocalOptimiser(
+            rounds=1, site_steps=200))
+        for _ in range(2)
+    ]  # fmt: skip
+    for model, learn in zip(models, (None, False), strict=True):
+        model.update((X[:30], Y[:30]), learn=learn)
+        model.update((X[30:], Y[30:]), learn=learn)
+    assert_same_predictions(*models, new_inputs, 1e-6)  # where the steps on the sites rest
+
+
+@pytest.mark.parametrize("points", [sgp.PrivatePseudoPoints(5), EVERY_INPUT], ids=["own", "all"])
+def test_absorbing_leaves_the_hyperparameters_as_they_are(data, points):
+    X, Y = data
+    model = regressor(pseudo_points=points)
+    model.update((X[:45], Y[:45]))
+    q, values = model.hyperparameter_posterior, model.parameter_vector.value()
+    info = model.update((X[45:], Y[45:]), learn=False)
+    assert info.iterations == 0
+    np.testing.assert_allclose(model.hyperparameter_posterior.mean, q.mean, rtol=ALGEBRA)
+    np.testing.assert_allclose(model.hyperparameter_posterior.variance, q.variance, rtol=ALGEBRA)
+    np.testing.assert_allclose(model.parameter_vector.value(), values, rtol=ALGEBRA)
+    error = np.asarray(model.predict_f(X)[0]) - Y
+    assert np.mean(error**2) < 0.5 * np.var(Y)
+
+
+def test_a_schedule_says_which_updates_learn(data, tmp_path):
+    X, Y = data
+    model = regressor(learning=EveryUpdate(every=2))
+    iterations = [model.update((X[i::5], Y[i::5])).iterations for i in range(4)]
+    assert [count > 0 for count in iterations] == [True, False, True, False]
+    assert model.update((X[4::5], Y[4::5]), learn=False).iterations == 0
+    model.save(tmp_path / "stream.npz")
+    loaded = sgp.StreamingGP.load(tmp_path / "stream.npz", model.kernel, model.likelihood)
+    assert loaded.settings.learning == EveryUpdate(every=2)
+    assert loaded.state.shift == model.state.shift < np.inf
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wanted"),
+    [
+        (EveryUpdate(), [True, True, True, True]),
+        (EveryUpdate(every=3), [True, False, False, True]),
+        (UntilSettled(shift=0.5, every=None), [True, True, False, False]),
+        (UntilSettled(shift=0.5, every=3), [True, True, False, True]),
+        (Never(), [False, False, False, False]),
+    ],
+)
+def test_schedules(schedule, wanted):
+    shifts = [np.inf, 0.7, 0.3, 0.1]
+    assert [schedule.wants(n, shift) for n, shift in enumerate(shifts)] == wanted
+
+
+@pytest.mark.parametrize("make", [lambda: EveryUpdate(0), lambda: UntilSettled(0.0),
+                                  lambda: UntilSettled(every=-1)])  # fmt: skip
+def test_schedules_refuse_numbers_that_are_not_positive(make):
+    with pytest.raises(InvalidDataError, match="must be"):
+        make()
+
+
+def test_how_far_an_update_moves_the_hyperparameters_is_in_units_of_their_width(data):
+    X, Y = data
+    model = regressor(optimiser=QUICK)
+    before = model.hyperparameter_posterior.mean
+    model.update((X, Y))
+    q = model.hyperparameter_posterior
+    shift = np.sqrt(np.mean((q.mean - before) ** 2 / q.variance))
+    np.testing.assert_allclose(model.state.shift, shift, rtol=ALGEBRA)
