@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ Classes = Mapping[str, type]
 C = TypeVar("C", bound=type)
 
 _REGISTERED: dict[str, type] = {}
+_HOMES: list[str] = []
 
 
 def storable(cls: C) -> C:
@@ -36,6 +38,19 @@ def storable(cls: C) -> C:
     return cls
 
 
+def find_classes_in(*modules: str) -> None:
+    """Say which modules hold storable classes; they are imported when the classes are asked for.
+
+    A file may hold classes of modules that its reader has no other need of: the state of a server,
+    for instance, those of the models it serves.
+
+    :param modules: Their full names.
+    """
+    _HOMES.extend(modules)
+
+
 def registered_classes() -> Classes:
     """All classes that :func:`storable` has been called on, by name (read-only)."""
+    for module in _HOMES:
+        import_module(module)
     return MappingProxyType(_REGISTERED)
