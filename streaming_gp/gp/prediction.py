@@ -9,10 +9,14 @@ import numpy as np
 import tensorflow as tf
 from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import predictor as pr
+from streaming_gp.gp.export import exported
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.ledger_gp import LedgerGP
 from streaming_gp.quadrature import standard_normals
+from streaming_gp.runtime import exported as exported_files
+from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data, as_matrix
 
 
@@ -124,6 +128,20 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             seed = self.settings.seed if seed is None else seed
             draws = np.asarray(q.sample(num_samples, seed))
         return parameters.constrained(draws)
+
+    def export(self, path: PathLike) -> None:
+        """Write all that predictions need to a file, for :func:`streaming_gp.runtime.load`.
+
+        That makes the same predictions with NumPy alone, but learns no more.
+
+        :param path: The file; one that was there is replaced.
+        :raises InvalidDataError: before any data, for conditional pseudo-points, and for a kernel
+            or mean function that has no NumPy form.
+        :raises OSError: if the file cannot be written; a file that was there stays as it was.
+        """
+        if self._dims[0] is None:
+            raise InvalidDataError("a model can be exported once it has seen data")
+        exported_files.write(path, exported(self._predictor(self._dims[0])))
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.

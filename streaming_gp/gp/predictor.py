@@ -22,7 +22,7 @@ CHUNK_ELEMENTS = 2**24
 """The largest number of elements that an intermediate array of a prediction should have."""
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """A factorised process, and what it was factorised for."""
 
     process: Process
@@ -44,7 +44,7 @@ class Predictor:
         self.likelihood = local.likelihood
         self.epsilon = local.parameters
         self.input_dim = local.input_dim
-        self._held: _Held | None = None
+        self._held: Held | None = None
         S, G, L = num_samples, self.gp.num_groups, self.gp.num_latent
         C = L // G
 
@@ -123,15 +123,17 @@ class Predictor:
         conditioned = self._condition(draws, stack)
         if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
             raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
-        self._held = _Held(process, token, stack, tf.constant(draws), conditioned)
+        self._held = Held(process, token, stack, tf.constant(draws), conditioned)
 
-    def _now(self) -> _Held:
+    @property
+    def held(self) -> Held:
+        """What :meth:`condition` factorised last."""
         assert self._held is not None, "condition() comes first"
         return self._held
 
     def f(self, X: tf.Tensor, full_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] for each ε."""
-        _, _, stack, draws, conditioned = self._now()
+        _, _, stack, draws, conditioned = self.held
         if full_cov:
             return self._joint(draws, stack, conditioned, X)
         chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
@@ -146,11 +148,11 @@ class Predictor:
 
     def y(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
-        return self._observe(self._now().draws, X, *self.f(X))
+        return self._observe(self.held.draws, X, *self.f(X))
 
     def log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """``log E_ε[p(y_n | ε)]`` [N]."""
-        return self._score(self._now().draws, X, *self.f(X), Y)
+        return self._score(self.held.draws, X, *self.f(X), Y)
 
 
 def mixture_moments(means: tf.Tensor, variances: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
