@@ -2,6 +2,8 @@
 
 ALGEBRA = 1e-9
 """Sums and products in another order."""
+EXPORTED = 1e-10
+"""The same predictions by another library, relative to their scale."""
 THROUGH_CHOLESKY = 1e-6
 """A factorisation of a covariance, with its nugget."""
 THROUGH_NUGGET = 1e-5

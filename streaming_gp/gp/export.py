@@ -50,15 +50,27 @@ def _draw(predictor: Predictor, epsilon: np.ndarray, chol: np.ndarray, white: np
     with predictor.epsilon.substituted(epsilon):
         return Draw(
             kernels=tuple(describe_kernel(one, D) for one in latent_kernels(gp.kernel)),
-            mean_function=describe("mean function", gp.mean_function, _MEAN_FUNCTIONS),
-            likelihood=_describe_likelihood(predictor.likelihood),
+            mean_function=describe_mean_function(gp.mean_function),
+            likelihood=describe_likelihood(predictor.likelihood),
             chol=chol,
             white=white,
         )
 
 
-def _describe_likelihood(likelihood: Any) -> Description:
-    """Any likelihood, as f can be predicted without one; those with a NumPy form by class name."""
+def describe_mean_function(mean_function: gf.Function) -> Description:
+    """A mean function at the values that its parameters hold now.
+
+    :raises InvalidDataError: if it has no NumPy form; names it.
+    """
+    return describe("mean function", mean_function, _MEAN_FUNCTIONS)
+
+
+def describe_likelihood(likelihood: Any) -> Description:
+    """A likelihood at the values that its parameters hold now.
+
+    f can be predicted without one: a likelihood that has no NumPy form has its name alone, which is
+    none of those that have one.
+    """
     kind = type(likelihood)
     if kind is gl.Gaussian:
         variance, scale = likelihood.variance, likelihood.scale
