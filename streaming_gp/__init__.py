@@ -84,9 +84,26 @@ __all__ = [
     "testing",
 ]
 
-_ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
-_ROOMS = frozenset(name for name in __all__ if name.islower())
-"""Names that are modules; all others are classes, of ``errors`` and of ``gp``."""
+_HOMES = {
+    "ConditionalPseudoPoints": "gp",
+    "FileFormatError": "errors",
+    "FixedHyperparameters": "gp",
+    "GPUpdate": "gp",
+    "ImproperError": "errors",
+    "InvalidDataError": "errors",
+    "LocalOptimiser": "gp",
+    "NumericalError": "errors",
+    "OwnPseudoPoints": "gp",
+    "PointHyperparameters": "gp",
+    "PrivatePseudoPoints": "gp",
+    "Progress": "gp",
+    "SharedPseudoPoints": "gp",
+    "StreamingGP": "gp",
+    "StreamingGPError": "errors",
+    "UpdateInfo": "gp",
+    "VariationalHyperparameters": "gp",
+}
+"""The module that each class is found in; all other public names are modules themselves."""
 
 find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 
@@ -94,10 +111,10 @@ find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _ROOMS:
+    if name not in _HOMES:
         return import_module(f"{__name__}.{name}")
-    home = import_module(f"{__name__}.{'errors' if name in _ERRORS else 'gp'}")
-    value = globals()[name] = getattr(home, name)
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value  # found without this function from now on
     return value
 
 
