@@ -108,14 +108,16 @@ _HOMES = {
 find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _HOMES:
-        return import_module(f"{__name__}.{name}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value  # found without this function from now on
-    return value
+if not TYPE_CHECKING:  # which sees the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _HOMES:
+            return import_module(f"{__name__}.{name}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value  # found without this function from now on
+        return value
 
 
 def __dir__() -> list[str]:

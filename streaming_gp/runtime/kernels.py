@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.runtime import stationary
 from streaming_gp.runtime.covariance import Kernel
 from streaming_gp.runtime.description import Description, of_name
@@ -19,8 +20,10 @@ class Periodic(Kernel):
     """
 
     def __init__(self, description: Description) -> None:
+        super().__init__(description)
         base = kernel_of(description.parts[0])
-        assert isinstance(base, stationary.Isotropic)
+        if not isinstance(base, stationary.Isotropic):
+            raise InvalidDataError(f"Periodic wants an isotropic kernel, got {type(base).__name__}")
         self.base = base
         self.period = description.parameters["period"]
 
@@ -107,6 +110,7 @@ class Combination(Kernel):
     operation: np.ufunc
 
     def __init__(self, description: Description) -> None:
+        super().__init__(description)
         self.parts = [kernel_of(part) for part in description.parts]
 
     def variance(self, X: np.ndarray) -> np.ndarray:
