@@ -35,15 +35,19 @@ if TYPE_CHECKING:
     )
     from streaming_gp.gp import (
         ConditionalPseudoPoints,
+        EveryUpdate,
         FixedHyperparameters,
         GPUpdate,
+        LearningSample,
         LocalOptimiser,
+        NeverLearn,
         OwnPseudoPoints,
         PointHyperparameters,
         PrivatePseudoPoints,
         Progress,
         SharedPseudoPoints,
         StreamingGP,
+        UntilSettled,
         UpdateInfo,
         VariationalHyperparameters,
     )
@@ -52,12 +56,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConditionalPseudoPoints",
+    "EveryUpdate",
     "FileFormatError",
     "FixedHyperparameters",
     "GPUpdate",
     "ImproperError",
     "InvalidDataError",
+    "LearningSample",
     "LocalOptimiser",
+    "NeverLearn",
     "NumericalError",
     "OwnPseudoPoints",
     "PointHyperparameters",
@@ -66,6 +73,7 @@ __all__ = [
     "SharedPseudoPoints",
     "StreamingGP",
     "StreamingGPError",
+    "UntilSettled",
     "UpdateInfo",
     "VariationalHyperparameters",
     "bnn",
@@ -86,12 +94,15 @@ __all__ = [
 
 _HOMES = {
     "ConditionalPseudoPoints": "gp",
+    "EveryUpdate": "gp",
     "FileFormatError": "errors",
     "FixedHyperparameters": "gp",
     "GPUpdate": "gp",
     "ImproperError": "errors",
     "InvalidDataError": "errors",
+    "LearningSample": "gp",
     "LocalOptimiser": "gp",
+    "NeverLearn": "gp",
     "NumericalError": "errors",
     "OwnPseudoPoints": "gp",
     "PointHyperparameters": "gp",
@@ -100,6 +111,7 @@ _HOMES = {
     "SharedPseudoPoints": "gp",
     "StreamingGP": "gp",
     "StreamingGPError": "errors",
+    "UntilSettled": "gp",
     "UpdateInfo": "gp",
     "VariationalHyperparameters": "gp",
 }

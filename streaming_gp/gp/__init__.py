@@ -17,11 +17,18 @@ from streaming_gp.gp.hyperparameters import (
     PointHyperparameters,
     VariationalHyperparameters,
 )
+from streaming_gp.gp.learning_schedule import (
+    EveryUpdate,
+    LearningSchedule,
+    NeverLearn,
+    UntilSettled,
+)
 from streaming_gp.gp.model import StreamingGP
 from streaming_gp.gp.process import Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.state import ModelState
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
+    LearningSample,
     OwnPseudoPoints,
     PrivatePseudoPoints,
     PseudoPointStrategy,
@@ -33,13 +40,17 @@ __all__ = [
     "Candidates",
     "Conditional",
     "ConditionalPseudoPoints",
+    "EveryUpdate",
     "Exact",
     "FixedHyperparameters",
     "GPUpdate",
     "HyperparameterStrategy",
+    "LearningSample",
+    "LearningSchedule",
     "LocalBound",
     "LocalOptimiser",
     "ModelState",
+    "NeverLearn",
     "OwnPseudoPoints",
     "ParameterVector",
     "PointHyperparameters",
@@ -53,6 +64,7 @@ __all__ = [
     "SharedPseudoPoints",
     "SparseBound",
     "StreamingGP",
+    "UntilSettled",
     "UpdateInfo",
     "Variational",
     "VariationalHyperparameters",

@@ -72,7 +72,7 @@ class UntilSettled:
 
 @storable
 @dataclass(frozen=True)
-class Never:
+class NeverLearn:
     """Absorb every batch at the q(ε) that is there."""
 
     def wants(self, num_updates: int, shift: float) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.learning_schedule import EveryUpdate, Never, UntilSettled
+from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.gp.builders import (
     EVERY_INPUT,
     QUICK,
@@ -84,7 +84,7 @@ def test_a_schedule_says_which_updates_learn(data, tmp_path):
         (EveryUpdate(every=3), [True, False, False, True]),
         (UntilSettled(shift=0.5, every=None), [True, True, False, False]),
         (UntilSettled(shift=0.5, every=3), [True, True, False, True]),
-        (Never(), [False, False, False, False]),
+        (NeverLearn(), [False, False, False, False]),
     ],
 )
 def test_schedules(schedule, wanted):
