@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpflow
@@ -33,12 +33,18 @@ class CompiledGP:
 
     :param local: The model.
     :param fitter: Its local fits.
-    :param predictor: Its predictions.
     """
 
     local: LocalModel
     fitter: Fitter
-    predictor: Predictor
+    _predictors: dict[int, Predictor] = field(default_factory=dict)
+
+    def predictor(self, num_draws: int) -> Predictor:
+        """Its predictions, averaged over so many values of ε."""
+        if num_draws not in self._predictors:
+            self._predictors.clear()  # one holds a factorised process for each draw
+            self._predictors[num_draws] = Predictor(self.local, num_draws)
+        return self._predictors[num_draws]
 
     @property
     def parameters(self) -> ParameterVector:
@@ -60,7 +66,6 @@ def compile_gp(
     parameters: ParameterVector,
     settings: Settings,
     dims: tuple[int, int],
-    num_draws: int,
 ) -> CompiledGP:
     """Compiled functions of a model; each is traced when it is first called.
 
@@ -68,7 +73,6 @@ def compile_gp(
     :param parameters: Their trainable parameters.
     :param settings: The strategies of the model.
     :param dims: D and P, the numbers of columns of X and Y.
-    :param num_draws: The number of values of ε that predictions are averaged over.
     """
     kernel, likelihood = modules["kernel"], modules["likelihood"]
     num_latent = _num_latent(kernel, likelihood, settings.num_latent_gps, dims[1])
@@ -80,7 +84,7 @@ def compile_gp(
     )
     local = LocalModel(gp, likelihood, parameters, hyperparameters, *dims)
     fitter = Fitter(bound, local, settings.optimiser)
-    return CompiledGP(local, fitter, Predictor(local, num_draws))
+    return CompiledGP(local, fitter)
 
 
 def _num_latent(kernel: Any, likelihood: Any, wanted: int | None, output_dim: int) -> int:

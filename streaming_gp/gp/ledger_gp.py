@@ -117,8 +117,7 @@ class LedgerGP(gpflow.models.GPModel):
                 f"q(ε) covers {np.size(q.mean)} parameter values but {parameters.size} "
                 "are trainable now; set what is trainable before the model is made"
             )
-        num_draws = 1 if q is None else self.settings.num_prediction_samples
-        return compile_gp(self.modules, parameters, self.settings, dims, num_draws)
+        return compile_gp(self.modules, parameters, self.settings, dims)
 
     def _compile_for_dims(self) -> CompiledGP:
         """The compiled functions of a model that has seen data."""

@@ -19,6 +19,10 @@ from streaming_gp.runtime import exported as exported_files
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data, as_matrix
 
+MOST_FACTORISED = 2**28
+"""The number of elements of all factorised processes that predictions hold: two gigabytes, or 16
+values of ε at 4,000 points."""
+
 
 class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
     """A ledger of Gaussian-process factors that can be asked."""
@@ -32,9 +36,19 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         q = self.hyperparameter_posterior
         if q is None:
             return parameters.value()[None]
-        number, seed = self.settings.num_prediction_samples, self.settings.seed
-        noise = standard_normals(number, parameters.size, seed, whiten=True)
+        number = self._num_draws
+        if number == 1:
+            return np.asarray(q.mean)[None]
+        noise = standard_normals(number, parameters.size, self.settings.seed, whiten=True)
         return np.asarray(q.mean + noise @ np.transpose(q.scale))
+
+    @property
+    def _num_draws(self) -> int:
+        """How many values of ε: fewer where a factorised process for each would not fit."""
+        wanted = self.settings.num_prediction_samples
+        points = self.posterior_process.num_pseudo_points
+        affordable = MOST_FACTORISED // max(1, points**2)
+        return next((n for n in (wanted, 4, 2) if n <= min(wanted, affordable)), 1)
 
     def predict_f(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
@@ -171,8 +185,9 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             self._compiled = compiled = self._compile(input_dim, outputs)
             fixed = b"".join(p.numpy().tobytes() for p in self.parameters if not p.trainable)
             draws = self._draws(compiled.parameters)
-            compiled.predictor.condition(self._ledger.posterior, draws, fixed)
-        return compiled.predictor
+            predictor = compiled.predictor(len(draws))
+            predictor.condition(self._ledger.posterior, draws, fixed)
+        return predictor
 
 
 def default_output_dim(model: LedgerGP) -> int:

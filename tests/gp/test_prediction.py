@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import predictor
+from streaming_gp.gp import prediction, predictor
+from tests.gp.builders import predicted, regressor
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
@@ -201,3 +202,20 @@ def test_inputs_are_converted_once(model, Xnew, name):
     X = CountingInputs(Xnew)
     PREDICTIONS[name](model, X, np.zeros((5, 3)))
     assert X.conversions == 1
+
+
+def test_many_points_are_predicted_with_fewer_values_of_the_hyperparameters(data, monkeypatch):
+    X, Y = data
+    model = regressor()
+    model.update((X, Y))
+    many = predicted(model, X)
+    assert len(model.prediction_draws) == 16
+    monkeypatch.setattr(prediction, "MOST_FACTORISED", 4 * 5**2)
+    assert len(model.prediction_draws) == 4
+    few = predicted(model, X)
+    monkeypatch.setattr(prediction, "MOST_FACTORISED", 5**2)
+    assert len(model.prediction_draws) == 1
+    one = predicted(model, X)
+    for found in (few, one):
+        error = np.mean((found[0] - many[0]) ** 2)
+        assert 0.0 < error < 0.05 * np.var(Y)
