@@ -98,7 +98,9 @@ class Acceptance:
         try:
             objection = checks.objection(self.ledger, answer.result.factor, client.num_data)
             if objection is None and self.hyperparameters is not None:
-                objection = checks.objection_to_gradient(answer.gradient, self.hyperparameters)
+                objection = checks.objection_to_hyperparameters(
+                    answer.hyperparameters, self.hyperparameters, client.num_data
+                )
         except Exception as error:  # an answer may hold anything
             return f"it cannot be read: {type(error).__name__}: {error}"
         return objection

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.errors import ImproperError
-from streaming_gp.expfam import Gaussian
+from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.quadratic import slope_and_precision
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,15 @@ class Checks:
     :param max_precision_loss: The fraction of the posterior's precision that a factor may take away
         at most, as a mean over coordinates. Single coordinates of an honest factor may be negative,
         and all of them a little, where a minibatch is noisy or a start surer than it should be.
+    :param max_slope_per_datum: Where hyperparameters are learned: the expected log-likelihood of
+        one data point may change by at most so many nats for one unit of an unconstrained
+        hyperparameter, and so may its slope. How far a round goes is bounded anyway.
     """
 
     max_shift: float = 100.0
-    max_precision_per_datum: float = 1e3
+    max_precision_per_datum: float = 1e6
     max_precision_loss: float = 0.05
+    max_slope_per_datum: float = 1e9
 
     def objection(self, ledger: Ledger[Any], factor: Any, num_data: int) -> str | None:
         """Why a factor is refused whatever it would do to the posterior, or None.
@@ -59,12 +64,26 @@ class Checks:
             return "the posterior with it would be improper"
         return self._too_far(old, new) if isinstance(old, Gaussian) else None
 
-    def objection_to_gradient(self, gradient: Any, hyperparameters: np.ndarray) -> str | None:
-        """Why an answer's gradient by hyperparameters is refused, or None."""
-        if gradient is None or np.shape(gradient) != hyperparameters.shape:
-            shape = None if gradient is None else np.shape(gradient)
-            return f"its gradient has shape {shape}, wanted {hyperparameters.shape}"
-        return None if np.isfinite(gradient).all() else "its gradient is not finite"
+    def objection_to_hyperparameters(
+        self, factor: Any, hyperparameters: np.ndarray, num_data: int
+    ) -> str | None:
+        """Why an answer's factor of hyperparameters is refused, or None.
+
+        :param hyperparameters: Where they are now [H].
+        :param num_data: The number of the client's data points.
+        """
+        size = len(hyperparameters)
+        malformed = Normal(np.zeros(size), np.eye(size)).objection_to(factor)
+        if malformed:
+            return f"its factor of hyperparameters: {malformed}"
+        slope, precision = slope_and_precision(factor, hyperparameters)
+        steepest = max(np.max(np.abs(slope)), np.max(np.abs(precision))) / num_data
+        if steepest <= self.max_slope_per_datum:
+            return None
+        return (
+            f"its factor of hyperparameters has a slope or curvature of {steepest:.3g} for each "
+            f"data point, at most {self.max_slope_per_datum:g}"
+        )
 
     def _too_far(self, before: Gaussian, after: Any) -> str | None:
         variance = np.maximum(np.asarray(before.variance), np.asarray(after.variance))

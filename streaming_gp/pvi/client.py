@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import ImproperError, InvalidDataError
+from streaming_gp.expfam import Factor
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.model import Data, Model
-from streaming_gp.pvi.model_parameters import gradient_by_hyperparameters, set_values
-from streaming_gp.pvi.task import LocalTask, ResidentRule, UpdateRule, Worker
+from streaming_gp.pvi.model_parameters import hyperparameter_factor, set_values
+from streaming_gp.pvi.task import LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +56,24 @@ class Client:
 
     def answer(self, ask: Ask) -> Answer:
         """Fit q to the data under the cavity, and give the factor that comes of it."""
-        gradient = self._gradient(ask)
+        if ask.hyperparameters is not None:
+            set_values(self.model, ask.hyperparameters)
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
         task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
         found = self.update(task)
         result = replace(found, factor=found.factor.as_arrays())
-        return Answer(ask.client_id, ask.sequence, ask.version, self.num_data, result, gradient)
+        learned = None if ask.hyperparameters is None else self._of_hyperparameters(task, result)
+        return Answer(ask.client_id, ask.sequence, ask.version, self.num_data, result, learned)
 
-    def _gradient(self, ask: Ask) -> np.ndarray | None:
-        """By hyperparameters, which the model takes from the question; None if none are learned."""
-        if ask.hyperparameters is None:
-            return None
-        set_values(self.model, ask.hyperparameters)
-        return gradient_by_hyperparameters(self.model, ask.posterior, self.data, ask.seed)
+    def _of_hyperparameters(self, task: LocalTask, result: LocalResult) -> Factor:
+        """At q after the fit: before the first one q is the prior, which says nothing of ε. A rule
+        whose full step goes astray is no guide either, so that the q asked under stays a candidate.
+        """
+        candidates = [task.posterior]
+        with suppress(ImproperError):  # some rules answer with steps that only damping makes proper
+            own = [] if task.own is None else [task.own]
+            candidates.append(task.posterior.exchanged(own, [result.factor]))
+        return hyperparameter_factor(self.model, candidates, self.data, task.seed)
 
 
 def make_clients(

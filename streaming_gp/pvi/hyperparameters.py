@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from streaming_gp.arguments import require_fraction, require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.quadratic import bounded_newton_step, slope_and_precision
 from streaming_gp.pvi.server import Server
 
 
@@ -74,20 +78,27 @@ def _variance(prior: Gaussian) -> float:
 
 @dataclass(frozen=True)
 class LikelihoodParameters:
-    """Learns a likelihood's trainable parameters from the clients' gradients (eq. 5).
+    """Learns a likelihood's trainable parameters ε: maximum likelihood by the free energy (eq. 5).
 
-    Every answer carries its client's gradient at the server's q, over all of its data; their sum is
-    the gradient of the global free energy. A step goes along its mean over data points, in
-    unconstrained numbers.
+    Every answer says how its client's expected log-likelihood depends on ε under q after the
+    client's fit, to second order. The newest of these of all clients add up, each about the ε that
+    it was asked under, so that late ones count rightly; after a round ε takes one Newton step on
+    their sum. The step is bounded: in one round GPflow's positive parameters change by a factor of
+    about e at most.
 
-    :param learning_rate: The size of that step.
+    :param learning_rate: The share of that step, in (0, 1].
+    :param max_step: The bound, in unconstrained numbers u. GPflow's positive numbers are
+        ``log(1 + e^u)``, nearly ``e^u`` below zero and u above, so that it holds for u up to 2 and
+        is ``max_step · u / 2`` beyond.
+    :raises InvalidDataError: if the share is not in (0, 1] or the bound not positive.
     """
 
-    learning_rate: float = 0.5
+    learning_rate: float = 1.0
+    max_step: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0.0:
-            raise InvalidDataError(f"learning_rate must be positive, got {self.learning_rate}")
+        require_fraction("learning_rate", self.learning_rate)
+        require_positive("max_step", self.max_step)
 
     def begin(self, server: Server) -> None:
         """The server takes the values that the clients' model has now.
@@ -98,18 +109,22 @@ class LikelihoodParameters:
             server.hyperparameters = model_parameters.values(_model(server))
 
     def learn(self, server: Server) -> dict[str, float]:
-        """One step along the gradient that the newest answers of all clients add up to, per data
-        point, for the server and for the clients' model in this process.
+        """One step on what the newest answers of all clients add up to, for the server and for the
+        clients' model in this process.
 
-        :returns: the norm of that gradient, as ``gradient_norm``.
+        :returns: the norm of the gradient before the step, per data point, as ``gradient_norm``.
         """
-        if server.hyperparameters is None or not server.gradients:
+        factors = server.hyperparameter_factors
+        if server.hyperparameters is None or not factors:
             return {"gradient_norm": float("nan")}
-        num_data = sum(server.clients[name].num_data for name in server.gradients)
-        mean = np.sum(list(server.gradients.values()), axis=0) / num_data
-        server.hyperparameters = server.hyperparameters + self.learning_rate * mean
+        numbers = server.hyperparameters
+        said = reduce(mul, factors.values())
+        gradient, precision = slope_and_precision(said, numbers)
+        step = bounded_newton_step(numbers, gradient, precision, self.max_step)
+        server.hyperparameters = numbers + self.learning_rate * step
         model_parameters.set_values(_model(server), server.hyperparameters)
-        return {"gradient_norm": float(np.linalg.norm(mean))}
+        num_data = sum(server.clients[name].num_data for name in factors)
+        return {"gradient_norm": float(np.linalg.norm(gradient)) / num_data}
 
 
 def _model(server: Server) -> Any:

@@ -48,7 +48,8 @@ class Answer:
     :param version: The version of the posterior that the factor was fitted under.
     :param num_data: The number of data points that it speaks for.
     :param result: What the local fit arrived at; its factor is as it was before any damping.
-    :param gradient: ``E_q[∂ log p(y_k | θ, ε)/∂ε]`` at the server's q, where ε is learned: [H].
+    :param hyperparameters: What its data say of ε after the fit, where ε is learned: a ``Normal``
+        factor of unconstrained numbers [H].
     """
 
     client_id: str
@@ -56,7 +57,7 @@ class Answer:
     version: int
     num_data: int
     result: LocalResult
-    gradient: np.ndarray | None = None
+    hyperparameters: Factor | None = None
 
     @property
     def num_bytes(self) -> int:

@@ -44,14 +44,14 @@ class Server:
     :ivar version: The number of times that the posterior has changed.
     :ivar history: The rounds so far, which :func:`~streaming_gp.pvi.fit` extends.
     :ivar hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
-    :ivar gradients: The newest gradient by these of each client that has answered, [H] each.
+    :ivar hyperparameter_factors: What the newest answer of each client says of them, by client.
     """
 
     ledger: Ledger[Any]
     version: int
     history: History
     hyperparameters: np.ndarray | None
-    gradients: dict[str, np.ndarray]
+    hyperparameter_factors: dict[str, Factor]
     _sequences: dict[str, int]
     _memory: Memory
 
@@ -119,6 +119,7 @@ class Server:
         if client_id not in self.factors:
             raise InvalidDataError(f"no factor {client_id!r}: there are {list(self.factors)}")
         self.adopt(self.ledger.without(client_id))
+        self.hyperparameter_factors.pop(client_id, None)
 
     def warm_start(self, q: Any) -> None:
         """Begin at q: every client gets an equal part of ``q / prior`` as its factor.
@@ -182,7 +183,8 @@ class Server:
         if done.share > 0.0:
             self.ledger, self._memory = done.ledger, done.memory
             self.version += 1
-        self.gradients |= {n: a.gradient for n, a in accepted.items() if a.gradient is not None}
+        learned = {name: answer.hyperparameters for name, answer in accepted.items()}
+        self.hyperparameter_factors |= {k: f for k, f in learned.items() if f is not None}
         results = {name: answer.result for name, answer in accepted.items()}
         return Outcome(verdict.refused, results, done.share / share, stale)
 
@@ -197,7 +199,7 @@ class Server:
         """All that it knows, as a value."""
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
-            self._memory, self.history, self.hyperparameters,
+            self._memory, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
@@ -205,7 +207,7 @@ class Server:
         self.version = state.version
         self.history = state.history
         self.hyperparameters = state.hyperparameters
-        self.gradients = {}
+        self.hyperparameter_factors = dict(state.hyperparameter_factors)
         self._sequences = dict(state.sequences)
         self._memory = state.memory
 

@@ -25,6 +25,7 @@ class ServerState:
     :param memory: What the damping rule keeps between steps.
     :param history: The rounds so far.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
+    :param hyperparameter_factors: What the newest answer of each client says of them, by client.
     """
 
     prior: Posterior
@@ -34,3 +35,4 @@ class ServerState:
     memory: Memory = ()
     history: History = field(default_factory=History)
     hyperparameters: np.ndarray | None = None
+    hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)

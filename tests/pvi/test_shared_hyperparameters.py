@@ -1,14 +1,19 @@
 """Hyperparameters learned across clients."""
 
+from dataclasses import replace
+
+import gpflow
 import numpy as np
 import pytest
-import scipy.integrate
+import scipy.linalg
+import scipy.optimize
 import scipy.stats
 
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import MeanFieldNormal, Normal
-from tests.reference import labelled_data, regression_data, server
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.quadratic import bounded_newton_step
+from tests.reference import inputs, labelled_data, regression_data, server
 
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
@@ -32,23 +37,190 @@ def test_the_prior_variance_learned_from_q_is_that_of_most_evidence(rng, family)
     assert history[-1].metrics["prior_variance"] == pytest.approx(best, rel=0.02)
 
 
-def test_the_noise_variance_learned_across_clients_is_that_of_most_evidence(rng, tmp_path):
-    X, Y = regression_data(rng)
-    model = linear.BayesianLinearRegression(3, noise_variance=1.0)
-    found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
-    history = pvi.fit(
-        found, pvi.Synchronous(damping=1.0), 80, hyperparameters=pvi.LikelihoodParameters(1.0)
+def likeliest(X, Y, covariance, start, prior_variance):
+    """Maximum likelihood of a linear model's noise: ``covariance(numbers)`` is that of Y - f."""
+
+    def objective(numbers):
+        L = np.linalg.cholesky(covariance(numbers) + prior_variance * X @ X.T)
+        white = scipy.linalg.solve_triangular(L, Y, lower=True)
+        return np.sum(np.log(np.diag(L))) + 0.5 * np.sum(np.square(white))
+
+    options = {"xatol": 1e-4, "fatol": 1e-8, "maxiter": 4000}
+    return scipy.optimize.minimize(objective, start, method="Nelder-Mead", options=options).x
+
+
+@pytest.fixture(scope="module")
+def precise():
+    """Three shards of unequal size, the last one noisier, and the likeliest noise variance."""
+    rng = np.random.default_rng(0)
+    X, level = inputs(rng, 300), np.where(np.arange(300) < 240, 0.1, 0.15)[:, None]
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + level * rng.standard_normal((300, 1))
+    shards = [(X[rows], Y[rows]) for rows in np.split(np.arange(300), [60, 240])]
+    (best,) = likeliest(X, Y, lambda log: np.exp(log[0]) * np.eye(300), [-4.0], 10.0)
+    return shards, np.exp(best)
+
+
+SCHEDULES = [pvi.Sequential(), pvi.Synchronous(), pvi.Asynchronous()]
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One model for all these tests, as its graphs cost seconds."""
+    return linear.BayesianLinearRegression(3, prior_variance=10.0)
+
+
+def starting(model, noise_variance):
+    model.likelihood.variance.assign(noise_variance)
+    return model
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("start", [1e-3, 0.1, 10.0, 1e4])
+def test_the_noise_variance_learned_across_clients_is_the_likeliest(
+    precise, shared, start, schedule
+):
+    (shards, best), model = precise, starting(shared, start)
+    found = server(model, shards, pvi.AnalyticUpdate())
+    history = pvi.fit(found, schedule, 30, hyperparameters=pvi.LikelihoodParameters())
+    assert model.noise_variance == pytest.approx(best, rel=0.01)
+    assert not any(one.refused for one in history)
+
+
+def test_clients_that_are_asked_now_and_then_count_by_what_they_said_last(precise, shared):
+    (shards, best), model = precise, starting(shared, 10.0)
+    halves = [(X[i::2], Y[i::2]) for X, Y in shards for i in range(2)]
+    found = server(model, halves, pvi.AnalyticUpdate())
+    schedule = pvi.Synchronous(damping=1.0, fraction=1 / 3)
+    pvi.fit(found, schedule, 60, hyperparameters=pvi.LikelihoodParameters())
+    assert model.noise_variance == pytest.approx(best, rel=0.01)
+
+
+def test_several_parameters_of_a_likelihood_are_learned_together(rng):
+    """Noise whose standard deviation depends on the inputs: four numbers, two of them coupled."""
+    X = inputs(rng, 200)
+    X[:, 2] = 1.0
+    scale = 0.5 + 0.1 * X[:, :1]
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + scale * rng.standard_normal((200, 1))
+    design = np.hstack([X[:, :2], np.ones((200, 1))])
+
+    def covariance(numbers):
+        return np.diag(np.square(design @ numbers))
+
+    best = likeliest(X, Y, covariance, [0.0, 0.0, 1.0], 1.0)
+    linear_scale = gpflow.functions.Linear(np.zeros((3, 1)), np.ones(1))
+    likelihood = gpflow.likelihoods.Gaussian(scale=linear_scale)
+    model = linear.GeneralisedLinearModel(3, likelihood)
+    found = server(model, datasets.partition_iid(X, Y, 3), pvi.FixedPointUpdate())
+    history = pvi.fit(found, pvi.Sequential(), 30, hyperparameters=pvi.LikelihoodParameters())
+    assert history[-1].metrics["gradient_norm"] < 1e-6
+    learned = (design @ best, X @ linear_scale.A.numpy()[:, 0] + linear_scale.b.numpy())
+    np.testing.assert_allclose(np.abs(learned[1]), np.abs(learned[0]), rtol=0.01)
+
+
+def test_a_scale_under_quadrature_is_learned_to_where_the_free_energy_is_largest(rng):
+    X = inputs(rng, 120)
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.1 * rng.standard_t(3.0, (120, 1))
+
+    def model_of(scale):
+        return linear.GeneralisedLinearModel(3, gpflow.likelihoods.StudentT(scale, 3.0))
+
+    def free_energy(log_scale):
+        pooled = server(model_of(np.exp(log_scale)), [(X, Y)], LBFGS)
+        return pvi.fit(pooled, pvi.Sequential())[-1].free_energy
+
+    grid = np.log(np.geomspace(0.08, 0.14, 5))
+    parabola = np.polyfit(grid, [free_energy(one) for one in grid], 2)
+    model = model_of(2.0)
+    found = server(model, datasets.partition_iid(X, Y, 2), LBFGS)
+    pvi.fit(found, pvi.Sequential(), 12, hyperparameters=pvi.LikelihoodParameters())
+    best = np.exp(-parabola[1] / (2.0 * parabola[0]))
+    assert float(model.likelihood.scale) == pytest.approx(best, rel=0.01)
+
+
+def test_a_run_that_learns_goes_on_from_its_file_as_if_never_stopped(precise, shared, tmp_path):
+    (shards, _), model = precise, shared
+    schedule = pvi.Synchronous(fraction=0.5)
+
+    def run(rounds, **settings):
+        found = server(starting(model, 1.0), shards, pvi.AnalyticUpdate())
+        learn(found, rounds, **settings)
+        return found
+
+    def learn(one, rounds, **settings):
+        pvi.fit(one, schedule, rounds, hyperparameters=pvi.LikelihoodParameters(), **settings)
+
+    whole, part = run(6), run(4, checkpoint=tmp_path / "run.npz")
+    starting(model, 1.0)
+    again = pvi.Server.load(tmp_path / "run.npz", part.prior, part.clients)
+    learn(again, 2)
+    np.testing.assert_array_equal(again.hyperparameters, whole.hyperparameters)
+    for a, b in zip(again.posterior.natural, whole.posterior.natural, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_client_that_is_removed_says_no_more_of_the_hyperparameters(precise, shared):
+    (shards, _), model = precise, starting(shared, 1.0)
+    found = server(model, shards, pvi.AnalyticUpdate())
+    pvi.fit(found, hyperparameters=pvi.LikelihoodParameters())
+    found.remove("c1")
+    assert set(found.hyperparameter_factors) == {"c0", "c2"}
+
+
+class Misleading(pvi.Client):
+    """Says nothing true of the hyperparameters."""
+
+    lie = None
+
+    def answer(self, ask):
+        return replace(super().answer(ask), hyperparameters=self.lie)
+
+
+def lies():
+    return {
+        "nothing": (None, "no factor of the family Normal"),
+        "shape": (Factor(Normal, (np.ones(2), np.eye(2))), "shapes"),
+        "nan": (Factor(Normal, (np.ones(1), np.full((1, 1), np.nan))), "not finite"),
+        "steep": (Factor(Normal, (np.full(1, 1e12), np.eye(1))), "for each data point"),
+        "sure": (Factor(Normal, (np.ones(1), np.full((1, 1), 1e12))), "for each data point"),
+        "text": ("noise", "no factor of the family Normal"),
+    }
+
+
+@pytest.mark.parametrize("name", lies())
+def test_a_lie_about_hyperparameters_is_refused_and_the_others_go_on(precise, shared, name):
+    (shards, _), model = precise, starting(shared, 1.0)
+    clients = pvi.make_clients(model, shards, pvi.AnalyticUpdate())
+    honest = clients["c1"]
+    clients["c1"] = Misleading("c1", model, honest.data, honest.update)
+    lie, message = lies()[name]
+    object.__setattr__(clients["c1"], "lie", lie)
+    found = pvi.Server(model.prior(), clients)
+    history = pvi.fit(found, rounds=2, hyperparameters=pvi.LikelihoodParameters())
+    assert set(history[-1].refused) == {"c1"}
+    assert message in history[-1].refused["c1"]
+    assert set(found.factors) == set(found.hyperparameter_factors) == {"c0", "c2"}
+
+
+def test_a_step_goes_uphill_however_the_curvature_is_and_no_further_than_the_bound():
+    zeros = np.zeros(3)
+    gradient = np.array([0.1, 0.1, 9.0])
+    step = bounded_newton_step(zeros, gradient, np.diag([0.5, -0.5, 1.0]), 1.0)
+    np.testing.assert_allclose(step, [0.2, 0.2, 1.0])
+    np.testing.assert_allclose(bounded_newton_step(zeros, gradient, np.zeros((3, 3)), 0.5), 0.5)
+    np.testing.assert_allclose(bounded_newton_step(zeros, zeros, np.zeros((3, 3)), 1.0), 0.0)
+    large = bounded_newton_step(np.array([40.0]), np.array([-9.0]), np.eye(1), 1.0)
+    np.testing.assert_allclose(large, -9.0)
+    np.testing.assert_allclose(
+        bounded_newton_step(zeros + 40.0, -gradient, 0.0 * np.eye(3), 1.0), -20.0
     )
-    grid = np.exp(np.linspace(-4.0, 0.0, 2001))
-    evidence = [
-        scipy.stats.multivariate_normal(cov=s * np.eye(60) + X @ X.T).logpdf(Y[:, 0]) for s in grid
-    ]
-    best = grid[int(np.argmax(evidence))]
-    assert model.noise_variance == pytest.approx(best, rel=5e-3)
-    assert history[-1].metrics["gradient_norm"] < 1e-4
-    found.save(tmp_path / "run.npz")
-    again = pvi.Server.load(tmp_path / "run.npz", model.prior(), found.clients)
-    np.testing.assert_array_equal(again.hyperparameters, found.hyperparameters)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"learning_rate": 0.0}, {"learning_rate": 1.5}, {"max_step": 0.0}]
+)
+def test_shares_and_bounds_that_are_none_are_refused(settings):
+    with pytest.raises(InvalidDataError, match=next(iter(settings))):
+        pvi.LikelihoodParameters(**settings)
 
 
 def test_models_without_trainable_parameters_learn_none(rng):
