@@ -144,9 +144,9 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         """
         if self.family is not Normal:
             raise InvalidDataError("only a full-covariance posterior is conjugate")
-        natural = (X.T @ Y[:, 0] / self.noise_variance, X.T @ X / self.noise_variance)
-        constant = LOG_TWO_PI + np.log(self.noise_variance)
-        scale = -0.5 * (np.sum(Y**2) / self.noise_variance + len(Y) * constant)
+        noise = self.noise_variance
+        natural = (X.T @ Y[:, 0] / noise, X.T @ X / noise)
+        scale = -0.5 * (np.sum(Y**2) / noise + len(Y) * (LOG_TWO_PI + np.log(noise)))
         return Factor(Normal, natural, float(scale))
 
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:

@@ -89,7 +89,8 @@ class LikelihoodParameters:
     :param learning_rate: The share of that step, in (0, 1].
     :param max_step: The bound, in unconstrained numbers u. GPflow's positive numbers are
         ``log(1 + e^u)``, nearly ``e^u`` below zero and u above, so that it holds for u up to 2 and
-        is ``max_step · u / 2`` beyond.
+        is ``max_step · u / 2`` beyond. Coefficients of a function, such as a noise that depends on
+        the inputs, want a smaller one: with the default they may run away.
     :raises InvalidDataError: if the share is not in (0, 1] or the bound not positive.
     """
 

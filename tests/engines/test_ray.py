@@ -74,6 +74,24 @@ def assert_same(a, b):
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
+def test_hyperparameters_learned_on_ray_are_those_of_the_serial_engine():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    Y = X @ np.array([[1.0], [-2.0]]) + 0.1 * rng.standard_normal((60, 1))
+
+    def learned(engine):
+        model = linear.BayesianLinearRegression(2, noise_variance=1.0)
+        shards = [(X[i::2], Y[i::2]) for i in range(2)]
+        clients = pvi.make_clients(model, shards, pvi.AnalyticUpdate())
+        server = pvi.Server(model.prior(), clients)
+        rule = pvi.LikelihoodParameters()
+        history = pvi.fit(server, pvi.Synchronous(), 4, engine, hyperparameters=rule)
+        assert not any(one.refused or one.failed for one in history)
+        return model.noise_variance
+
+    assert learned(engines.Ray()) == pytest.approx(learned(engines.Serial()), rel=1e-9)
+
+
 @pytest.mark.parametrize("schedule", [pvi.Synchronous(), pvi.Sequential()])
 def test_ray_agrees_with_the_serial_engine(schedule):
     serial, _ = run(engines.Serial(), schedule)

@@ -9,7 +9,7 @@ import scipy.linalg
 import scipy.optimize
 import scipy.stats
 
-from streaming_gp import datasets, linear, pvi
+from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.quadratic import bounded_newton_step
@@ -75,15 +75,22 @@ def starting(model, noise_variance):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("start", [1e-3, 0.1, 10.0, 1e4])
+@pytest.mark.parametrize("start", [1e-3, 0.1, 10.0])
 def test_the_noise_variance_learned_across_clients_is_the_likeliest(
     precise, shared, start, schedule
 ):
     (shards, best), model = precise, starting(shared, start)
     found = server(model, shards, pvi.AnalyticUpdate())
-    history = pvi.fit(found, schedule, 30, hyperparameters=pvi.LikelihoodParameters())
+    history = pvi.fit(found, schedule, 20, hyperparameters=pvi.LikelihoodParameters())
     assert model.noise_variance == pytest.approx(best, rel=0.01)
     assert not any(one.refused for one in history)
+
+
+def test_a_start_beyond_the_range_of_exponentials_is_left_behind(precise, shared):
+    (shards, best), model = precise, starting(shared, 1e4)
+    found = server(model, shards, pvi.AnalyticUpdate())
+    pvi.fit(found, pvi.Sequential(), 28, hyperparameters=pvi.LikelihoodParameters())
+    assert model.noise_variance == pytest.approx(best, rel=0.01)
 
 
 def test_clients_that_are_asked_now_and_then_count_by_what_they_said_last(precise, shared):
@@ -111,7 +118,8 @@ def test_several_parameters_of_a_likelihood_are_learned_together(rng):
     likelihood = gpflow.likelihoods.Gaussian(scale=linear_scale)
     model = linear.GeneralisedLinearModel(3, likelihood)
     found = server(model, datasets.partition_iid(X, Y, 3), pvi.FixedPointUpdate())
-    history = pvi.fit(found, pvi.Sequential(), 30, hyperparameters=pvi.LikelihoodParameters())
+    rule = pvi.LikelihoodParameters(max_step=0.3)
+    history = pvi.fit(found, pvi.Sequential(), 30, hyperparameters=rule)
     assert history[-1].metrics["gradient_norm"] < 1e-6
     learned = (design @ best, X @ linear_scale.A.numpy()[:, 0] + linear_scale.b.numpy())
     np.testing.assert_allclose(np.abs(learned[1]), np.abs(learned[0]), rtol=0.01)
@@ -134,7 +142,29 @@ def test_a_scale_under_quadrature_is_learned_to_where_the_free_energy_is_largest
     found = server(model, datasets.partition_iid(X, Y, 2), LBFGS)
     pvi.fit(found, pvi.Sequential(), 12, hyperparameters=pvi.LikelihoodParameters())
     best = np.exp(-parabola[1] / (2.0 * parabola[0]))
-    assert float(model.likelihood.scale) == pytest.approx(best, rel=0.01)
+    assert model.likelihood.scale.numpy() == pytest.approx(best, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_network_that_learns_its_noise_is_as_good_as_with_the_best_fixed_one(rng):
+    X = rng.uniform(-2.0, 2.0, (600, 1))
+    Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal((600, 1))
+    shards, held_out = [(X[i:300:3], Y[i:300:3]) for i in range(3)], (X[300:], Y[300:])
+
+    def scores(start, rule=None):
+        """Root-mean-square error and mean log density on held-out data."""
+        net = bnn.MeanFieldBNN([1, 30, 1], gpflow.likelihoods.Gaussian(start), num_samples=4)
+        update = pvi.VariationalUpdate(epochs=20, batch_size=50, learning_rate=0.01)
+        found = server(net, shards, update)
+        pvi.fit(found, rounds=40, hyperparameters=rule)
+        residual = net.predict(found.posterior, held_out[0]) - held_out[1]
+        density = net.predict_log_density(found.posterior, held_out)
+        return np.sqrt(np.mean(np.square(residual))), np.mean(density)
+
+    fixed = np.array([scores(noise_variance) for noise_variance in (0.007, 0.01, 0.014)])
+    error, density = scores(0.5, pvi.LikelihoodParameters())
+    assert error < 1.1 * np.min(fixed[:, 0])
+    assert density > np.max(fixed[:, 1]) - 0.1
 
 
 def test_a_run_that_learns_goes_on_from_its_file_as_if_never_stopped(precise, shared, tmp_path):
