@@ -14,7 +14,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.quadratic import bounded_newton_step, slope_and_precision
+from streaming_gp.pvi.quadratic import bounded_precision, newton_step, slope_and_precision
 from streaming_gp.pvi.server import Server
 
 
@@ -81,16 +81,15 @@ class LikelihoodParameters:
     """Learns a likelihood's trainable parameters ε: maximum likelihood by the free energy (eq. 5).
 
     Every answer says how its client's expected log-likelihood depends on ε under q after the
-    client's fit, to second order. The newest of these of all clients add up, each about the ε that
-    it was asked under, so that late ones count rightly; after a round ε takes one Newton step on
-    their sum. The step is bounded: in one round GPflow's positive parameters change by a factor of
-    about e at most.
+    client's fit: to second order, with a curvature that was tried out. The newest of these of all
+    clients add up, each about the ε that it was asked under, as late ones want it; after a round ε
+    takes one Newton step on their sum. The step is bounded: in one round GPflow's positive
+    parameters change by a factor of about e at most.
 
     :param learning_rate: The share of that step, in (0, 1].
     :param max_step: The bound, in unconstrained numbers u. GPflow's positive numbers are
         ``log(1 + e^u)``, nearly ``e^u`` below zero and u above, so that it holds for u up to 2 and
-        is ``max_step · u / 2`` beyond. Coefficients of a function, such as a noise that depends on
-        the inputs, want a smaller one: with the default they may run away.
+        is ``max_step · u / 2`` beyond.
     :raises InvalidDataError: if the share is not in (0, 1] or the bound not positive.
     """
 
@@ -119,9 +118,10 @@ class LikelihoodParameters:
         if server.hyperparameters is None or not factors:
             return {"gradient_norm": float("nan")}
         numbers = server.hyperparameters
-        said = reduce(mul, factors.values())
+        said: Any = reduce(mul, factors.values())
         gradient, precision = slope_and_precision(said, numbers)
-        step = bounded_newton_step(numbers, gradient, precision, self.max_step)
+        precision = bounded_precision(numbers, gradient, precision, self.max_step)
+        step = newton_step(gradient, precision)
         server.hyperparameters = numbers + self.learning_rate * step
         model_parameters.set_values(_model(server), server.hyperparameters)
         num_data = sum(server.clients[name].num_data for name in factors)

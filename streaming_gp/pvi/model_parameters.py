@@ -12,6 +12,10 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.model import Data, TrainableModel, require
+from streaming_gp.pvi.quadratic import bounded_precision, newton_step
+
+MAX_HALVINGS = 12
+ROUNDING = 1e-6  # of 32-bit sums, relative
 
 
 def values(model: Any) -> np.ndarray:
@@ -42,8 +46,8 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
     """``E_q[log p(y | θ, ε)]`` to second order about the ε that the model has, as a factor of ε.
 
     Its gradient there is one client's part of PVI 2018, eq. 5, and the product of all clients'
-    factors is the whole data term. It has no constant, and is improper where the expectation is
-    convex.
+    factors is the whole data term. Its curvature is raised, as in a trust region, as far as it
+    takes for its maximum to be uphill indeed.
 
     :param candidates: Distributions q; the one that makes the data likeliest is taken.
     :param data: Inputs X [N, D] and observations Y [N, P].
@@ -52,9 +56,38 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
     compiled = compiled_for(model, "by hyperparameters", _derivatives)
     seeds = np.array([seed, 0], np.int32)
     found = [compiled(type(q), tensors(q.natural), *data, seeds) for q in candidates]
-    _, gradient, hessian = max(found, key=lambda one: np.nan_to_num(float(one[0]), nan=-np.inf))
-    precision = -hessian.numpy()
-    return Factor(Normal, (gradient.numpy() + precision @ values(model), precision))
+    best = int(np.argmax([np.nan_to_num(float(one[0]), nan=-np.inf) for one in found]))
+    value, gradient, hessian = (part.numpy() for part in found[best])
+    numbers, q = values(model), candidates[best]
+
+    def gain(step: np.ndarray) -> float:
+        set_values(model, numbers + step)
+        return float(compiled(type(q), tensors(q.natural), *data, seeds)[0]) - float(value)
+
+    try:
+        precision = _trusted(numbers, gradient, -hessian, gain, ROUNDING * abs(float(value)))
+    finally:
+        set_values(model, numbers)
+    return Factor(Normal, (gradient + precision @ numbers, precision))
+
+
+def _trusted(
+    numbers: np.ndarray,
+    gradient: np.ndarray,
+    precision: np.ndarray,
+    gain: Callable[[np.ndarray], float],
+    rounding: float,
+) -> np.ndarray:
+    """A curvature whose Newton step gains at least half of what it promises."""
+    if not (np.isfinite(gradient).all() and np.isfinite(precision).all()):
+        return precision  # which the server refuses
+    precision = bounded_precision(numbers, gradient, precision, bound=1.0)
+    step = newton_step(gradient, precision)
+    for halvings in range(MAX_HALVINGS):
+        share = 0.5**halvings
+        if gain(share * step) >= 0.25 * share * float(gradient @ step) - rounding:
+            break
+    return precision / share
 
 
 def _derivatives(model: Any) -> Callable[..., Any]:
@@ -73,11 +106,8 @@ def _derivatives(model: Any) -> Callable[..., Any]:
         )
         size = tf.size(gradient)
         hessian = tf.concat([tf.reshape(part, [size, -1]) for part in columns], 1)
-        # TFP's softplus says NaN beyond 709, where its curvature is none
-        return (
-            expected,
-            gradient,
-            tf.where(tf.math.is_nan(hessian), tf.zeros_like(hessian), hessian),
-        )
+        # the second derivative of TFP's softplus is NaN beyond 709, and should be zero
+        hessian = tf.where(tf.math.is_nan(hessian), tf.zeros_like(hessian), hessian)
+        return expected, gradient, hessian
 
     return derivatives

@@ -15,15 +15,24 @@ def slope_and_precision(factor: Factor, numbers: np.ndarray) -> tuple[np.ndarray
     return precision_mean - precision @ numbers, precision
 
 
-def bounded_newton_step(
+def bounded_precision(
     numbers: np.ndarray, gradient: np.ndarray, precision: np.ndarray, bound: float
 ) -> np.ndarray:
-    """Uphill along each eigenvector of the curvature, whose sign does not matter: by Newton's
-    method, but by no more than the bound.
+    """The positive curvature [H, H] under which a Newton step goes uphill and is bounded.
+
+    Along each eigenvector of the precision its sign is dropped, and it is raised where the step
+    would be longer than the bound.
+
+    :param numbers: Hyperparameters [H]; one beyond 2 is measured in units of its half.
     """
     unit = np.maximum(1.0, 0.5 * numbers)
     curvature, directions = np.linalg.eigh(unit[:, None] * precision * unit)
     slope = directions.T @ (unit * gradient)
     steepest = np.maximum(np.abs(curvature), np.abs(slope) / bound)
-    steps = np.divide(slope, steepest, out=np.zeros_like(slope), where=steepest > 0.0)
-    return unit * (directions @ steps)
+    return (directions * steepest) @ directions.T / (unit[:, None] * unit)
+
+
+def newton_step(gradient: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """The shortest step [H] to the maximum; none in directions without curvature."""
+    step: np.ndarray = np.linalg.lstsq(precision, gradient, rcond=None)[0]
+    return step
