@@ -10,6 +10,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import LocalBound, PointHyperparameters, PrivatePseudoPoints, Process
 from streaming_gp.gp.compilation import compile_gp
+from streaming_gp.gp.fitting.bound_functions import initial_sites
 from streaming_gp.testing.assertions import ensure, ensure_close, ensure_storable
 from streaming_gp.testing.stream import (
     INPUT_DIM,
@@ -93,7 +94,7 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
     problem = fitter.problems.with_data(batch(3), noise, known, POINTS.place, None)
     offsets = np.zeros(np.size(problem.Z_start))
     variables = fitter.local.hyperparameters.initial(fitter.local.parameters.size, True)
-    sites = fitter.bound.initial_sites(offsets, problem)
+    sites = initial_sites(fitter.bound, offsets, problem)
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
         places, rest = np.split(point, [len(offsets)])

@@ -75,13 +75,6 @@ class BoundFunctions:
         found: Sites = self._call(self._known_sites, problem, epsilon, offsets, problem)
         return found
 
-    def initial_sites(self, offsets: np.ndarray, problem: Problem) -> Sites:
-        """Exact sites of Gaussian noise; else sites that say next to nothing."""
-        if self.is_conjugate:
-            return self.known_sites(problem.location, offsets, problem)
-        zeros = tf.zeros([problem.X.shape[0], self.local.gp.num_latent], FLOAT)
-        return site_rules.clipped(Sites(zeros, zeros))
-
     def pseudo_observations(
         self,
         epsilon: np.ndarray,
@@ -159,6 +152,15 @@ class BoundFunctions:
     ) -> Any:
         Z, draws = moved(offsets, problem), _draws(self.local, variables, problem)
         return self.bound.summary(self.local, draws, epsilon, Z, problem, sites)
+
+
+def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:
+    """Exact sites of Gaussian noise; else sites that say next to nothing."""
+    local = functions.local
+    if functions.is_conjugate:
+        return functions.known_sites(problem.location, offsets, problem)
+    zeros = tf.zeros([problem.X.shape[0], local.gp.num_latent], FLOAT)
+    return site_rules.clipped(Sites(zeros, zeros))
 
 
 def moved(offsets: tf.Tensor, problem: Problem) -> tf.Tensor:

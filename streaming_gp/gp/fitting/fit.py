@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -18,6 +19,7 @@ from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.thinning import thinned
+from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
@@ -117,6 +119,8 @@ class Fitter:
         """
         noise = self._noise(cavity, batch)
         problem = self.problems.with_data(batch.data, noise, cavity, place, at)
+        if batch.epsilon is not None:
+            problem = problem._replace(location=tf.constant(batch.epsilon, FLOAT))
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import Earlier, Problem
-from streaming_gp.gp.fitting.bound_functions import BoundFunctions
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.process.compiled import FLOAT
@@ -169,7 +169,7 @@ class ProblemBuilder:
         bound, size = self._bound, self._local.parameters.size
         problem = problem._replace(Z_start=problem.X[:1])
         offsets = np.zeros(self._local.input_dim)
-        sites = bound.initial_sites(offsets, problem)
+        sites = initial_sites(bound, offsets, problem)
         if not bound.is_conjugate:
             variables = self._local.hyperparameters.initial(size, False)
             sites = bound.next_sites(offsets, variables, problem, sites)

@@ -14,7 +14,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.bound_functions import BoundFunctions
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
@@ -31,6 +31,7 @@ class Batch:
     :param report: Called with (iteration, free energy) as a fit goes on.
     :param hold: Whether points that the batch has had before stay where they are.
     :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
+    :param epsilon: The ε [E] at which it is absorbed, where a point was learned a moment ago.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Batch:
     report: Report = lambda *_: None
     hold: bool = False
     learn: bool = True
+    epsilon: np.ndarray | None = None
 
 
 class FitReport(NamedTuple):
@@ -102,7 +104,7 @@ class Solver:
     def _at_rest(self, problem: Problem, cavity: Process, offsets: np.ndarray) -> Solution:
         """The sites at the present q(ε) and the points at the start: nothing is optimised."""
         variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
-        sites = self.bound.initial_sites(offsets, problem)
+        sites = initial_sites(self.bound, offsets, problem)
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         value = self.bound.value(offsets, variables, problem, sites)
         return self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
@@ -119,7 +121,7 @@ class Solver:
         has_seen_data = bool(cavity.pseudo_observations)
         size = self.local.parameters.size
         variables = self.local.hyperparameters.initial(size, has_seen_data)
-        sites = self.bound.initial_sites(offsets, problem)
+        sites = initial_sites(self.bound, offsets, problem)
         rounds = 1 if self.bound.is_conjugate else self.optimiser.rounds
         most = max(1, self.optimiser.iterations(cavity.num_pseudo_points) // rounds)
         iterations = 0

@@ -62,14 +62,9 @@ class VariationalHyperparameters:
         if self.family is not None and self.full_covariance:
             raise InvalidDataError("give full_covariance or a family, not both")
 
-    @property
-    def _family(self) -> type[expfam.Gaussian]:
-        default = expfam.Normal if self.full_covariance else expfam.MeanFieldNormal
-        return default if self.family is None else self.family
-
     def prior(self, parameters: ParameterVector) -> expfam.Gaussian:
         mean, scale = parameters.prior_moments(self.prior_log_scale)
-        return self._family.from_mean_scale(mean, np.diag(scale)).as_arrays()
+        return _family(self).from_mean_scale(mean, np.diag(scale)).as_arrays()
 
     def location_scale(
         self, cavity: expfam.Gaussian | None, parameters: ParameterVector
@@ -78,17 +73,15 @@ class VariationalHyperparameters:
         return np.asarray(cavity.mean), np.asarray(cavity.scale)
 
     def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
-        return self._centred(size, WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR)
+        return _centred(
+            _family(self), size, WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR
+        )
 
     def unmoved(self, size: int) -> np.ndarray:
-        return self._centred(size, 1.0)
-
-    def _centred(self, size: int, width: float) -> np.ndarray:
-        q = self._family.from_mean_scale(np.zeros(size), width * np.eye(size))
-        return np.ravel(q.unconstrained().numpy())
+        return _centred(_family(self), size, 1.0)
 
     def limits(self, parameters: ParameterVector) -> list[Limits]:
-        shape = self._family.unconstrained_shape(parameters.size)
+        shape = _family(self).unconstrained_shape(parameters.size)
         return [(None, None)] * int(np.prod(shape))
 
     @property
@@ -96,15 +89,15 @@ class VariationalHyperparameters:
         return None
 
     def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
-        if self._family is not expfam.MeanFieldNormal:  # correlated
+        if _family(self) is not expfam.MeanFieldNormal:  # correlated
             return standard_normals(max(self.num_samples, 2 * size), size, seed, whiten=True)
         pairs = self.num_samples // 2
         return standard_normals(2 * (pairs if full else (pairs + 1) // 2), size, seed)
 
     def _whitened(self, variables: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [E] and lower factor [E, E] of q in whitened coordinates."""
-        shape = self._family.unconstrained_shape(size)
-        return self._family.mean_scale_of(tf.reshape(variables, [*shape[:-1], -1]))
+        shape = _family(self).unconstrained_shape(size)
+        return _family(self).mean_scale_of(tf.reshape(variables, [*shape[:-1], -1]))
 
     def draw(
         self, variables: tf.Tensor, location: tf.Tensor, scale: tf.Tensor, noise: tf.Tensor
@@ -116,15 +109,17 @@ class VariationalHyperparameters:
     def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
         size = parameters.size
         mean, lower = self._whitened(variables, size)
-        standard = self._family.from_mean_scale(tf.zeros_like(mean), tf.eye(size, dtype=mean.dtype))
-        return self._family.from_mean_scale(mean, lower).kl_divergence(standard)
+        standard = _family(self).from_mean_scale(
+            tf.zeros_like(mean), tf.eye(size, dtype=mean.dtype)
+        )
+        return _family(self).from_mean_scale(mean, lower).kl_divergence(standard)
 
     def posterior(
         self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray
     ) -> expfam.Gaussian:
         mean, lower = self._whitened(variables, len(location))
         q_mean = location + scale @ mean.numpy()
-        return self._family.from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
+        return _family(self).from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
 
     def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
         return 0.0  # q(ε) speaks for the past
@@ -144,3 +139,14 @@ class VariationalHyperparameters:
 
     def check_round(self) -> None:
         """Every batch of a round has its own factor of ε."""
+
+
+def _family(strategy: VariationalHyperparameters) -> type[expfam.Gaussian]:
+    default = expfam.Normal if strategy.full_covariance else expfam.MeanFieldNormal
+    return default if strategy.family is None else strategy.family
+
+
+def _centred(family: type[expfam.Gaussian], size: int, width: float) -> np.ndarray:
+    """Optimiser variables at which q(ε) is the cavity with its widths changed."""
+    q = family.from_mean_scale(np.zeros(size), width * np.eye(size))
+    return np.ravel(q.unconstrained().numpy())

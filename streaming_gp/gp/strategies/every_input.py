@@ -99,7 +99,7 @@ def _absorbed(
 ) -> tuple[PseudoPointFactor, FitReport]:
     """The factor at one ε, which is not learned."""
     if not fitter.bound.is_conjugate:
-        at_rest = replace(batch, learn=False)
+        at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)
     observations, constant = _likelihood(fitter, batch, epsilon)
     before = fitter.factorised(epsilon, cavity)

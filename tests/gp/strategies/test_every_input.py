@@ -78,6 +78,23 @@ def test_labels_keep_their_points_within_a_budget(rng):
     assert isinstance(classifier(), sgp.StreamingGP)
 
 
+def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
+    X, Y = labelled(rng, 40)
+    learner = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
+        pseudo_points=EVERY_INPUT, hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=8, rounds=2, site_steps=200),
+    )  # fmt: skip
+    learner.update((X, Y))
+    known = sgp.StreamingGP(
+        learner.kernel, gpflow.likelihoods.Bernoulli(), pseudo_points=EVERY_INPUT,
+        hyperparameters=sgp.FixedHyperparameters(),
+        optimiser=sgp.LocalOptimiser(rounds=1, site_steps=200),
+    )  # fmt: skip
+    known.update((X, Y))
+    assert_same_predictions(learner, known, new_inputs, 1e-6)  # where steps on the sites rest
+
+
 def test_a_sample_of_everything_learns_from_everything(data):
     """The sample is the batch and the cavity it is fitted under where both are small."""
     X, Y = data
