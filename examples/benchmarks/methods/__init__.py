@@ -123,6 +123,8 @@ POINTS = {
     "conditional": "conditional points",
     "automatic": "automatic private points",
     "every input": "a point at every input",
+    "1000 inputs": "points at up to 1,000 inputs",
+    "2000 inputs": "points at up to 2,000 inputs",
 }
 
 

@@ -51,6 +51,8 @@ def strategy(name: str, setup: Setup) -> tuple[Any, sgp.LocalOptimiser]:
         return sgp.PrivatePseudoPoints("auto", max_number=3 * points, budget=2 * BUDGET), usual
     if name == "every input":
         return sgp.PrivatePseudoPoints("all"), usual
+    if name.endswith("inputs"):
+        return sgp.PrivatePseudoPoints("all", budget=int(name.split()[0])), usual
     if name == "conditional":
         return sgp.ConditionalPseudoPoints(points), usual
     optimiser = sgp.LocalOptimiser(
