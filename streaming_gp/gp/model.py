@@ -17,8 +17,8 @@ from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
 from streaming_gp.gp.journal import Journal
-from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
+from streaming_gp.gp.online.learning import OnlineLearningGP
 from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
@@ -27,7 +27,7 @@ from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
 
 
-class StreamingGP(LearningGP):
+class StreamingGP(OnlineLearningGP):
     """A sparse Gaussian process that learns from a stream of batches.
 
     Each :meth:`update` is one client pass of Partitioned Variational Inference: the batch gets a

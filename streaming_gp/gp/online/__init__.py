@@ -1,0 +1,5 @@
+"""One point at a time: predictions and updates in a fraction of a millisecond."""
+
+from streaming_gp.gp.online.online import OnlineGP
+
+__all__ = ["OnlineGP"]

@@ -1,0 +1,91 @@
+"""How a streaming model hands over to one point at a time, and takes back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streaming_gp.arguments import require_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.learning import LearningGP
+from streaming_gp.gp.online.online import OnlineGP
+from streaming_gp.gp.online.start import online_state
+from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.strategies import MERGED
+
+
+class OnlineLearningGP(LearningGP):
+    """A ledger of Gaussian-process factors that learns in batches and one point at a time."""
+
+    def online(self, budget: int = 300) -> OnlineGP:
+        """What the model knows, as an object that predicts and learns one point at a time.
+
+        It is at one ε, the mean of q(ε), and holds at most ``budget`` points; the model itself
+        learns nothing until it is told to :meth:`absorb` the object.
+
+        :param budget: The largest number of points.
+        :raises InvalidDataError: if the budget is not a positive integer, the model has seen no
+            data, its noise is not Gaussian of one variance, its functions do not share one kernel,
+            or its factors do not stand alone.
+        """
+        require_positive_integer("budget", budget)
+        return OnlineGP(self, int(budget))
+
+    def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
+        """Take what was learned one point at a time into the ledger, as one factor.
+
+        Its log constant makes the model's log evidence grow by that of the points. Under q(ε) the
+        factor says nothing of ε. The object goes on, and what it learned counts as known from now
+        on, so that nothing is taken twice.
+
+        :param online: An object that :meth:`online` of this model made, or that adopted it.
+        :param name: The name of the factor; by default ``"online-0"`` and so on.
+        :returns: the name, or None if nothing was learned since the last time.
+        :raises InvalidDataError: if the object is another model's, or the name is taken.
+        """
+        name = f"online-{self.num_updates}" if name is None else name
+        if online.model is not self:
+            raise InvalidDataError("wanted an online object of this model, got another model's")
+        if name in (*self.factors, MERGED):
+            raise InvalidDataError(f"the name {name!r} is taken: the ledger has {[*self.factors]}")
+        absorbed = False
+
+        def take(state: OnlineState) -> OnlineState:
+            nonlocal absorbed
+            observations = state.own_observations()
+            if observations is not None:
+                self._commit_online(name, observations, state.log_evidence)
+                state.settle()
+                absorbed = True
+            return state
+
+        online.exchange(take)
+        return name if absorbed else None
+
+    def online_state(self, budget: int, own: PseudoObservations | None = None) -> OnlineState:
+        """What the model knows, on at most ``budget`` points, times ``own``.
+
+        :raises InvalidDataError: as :meth:`online`.
+        """
+        if None in self._dims:
+            raise InvalidDataError("one point at a time wants a model that has learned a batch")
+        compiled = self._compile_for_dims()
+        epsilon = self._point_estimate(self._ledger, compiled)
+        return online_state(compiled.local, epsilon, self.posterior_process, budget, own)
+
+    def _commit_online(
+        self, name: str, observations: PseudoObservations, log_evidence: float
+    ) -> None:
+        compiled = self._compile_for_dims()
+        epsilon = self._point_estimate(self._ledger, compiled)
+        before, normaliser = self.posterior_process, compiled.fitter.cavity.log_normaliser
+        after = Process((*before.pseudo_observations, observations))
+        gained = normaliser(epsilon, after) - normaliser(
+            epsilon, Process(before.pseudo_observations)
+        )
+        q = before.hyperparameters
+        unit = None if q is None else (q / q).as_arrays()
+        factor = PseudoPointFactor((observations,), unit, float(np.subtract(log_evidence, gained)))
+        self._commit(compiled, self._ledger.replaced(name, factor), epsilon, 1)

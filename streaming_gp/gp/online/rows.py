@@ -1,0 +1,72 @@
+"""Covariances of one input with all points that are held, in places of fixed number."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from streaming_gp.gp.online.kernel import Kernel, StationaryKernel
+
+
+class Rows:
+    """Points in numbered slots; empty slots have covariance zero with everything.
+
+    :param kernel: The covariance function.
+    :param slots: The number of slots.
+    :param input_dim: D.
+    """
+
+    def __init__(self, kernel: Kernel, slots: int, input_dim: int) -> None:
+        self.kernel = kernel
+        self.Z = np.zeros((slots, input_dim))
+        self.is_used = np.zeros(slots, bool)
+
+    def copy(self) -> Rows:
+        """The same points, in arrays of their own; the kernel is shared."""
+        clone = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                setattr(clone, name, value.copy())
+        return clone
+
+    def put(self, slot: int, x: np.ndarray) -> None:
+        """Hold x [D]."""
+        self.Z[slot] = x
+        self.is_used[slot] = True
+
+    def drop(self, slot: int) -> None:
+        """Empty a slot."""
+        self.is_used[slot] = False
+
+    def against(self, x: np.ndarray) -> np.ndarray:
+        """Covariances [slots] of f(x) with f at all points, for x [D]."""
+        return self._covariances(x) * self.is_used
+
+    def _covariances(self, x: np.ndarray) -> np.ndarray:
+        return self.kernel.covariance(self.Z, x[None])[:, 0]
+
+
+class StationaryRows(Rows):
+    """The same with points that are kept scaled."""
+
+    kernel: StationaryKernel
+
+    def __init__(self, kernel: StationaryKernel, slots: int, input_dim: int) -> None:
+        super().__init__(kernel, slots, input_dim)
+        self._scaled = np.zeros_like(self.Z)
+        self._differences = np.zeros_like(self.Z)
+
+    def put(self, slot: int, x: np.ndarray) -> None:
+        super().put(slot, x)
+        self._scaled[slot] = self.kernel.scaled(x)
+
+    def _covariances(self, x: np.ndarray) -> np.ndarray:
+        np.subtract(self._scaled, self.kernel.scaled(x), out=self._differences)
+        return self.kernel.of_differences(self._differences)
+
+
+def rows_of(kernel: Kernel, slots: int, input_dim: int) -> Rows:
+    """Empty slots for points of this kernel."""
+    kind = StationaryRows if isinstance(kernel, StationaryKernel) else Rows
+    return kind(kernel, slots, input_dim)  # type: ignore[arg-type]

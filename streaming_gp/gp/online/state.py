@@ -1,0 +1,261 @@
+"""A Gaussian process on at most so many points, updated one observation at a time.
+
+With ``u = f(Z)`` + nugget noise, ``K = k(Z, Z) + nugget``, and information (W, h) about u counted
+from its prior mean:
+
+- ``Q = K⁻¹``, ``Γ = (K + W⁻¹)⁻¹`` and ``α = (I + W K)⁻¹ h``;
+- mean ``m(x) + k(x, Z) α``, covariance ``k(x, x') − k(x, Z) Γ k(Z, x')``.
+
+An observation adds one point; beyond the budget the point goes whose loss changes the posterior
+least, in KL divergence, as in Csató & Opper (2002, "Sparse on-line Gaussian processes"). What is
+left is the exact marginal of the others: ``p(u_j | u)`` is integrated out of both parts of the
+information, of what was known before and of what was learned since. All changes are of rank one or
+two. Q, an inverse, is held as its entries say what a point loses and how others stand for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+from scipy import linalg
+
+from streaming_gp.gp.online import symmetric
+from streaming_gp.gp.online.information import Information
+from streaming_gp.gp.online.kernel import KnownProcess
+from streaming_gp.gp.online.rows import rows_of
+from streaming_gp.gp.online.selection import losses
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import LOG_TWO_PI
+
+SMALLEST_VARIANCE = 1e-12
+"""Of a prediction, as a part of the prior's: rounding below is cut off."""
+SMALLEST_PRECISION = 1e-14
+"""Of a factor, as a part of its largest: rounding below is cut off."""
+
+
+class _Seen(NamedTuple):
+    """An observation, as the process sees it.
+
+    :param q: Q k [slots].
+    :param g: Γ k [slots].
+    :param novelty: The prior variance of its u given the others.
+    :param variance: The predictive variance of y.
+    :param centred: y less its prior mean [C].
+    :param residual: y less its predictive mean [C].
+    """
+
+    q: np.ndarray
+    g: np.ndarray
+    novelty: float
+    variance: float
+    centred: np.ndarray
+    residual: np.ndarray
+
+    def log_density(self) -> float:
+        """``log N(y; mean, variance)``, in nats."""
+        squared = float(self.residual @ self.residual) / self.variance
+        return -0.5 * (len(self.residual) * (log(self.variance) + LOG_TWO_PI) + squared)
+
+
+class OnlineState:
+    """The process and its algebra.
+
+    :param process: Prior and noise.
+    :param budget: The largest number of points.
+    :param input_dim: D.
+    :param columns: The number C of functions that share the kernel.
+    :param nugget: The variance of the points' white noise, less than that of the observations.
+    """
+
+    def __init__(
+        self, process: KnownProcess, budget: int, input_dim: int, columns: int, nugget: float
+    ) -> None:
+        slots = budget + 1
+        self.process = process
+        self.budget = budget
+        self.nugget = nugget
+        self.rows = rows_of(process.kernel, slots, input_dim)
+        self.base, self.own = Information(slots, columns), Information(slots, columns)
+        self.log_evidence = 0.0
+        self.input_dim, self.columns = input_dim, columns
+        self._Q, self._gamma = symmetric.zeros(slots), symmetric.zeros(slots)
+        self._alpha = np.zeros((slots, columns))
+
+    def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance [C] of f(x), for x [D]."""
+        k = self.rows.against(x)
+        prior = self._prior_variance(x)
+        variance = prior - k @ symmetric.times(self._gamma, k)
+        variance = max(float(variance), SMALLEST_VARIANCE * prior)
+        return self._mean(x) + k @ self._alpha, np.full(self.columns, variance)
+
+    def learn(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Condition on ``y = f(x) + noise``, for x [D] and y [C]."""
+        seen = self._seen(x, y)
+        self.log_evidence += seen.log_density()
+        if np.count_nonzero(self.rows.is_used) < self.budget:
+            self._add(x, seen)
+            return
+        losses = self._losses_with(seen)
+        least = int(np.argmin(losses))
+        if self.rows.is_used[least]:
+            self._add(x, seen)
+            self._remove(least)
+        else:
+            self._project(seen)
+
+    # ---- one observation ----
+
+    def _seen(self, x: np.ndarray, y: np.ndarray) -> _Seen:
+        k = self.rows.against(x)
+        prior, centred = self._prior_variance(x), y - self._mean(x)
+        q, g = symmetric.times(self._Q, k), symmetric.times(self._gamma, k)
+        return _Seen(
+            q,
+            g,
+            novelty=prior + self.nugget - float(k @ q),
+            variance=prior + self.process.noise - float(k @ g),
+            centred=centred,
+            residual=centred - k @ self._alpha,
+        )
+
+    def _losses_with(self, seen: _Seen) -> np.ndarray:
+        """What each point would lose [slots] after the observation; its own is at the free slot."""
+        free = self._free_slot
+        Q = self._Q.diagonal() + seen.q**2 / seen.novelty
+        gamma = self._gamma.diagonal() + seen.g**2 / seen.variance
+        alpha = self._alpha - np.multiply.outer(seen.g, seen.residual / seen.variance)
+        W = self.base.precision.diagonal() + self.own.precision.diagonal()
+        Q[free], gamma[free], W[free] = 1 / seen.novelty, 1 / seen.variance, self._precision
+        alpha[free] = seen.residual / seen.variance
+        return losses(Q, gamma, alpha, W)
+
+    def _add(self, x: np.ndarray, seen: _Seen) -> None:
+        """A point at x, and what it observed."""
+        j = self._free_slot
+        self.rows.put(j, x)
+        seen.q[j] = seen.g[j] = -1.0
+        symmetric.add_outer(self._Q, 1.0 / seen.novelty, seen.q)
+        symmetric.add_outer(self._gamma, 1.0 / seen.variance, seen.g)
+        self._alpha -= np.multiply.outer(seen.g, seen.residual / seen.variance)
+        self.own.observe_slot(j, seen.centred, self._precision)
+
+    def _remove(self, j: int) -> None:
+        """Leave the marginal of all points but j."""
+        Qj, gamma_j = symmetric.column(self._Q, j), symmetric.column(self._gamma, j)
+        a = Qj / -Qj[j]
+        a[j] = 0.0
+        symmetric.add_outer(self._Q, -1.0 / Qj[j], Qj)
+        symmetric.clear(self._Q, j)
+        symmetric.add_outer_pair(self._gamma, a, gamma_j + 0.5 * gamma_j[j] * a)
+        symmetric.clear(self._gamma, j)
+        self._alpha += np.multiply.outer(a, self._alpha[j])
+        self._alpha[j] = 0.0
+        self._integrate_out(j, Qj, a)
+        self.rows.drop(j)
+
+    def _integrate_out(self, j: int, Qj: np.ndarray, a: np.ndarray) -> None:
+        """Of the base under the prior, of what was learned since under prior and base."""
+        base = symmetric.column(self.base.precision, j)
+        if base[j] > 0.0:
+            total = Qj[j] + base[j]
+            under_base = (Qj + base) / -total
+            under_base[j] = 0.0
+            shift = self.base.precision_mean[j] / total
+            self.own.integrate_out(j, under_base, shift, 1.0 / total)
+        else:
+            self.own.integrate_out(j, a, 0.0, 1.0 / Qj[j])
+        self.base.integrate_out(j, a, 0.0, 1.0 / Qj[j])
+
+    def _project(self, seen: _Seen) -> None:
+        """The same as adding the point and removing it at once."""
+        a, change = seen.q, seen.q - seen.g
+        symmetric.add_outer(self._gamma, 1.0 / seen.variance, change)
+        self._alpha += np.multiply.outer(change, seen.residual / seen.variance)
+        noise = self.process.noise + seen.novelty - self.nugget
+        self.own.observe(a, seen.centred, 1.0 / noise)
+
+    # ---- what is known ----
+
+    @property
+    def _free_slot(self) -> int:
+        return int(np.argmin(self.rows.is_used))
+
+    @property
+    def _precision(self) -> float:
+        """Of an observation, of u at its point: the nugget is a part of its noise."""
+        return 1.0 / (self.process.noise - self.nugget)
+
+    def _prior_variance(self, x: np.ndarray) -> float:
+        return float(self.process.kernel.variance(x[None])[0])
+
+    def _mean(self, x: np.ndarray) -> np.ndarray:
+        return self.process.mean(x[None])[0]
+
+    # ---- as a whole ----
+
+    def copy(self) -> OnlineState:
+        """A state that goes on by itself; prior and noise are shared."""
+        clone = copy.copy(self)
+        clone.rows, clone.base, clone.own = (
+            part.copy() for part in (self.rows, self.base, self.own)
+        )
+        clone._Q, clone._gamma = self._Q.copy(order="K"), self._gamma.copy(order="K")
+        clone._alpha = self._alpha.copy()
+        return clone
+
+    def hold(
+        self,
+        Z: np.ndarray,
+        base: tuple[np.ndarray, np.ndarray],
+        own: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """Hold these points [M, D] and this information about them, instead of all present ones.
+
+        :param base: W [M, M] and h [M, C] of what was known before.
+        :param own: The same of what was learned since.
+        """
+        self.rows.is_used[:] = False
+        for slot, z in enumerate(Z):
+            self.rows.put(slot, z)
+        self.base.set(*base)
+        self.own.set(*own)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Q, Γ and α computed anew from the points and the information."""
+        used = np.flatnonzero(self.rows.is_used)
+        among, size = np.ix_(used, used), len(used)
+        Z = self.rows.Z[used]
+        K = self.process.kernel.covariance(Z, Z) + self.nugget * np.eye(size)
+        W = symmetric.full(self.base.precision) + symmetric.full(self.own.precision)
+        h = (self.base.precision_mean + self.own.precision_mean)[used]
+        found = linalg.solve(np.eye(size) + W[among] @ K, np.hstack([W[among], h]))
+        inverse = linalg.cho_solve(linalg.cho_factor(K, lower=True), np.eye(size))
+        for matrix in (self._Q, self._gamma, self._alpha):
+            matrix[:] = 0.0
+        self._Q[among], self._gamma[among] = inverse, found[:, :size]
+        self._alpha[used] = found[:, size:]
+
+    def settle(self) -> None:
+        """What was learned becomes a part of what was known before."""
+        self.base.precision += self.own.precision
+        self.base.precision_mean += self.own.precision_mean
+        self.own.precision[:], self.own.precision_mean[:] = 0.0, 0.0
+        self.log_evidence = 0.0
+
+    def own_observations(self) -> PseudoObservations | None:
+        """What was learned, as a factor holds it; None if that is nothing."""
+        W = symmetric.full(self.own.precision)
+        used = np.flatnonzero(W.any(axis=0))
+        if not used.size:
+            return None
+        Z, W = self.rows.Z[used], W[np.ix_(used, used)]
+        h = self.own.precision_mean[used] + W @ self.process.mean(Z)
+        values, vectors = linalg.eigh(W)
+        roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))
+        targets = np.divide(vectors.T @ h, roots[:, None], where=roots[:, None] > 0.0, out=h * 0.0)
+        return PseudoObservations(Z, (vectors * roots)[None], targets[None], self.nugget)
