@@ -24,6 +24,7 @@ from streaming_gp.gp.learning_schedule import (
     UntilSettled,
 )
 from streaming_gp.gp.model import StreamingGP
+from streaming_gp.gp.online import OnlineGP
 from streaming_gp.gp.process import Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.state import ModelState
 from streaming_gp.gp.strategies import (
@@ -51,6 +52,7 @@ __all__ = [
     "LocalOptimiser",
     "ModelState",
     "NeverLearn",
+    "OnlineGP",
     "OwnPseudoPoints",
     "ParameterVector",
     "PointHyperparameters",

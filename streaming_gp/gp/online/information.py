@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+from math import sqrt
 
 import numpy as np
+from scipy import linalg
 
 from streaming_gp.gp.online import symmetric
+
+SMALLEST_PRECISION = 1e-14
+"""In any direction, as a part of the largest: rounding below is cut off."""
 
 
 class Information:
@@ -49,22 +54,31 @@ class Information:
     def integrate_out(self, j: int, a: np.ndarray, c: np.ndarray | float, variance: float) -> None:
         """``∫ p(u_j | u) t(u) du_j``, for ``p(u_j | u) = N(u_j; aᵀ u + c, variance)``.
 
-        With ``u_j = aᵀu + c + e`` and ``b = W_j + W_jj a``, the Gaussian integral over e takes
-        ``κ b bᵀ``, ``κ = variance / (1 + variance W_jj)``, off the precision.
+        With w = W_j, ``b = w + W_jj a`` and ``θ = 1 / (1 + variance W_jj)``, the Gaussian integral
+        leaves ``W + a wᵀ + w aᵀ + W_jj a aᵀ − θ variance b bᵀ``. This is
+        ``W + θ (W_jj a aᵀ + a wᵀ + w aᵀ − variance w wᵀ)``, a change of rank two.
 
         :param a: Weights [slots], zero at j.
         :param c: Shift [C].
         """
         w = symmetric.column(self.precision, j)
-        own = w[j]
-        if own > 0.0:
+        weight = w[j]
+        if weight > 0.0:
             w[j] = 0.0
-            b = w + own * a
-            kappa = variance / (1.0 + variance * own)
-            rest = self.precision_mean[j] - own * c
-            symmetric.add_outer_pair(self.precision, a, w + 0.5 * own * a)
-            symmetric.add_outer(self.precision, -kappa, b)
-            self.precision_mean += np.multiply.outer(a - kappa * b, rest)
-            self.precision_mean -= np.multiply.outer(w, np.broadcast_to(c, rest.shape))
+            theta = 1.0 / (1.0 + variance * weight)
+            rest = theta * (self.precision_mean[j] - weight * c)
+            shift = rest * variance + c
+            self.precision_mean += np.multiply.outer(a, rest) - np.multiply.outer(w, shift)
+            root = sqrt(theta)
+            s, half = -variance * root / (1.0 + root), 0.5 * theta * weight
+            symmetric.add_outer_pair(self.precision, a + s * w, half * a + (theta - s * half) * w)
         symmetric.clear(self.precision, j)
         self.precision_mean[j] = 0.0
+
+
+def factored(W: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """R [M, M] and s [M, C] with ``W = R Rᵀ`` and ``h = R s``."""
+    values, vectors = linalg.eigh(W)
+    roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))[:, None]
+    targets = np.divide(vectors.T @ h, roots, where=roots > 0.0, out=np.zeros_like(h))
+    return vectors * roots.T, targets

@@ -39,6 +39,14 @@ class KnownProcess(NamedTuple):
     mean: Callable[[np.ndarray], np.ndarray]
     noise: float
 
+    def variance_at(self, x: np.ndarray) -> float:
+        """Prior variance of f(x), for x [D]."""
+        return float(self.kernel.variance(x[None])[0])
+
+    def mean_at(self, x: np.ndarray) -> np.ndarray:
+        """Prior mean [L] of f(x), for x [D]."""
+        return self.mean(x[None])[0]
+
 
 def process_at(local: LocalModel, epsilon: np.ndarray) -> KnownProcess:
     """Prior and noise of a model at ε [E].

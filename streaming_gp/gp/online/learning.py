@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streaming_gp.arguments import require_positive_integer
+from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.online.online import OnlineGP
@@ -19,19 +19,25 @@ from streaming_gp.gp.strategies import MERGED
 class OnlineLearningGP(LearningGP):
     """A ledger of Gaussian-process factors that learns in batches and one point at a time."""
 
-    def online(self, budget: int = 300) -> OnlineGP:
+    def online(self, budget: int = 300, memory: float | None = None) -> OnlineGP:
         """What the model knows, as an object that predicts and learns one point at a time.
 
         It is at one ε, the mean of q(ε), and holds at most ``budget`` points; the model itself
         learns nothing until it is told to :meth:`absorb` the object.
 
-        :param budget: The largest number of points.
-        :raises InvalidDataError: if the budget is not a positive integer, the model has seen no
+        :param budget: The largest number of points. Beyond it the point goes that matters least.
+        :param memory: The number of observations in which a point matters e-fold less, unless new
+            inputs come near it; by default the budget. Infinite where inputs keep coming from
+            everywhere.
+        :raises InvalidDataError: if the budget is not a positive integer or the memory not
+            positive, the model has seen no
             data, its noise is not Gaussian of one variance, its functions do not share one kernel,
             or its factors do not stand alone.
         """
         require_positive_integer("budget", budget)
-        return OnlineGP(self, int(budget))
+        memory = float(budget if memory is None else memory)
+        require_positive("memory", memory)
+        return OnlineGP(self, int(budget), memory)
 
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
         """Take what was learned one point at a time into the ledger, as one factor.
@@ -64,7 +70,9 @@ class OnlineLearningGP(LearningGP):
         online.exchange(take)
         return name if absorbed else None
 
-    def online_state(self, budget: int, own: PseudoObservations | None = None) -> OnlineState:
+    def online_state(
+        self, budget: int, memory: float, own: PseudoObservations | None = None
+    ) -> OnlineState:
         """What the model knows, on at most ``budget`` points, times ``own``.
 
         :raises InvalidDataError: as :meth:`online`.
@@ -72,8 +80,8 @@ class OnlineLearningGP(LearningGP):
         if None in self._dims:
             raise InvalidDataError("one point at a time wants a model that has learned a batch")
         compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._ledger, compiled)
-        return online_state(compiled.local, epsilon, self.posterior_process, budget, own)
+        local, epsilon = compiled.local, self._point_estimate(self._ledger, compiled)
+        return online_state(local, epsilon, self.posterior_process, budget, memory, own)
 
     def _commit_online(
         self, name: str, observations: PseudoObservations, log_evidence: float

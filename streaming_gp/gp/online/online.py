@@ -19,7 +19,9 @@ FEW = 8
 class StartsOnline(Protocol):
     """A model that one point at a time can start from."""
 
-    def online_state(self, budget: int, own: PseudoObservations | None = None) -> OnlineState:
+    def online_state(
+        self, budget: int, memory: float, own: PseudoObservations | None = None
+    ) -> OnlineState:
         """What the model knows, on at most ``budget`` points, times ``own``."""
         ...
 
@@ -32,13 +34,14 @@ class OnlineGP:
 
     :param model: The model that it starts from, and that can take back what it learns.
     :param budget: The largest number of points that it holds.
+    :param memory: The number of observations in which the relevance of a point falls e-fold.
     """
 
-    def __init__(self, model: StartsOnline, budget: int) -> None:
+    def __init__(self, model: StartsOnline, budget: int, memory: float) -> None:
         self._lock = threading.Lock()
         self._exchanging = threading.Lock()
         self._since: list[tuple[np.ndarray, np.ndarray]] | None = None
-        self._model, self._state = model, model.online_state(budget)
+        self._model, self._state = model, model.online_state(budget, memory)
 
     @property
     def model(self) -> StartsOnline:
@@ -57,7 +60,7 @@ class OnlineGP:
 
     @property
     def log_evidence(self) -> float:
-        """Sum of ``log p(y | past)`` over what was learned since the model took it over, in nats."""
+        """Sum of ``log p(y | past)`` over what no model has taken over yet, in nats."""
         return self._state.log_evidence
 
     def predict(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +100,7 @@ class OnlineGP:
 
         def build(present: OnlineState) -> OnlineState:
             own = present.own_observations() if keep else None
-            state = model.online_state(present.budget, own)
+            state = model.online_state(present.budget, present.memory, own)
             if (state.input_dim, state.columns) != (present.input_dim, present.columns):
                 raise InvalidDataError(
                     f"wanted a model of {present.input_dim} inputs and {present.columns} outputs, "

@@ -30,6 +30,11 @@ class Rows:
                 setattr(clone, name, value.copy())
         return clone
 
+    @property
+    def free_slot(self) -> int:
+        """The first slot that is empty."""
+        return int(np.argmin(self.is_used))
+
     def put(self, slot: int, x: np.ndarray) -> None:
         """Hold x [D]."""
         self.Z[slot] = x

@@ -45,6 +45,7 @@ def online_state(
     epsilon: np.ndarray,
     process: Process,
     budget: int,
+    memory: float,
     own: PseudoObservations | None = None,
 ) -> OnlineState:
     """The process at ε on at most ``budget`` points: as it is if it fits, else its marginal there.
@@ -53,6 +54,7 @@ def online_state(
     :param epsilon: ε, [E].
     :param process: What is known before.
     :param budget: The largest number of points.
+    :param memory: The number of observations in which the relevance of a point falls e-fold.
     :param own: What was learned one point at a time and is not in ``process``.
     :raises InvalidDataError: as :func:`require_supported`, or if the noise depends on the input.
     """
@@ -62,7 +64,7 @@ def online_state(
     everything = [*members, *([] if own is None else [own])]
     nugget = _shared_nugget(everything, known, local.input_dim)
     columns = local.gp.num_latent
-    state = OnlineState(known, budget, local.input_dim, columns, nugget)
+    state = OnlineState(known, budget, local.input_dim, columns, nugget, memory)
     if everything:
         Z = np.concatenate([one.Z for one in everything])
         num_base = sum(len(one.Z) for one in members)

@@ -6,24 +6,28 @@ from its prior mean:
 - ``Q = K⁻¹``, ``Γ = (K + W⁻¹)⁻¹`` and ``α = (I + W K)⁻¹ h``;
 - mean ``m(x) + k(x, Z) α``, covariance ``k(x, x') − k(x, Z) Γ k(Z, x')``.
 
-An observation adds one point; beyond the budget the point goes whose loss changes the posterior
-least, in KL divergence, as in Csató & Opper (2002, "Sparse on-line Gaussian processes"). What is
-left is the exact marginal of the others: ``p(u_j | u)`` is integrated out of both parts of the
-information, of what was known before and of what was learned since. All changes are of rank one or
-two. Q, an inverse, is held as its entries say what a point loses and how others stand for it.
+An observation adds one point; beyond the budget the point goes that matters least. What is left is
+the exact marginal of the others, as in Csató & Opper (2002, "Sparse on-line Gaussian processes"):
+``p(u_j | u)`` is integrated out of both parts of the information, of what was known before and of
+what was learned since. All changes are of rank one or two. Q, an inverse, is held as its entries
+say what a point loses and how others stand for it.
+
+What a point matters is the KL divergence by which the posterior changes without it, times its
+relevance: the largest prior correlation with an input that came t observations ago, times
+``exp(−t / memory)``. A stream that moves on leaves points behind that no input comes near.
 """
 
 from __future__ import annotations
 
 import copy
-from math import log
+from math import exp, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 
 from streaming_gp.gp.online import symmetric
-from streaming_gp.gp.online.information import Information
+from streaming_gp.gp.online.information import Information, factored
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
@@ -32,8 +36,6 @@ from streaming_gp.linalg import LOG_TWO_PI
 
 SMALLEST_VARIANCE = 1e-12
 """Of a prediction, as a part of the prior's: rounding below is cut off."""
-SMALLEST_PRECISION = 1e-14
-"""Of a factor, as a part of its largest: rounding below is cut off."""
 
 
 class _Seen(NamedTuple):
@@ -41,6 +43,8 @@ class _Seen(NamedTuple):
 
     :param q: Q k [slots].
     :param g: Γ k [slots].
+    :param correlation: The prior's, of f(x) with f at each point [slots].
+    :param scale: The prior standard deviation of f(x).
     :param novelty: The prior variance of its u given the others.
     :param variance: The predictive variance of y.
     :param centred: y less its prior mean [C].
@@ -49,6 +53,8 @@ class _Seen(NamedTuple):
 
     q: np.ndarray
     g: np.ndarray
+    correlation: np.ndarray
+    scale: float
     novelty: float
     variance: float
     centred: np.ndarray
@@ -68,39 +74,49 @@ class OnlineState:
     :param input_dim: D.
     :param columns: The number C of functions that share the kernel.
     :param nugget: The variance of the points' white noise, less than that of the observations.
+    :param memory: The number of observations in which relevance falls e-fold; infinite for never.
     """
 
     def __init__(
-        self, process: KnownProcess, budget: int, input_dim: int, columns: int, nugget: float
+        self,
+        process: KnownProcess,
+        budget: int,
+        input_dim: int,
+        columns: int,
+        nugget: float,
+        memory: float,
     ) -> None:
         slots = budget + 1
         self.process = process
         self.budget = budget
         self.nugget = nugget
+        self.memory = memory
+        self._precision = 1.0 / (process.noise - nugget)  # of u: the nugget is a part of the noise
         self.rows = rows_of(process.kernel, slots, input_dim)
         self.base, self.own = Information(slots, columns), Information(slots, columns)
         self.log_evidence = 0.0
         self.input_dim, self.columns = input_dim, columns
         self._Q, self._gamma = symmetric.zeros(slots), symmetric.zeros(slots)
         self._alpha = np.zeros((slots, columns))
+        self._relevance, self._scale = np.zeros(slots), np.ones(slots)
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [C] of f(x), for x [D]."""
         k = self.rows.against(x)
-        prior = self._prior_variance(x)
+        prior = self.process.variance_at(x)
         variance = prior - k @ symmetric.times(self._gamma, k)
         variance = max(float(variance), SMALLEST_VARIANCE * prior)
-        return self._mean(x) + k @ self._alpha, np.full(self.columns, variance)
+        return self.process.mean_at(x) + k @ self._alpha, np.full(self.columns, variance)
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
         """Condition on ``y = f(x) + noise``, for x [D] and y [C]."""
         seen = self._seen(x, y)
         self.log_evidence += seen.log_density()
+        self._relevance = np.maximum(exp(-1.0 / self.memory) * self._relevance, seen.correlation)
         if np.count_nonzero(self.rows.is_used) < self.budget:
             self._add(x, seen)
             return
-        losses = self._losses_with(seen)
-        least = int(np.argmin(losses))
+        least = int(np.argmin(self._what_matters(seen)))
         if self.rows.is_used[least]:
             self._add(x, seen)
             self._remove(least)
@@ -111,37 +127,45 @@ class OnlineState:
 
     def _seen(self, x: np.ndarray, y: np.ndarray) -> _Seen:
         k = self.rows.against(x)
-        prior, centred = self._prior_variance(x), y - self._mean(x)
+        prior, centred = self.process.variance_at(x), y - self.process.mean_at(x)
         q, g = symmetric.times(self._Q, k), symmetric.times(self._gamma, k)
         return _Seen(
             q,
             g,
+            correlation=np.abs(k) / (sqrt(prior) * self._scale),
+            scale=sqrt(prior),
             novelty=prior + self.nugget - float(k @ q),
             variance=prior + self.process.noise - float(k @ g),
             centred=centred,
             residual=centred - k @ self._alpha,
         )
 
-    def _losses_with(self, seen: _Seen) -> np.ndarray:
-        """What each point would lose [slots] after the observation; its own is at the free slot."""
-        free = self._free_slot
+    def _what_matters(self, seen: _Seen) -> np.ndarray:
+        """How much each point [slots] matters after it; its own is at the free slot."""
+        free = self.rows.free_slot
         Q = self._Q.diagonal() + seen.q**2 / seen.novelty
         gamma = self._gamma.diagonal() + seen.g**2 / seen.variance
         alpha = self._alpha - np.multiply.outer(seen.g, seen.residual / seen.variance)
         W = self.base.precision.diagonal() + self.own.precision.diagonal()
         Q[free], gamma[free], W[free] = 1 / seen.novelty, 1 / seen.variance, self._precision
         alpha[free] = seen.residual / seen.variance
-        return losses(Q, gamma, alpha, W)
+        relevance = self._relevance.copy()
+        relevance[free] = 1.0
+        return losses(Q, gamma, alpha, W) * relevance
 
     def _add(self, x: np.ndarray, seen: _Seen) -> None:
         """A point at x, and what it observed."""
-        j = self._free_slot
-        self.rows.put(j, x)
+        j = self.rows.free_slot
+        self._put(j, x, seen.scale)
         seen.q[j] = seen.g[j] = -1.0
         symmetric.add_outer(self._Q, 1.0 / seen.novelty, seen.q)
         symmetric.add_outer(self._gamma, 1.0 / seen.variance, seen.g)
         self._alpha -= np.multiply.outer(seen.g, seen.residual / seen.variance)
         self.own.observe_slot(j, seen.centred, self._precision)
+
+    def _put(self, j: int, x: np.ndarray, scale: float) -> None:
+        self.rows.put(j, x)
+        self._relevance[j], self._scale[j] = 1.0, scale
 
     def _remove(self, j: int) -> None:
         """Leave the marginal of all points but j."""
@@ -178,33 +202,16 @@ class OnlineState:
         noise = self.process.noise + seen.novelty - self.nugget
         self.own.observe(a, seen.centred, 1.0 / noise)
 
-    # ---- what is known ----
-
-    @property
-    def _free_slot(self) -> int:
-        return int(np.argmin(self.rows.is_used))
-
-    @property
-    def _precision(self) -> float:
-        """Of an observation, of u at its point: the nugget is a part of its noise."""
-        return 1.0 / (self.process.noise - self.nugget)
-
-    def _prior_variance(self, x: np.ndarray) -> float:
-        return float(self.process.kernel.variance(x[None])[0])
-
-    def _mean(self, x: np.ndarray) -> np.ndarray:
-        return self.process.mean(x[None])[0]
-
     # ---- as a whole ----
 
     def copy(self) -> OnlineState:
         """A state that goes on by itself; prior and noise are shared."""
         clone = copy.copy(self)
-        clone.rows, clone.base, clone.own = (
-            part.copy() for part in (self.rows, self.base, self.own)
-        )
+        clone.rows = self.rows.copy()
+        clone.base, clone.own = self.base.copy(), self.own.copy()
         clone._Q, clone._gamma = self._Q.copy(order="K"), self._gamma.copy(order="K")
         clone._alpha = self._alpha.copy()
+        clone._relevance, clone._scale = self._relevance.copy(), self._scale.copy()
         return clone
 
     def hold(
@@ -220,7 +227,7 @@ class OnlineState:
         """
         self.rows.is_used[:] = False
         for slot, z in enumerate(Z):
-            self.rows.put(slot, z)
+            self._put(slot, z, sqrt(self.process.variance_at(z)))
         self.base.set(*base)
         self.own.set(*own)
         self.refresh()
@@ -232,8 +239,10 @@ class OnlineState:
         Z = self.rows.Z[used]
         K = self.process.kernel.covariance(Z, Z) + self.nugget * np.eye(size)
         W = symmetric.full(self.base.precision) + symmetric.full(self.own.precision)
-        h = (self.base.precision_mean + self.own.precision_mean)[used]
-        found = linalg.solve(np.eye(size) + W[among] @ K, np.hstack([W[among], h]))
+        h = self.base.precision_mean + self.own.precision_mean
+        R, targets = factored(W[among], h[used])
+        B = linalg.cho_factor(np.eye(size) + R.T @ K @ R, lower=True)
+        found = R @ linalg.cho_solve(B, np.hstack([R.T, targets]))
         inverse = linalg.cho_solve(linalg.cho_factor(K, lower=True), np.eye(size))
         for matrix in (self._Q, self._gamma, self._alpha):
             matrix[:] = 0.0
@@ -255,7 +264,5 @@ class OnlineState:
             return None
         Z, W = self.rows.Z[used], W[np.ix_(used, used)]
         h = self.own.precision_mean[used] + W @ self.process.mean(Z)
-        values, vectors = linalg.eigh(W)
-        roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))
-        targets = np.divide(vectors.T @ h, roots[:, None], where=roots[:, None] > 0.0, out=h * 0.0)
-        return PseudoObservations(Z, (vectors * roots)[None], targets[None], self.nugget)
+        R, targets = factored(W, h)
+        return PseudoObservations(Z, R[None], targets[None], self.nugget)
