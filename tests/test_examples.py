@@ -148,6 +148,17 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.data
+def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
+    finished = run("control_loop.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert found["points"] == 2000
+    assert found["prequential_mse"] < 1.0
+    assert found["factor"] == "online-1"
+
+
+@pytest.mark.example
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     first = run("stochastic_ep.py", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
