@@ -82,3 +82,22 @@ def factored(W: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))[:, None]
     targets = np.divide(vectors.T @ h, roots, where=roots > 0.0, out=np.zeros_like(h))
     return vectors * roots.T, targets
+
+
+def integrate_out_of_both(
+    base: Information, own: Information, j: int, Qj: np.ndarray, a: np.ndarray
+) -> None:
+    """u_j out of the base under the prior, and out of what was learned under prior and base.
+
+    :param Qj: Column j of the prior precision [slots].
+    :param a: ``−Qj / Qj[j]``, zero at j: the weights of u_j given the others.
+    """
+    known = symmetric.column(base.precision, j)
+    if known[j] > 0.0:
+        total = Qj[j] + known[j]
+        under_base = (Qj + known) / -total
+        under_base[j] = 0.0
+        own.integrate_out(j, under_base, base.precision_mean[j] / total, 1.0 / total)
+    else:
+        own.integrate_out(j, a, 0.0, 1.0 / Qj[j])
+    base.integrate_out(j, a, 0.0, 1.0 / Qj[j])

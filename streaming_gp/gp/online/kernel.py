@@ -137,7 +137,7 @@ def _constant_mean(function: Any, num_latent: int) -> Callable[[np.ndarray], np.
         value = np.broadcast_to(_value(function.c).ravel(), [num_latent])
     else:
         return None
-    return lambda X: np.broadcast_to(value, [len(X), num_latent])
+    return lambda X: np.zeros((len(X), num_latent)) + value
 
 
 def _noise(likelihood: Any) -> float:

@@ -18,15 +18,14 @@ def losses(Q: np.ndarray, gamma: np.ndarray, alpha: np.ndarray, W: np.ndarray) -
     With ``p₀(u_j | u_r)`` of precision Q_jj and ``p(u_j | u_r)`` of precision Q_jj + W_jj this is
     ``½ Σ_c [log(1 + W_jj / Q_jj) + (α_jc² − Γ_jj) / Q_jj]``.
 
-    :param Q: The diagonal of Q [M]; zero for empty slots, whose loss is infinite.
+    :param Q: The diagonal of Q [M].
     :param gamma: The diagonal of Γ [M].
     :param alpha: α [M, C].
     :param W: The diagonal of W [M].
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        C = alpha.shape[1]
-        nats = C * np.log1p(W / Q) + (np.einsum("mc,mc->m", alpha, alpha) - C * gamma) / Q
-    return np.where(Q > 0.0, 0.5 * nats, np.inf)
+    C = alpha.shape[1]
+    nats = C * np.log1p(W / Q) + (np.einsum("mc,mc->m", alpha, alpha) - C * gamma) / Q
+    return 0.5 * nats
 
 
 def kept_points(K: np.ndarray, V: np.ndarray, mean: np.ndarray, number: int) -> np.ndarray:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import copy
 from math import exp, log, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import linalg
 
 from streaming_gp.gp.online import symmetric
-from streaming_gp.gp.online.information import Information, factored
+from streaming_gp.gp.online.information import Information, factored, integrate_out_of_both
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
@@ -98,15 +98,22 @@ class OnlineState:
         self.input_dim, self.columns = input_dim, columns
         self._Q, self._gamma = symmetric.zeros(slots), symmetric.zeros(slots)
         self._alpha = np.zeros((slots, columns))
+        self._last: tuple[np.ndarray, tuple[Any, ...]] | None = None
         self._relevance, self._scale = np.zeros(slots), np.ones(slots)
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [C] of f(x), for x [D]."""
-        k = self.rows.against(x)
-        prior = self.process.variance_at(x)
-        variance = prior - k @ symmetric.times(self._gamma, k)
-        variance = max(float(variance), SMALLEST_VARIANCE * prior)
-        return self.process.mean_at(x) + k @ self._alpha, np.full(self.columns, variance)
+        k, g, prior, mean = self._met(x)
+        variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior)
+        return mean + k @ self._alpha, np.full(self.columns, variance)
+
+    def _met(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+        """k(Z, x), Γ k(Z, x), prior variance and mean; what was predicted last is at hand."""
+        if self._last is None or not np.array_equal(self._last[0], x):
+            k = self.rows.against(x)
+            prior, mean = self.process.variance_at(x), self.process.mean_at(x)
+            self._last = x.copy(), (k, symmetric.times(self._gamma, k), prior, mean)
+        return self._last[1]
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
         """Condition on ``y = f(x) + noise``, for x [D] and y [C]."""
@@ -126,9 +133,9 @@ class OnlineState:
     # ---- one observation ----
 
     def _seen(self, x: np.ndarray, y: np.ndarray) -> _Seen:
-        k = self.rows.against(x)
-        prior, centred = self.process.variance_at(x), y - self.process.mean_at(x)
-        q, g = symmetric.times(self._Q, k), symmetric.times(self._gamma, k)
+        k, g, prior, mean = self._met(x)
+        self._last = None
+        q, g, centred = symmetric.times(self._Q, k), g.copy(), y - mean
         return _Seen(
             q,
             g,
@@ -169,6 +176,7 @@ class OnlineState:
 
     def _remove(self, j: int) -> None:
         """Leave the marginal of all points but j."""
+        self._last = None
         Qj, gamma_j = symmetric.column(self._Q, j), symmetric.column(self._gamma, j)
         a = Qj / -Qj[j]
         a[j] = 0.0
@@ -178,21 +186,8 @@ class OnlineState:
         symmetric.clear(self._gamma, j)
         self._alpha += np.multiply.outer(a, self._alpha[j])
         self._alpha[j] = 0.0
-        self._integrate_out(j, Qj, a)
+        integrate_out_of_both(self.base, self.own, j, Qj, a)
         self.rows.drop(j)
-
-    def _integrate_out(self, j: int, Qj: np.ndarray, a: np.ndarray) -> None:
-        """Of the base under the prior, of what was learned since under prior and base."""
-        base = symmetric.column(self.base.precision, j)
-        if base[j] > 0.0:
-            total = Qj[j] + base[j]
-            under_base = (Qj + base) / -total
-            under_base[j] = 0.0
-            shift = self.base.precision_mean[j] / total
-            self.own.integrate_out(j, under_base, shift, 1.0 / total)
-        else:
-            self.own.integrate_out(j, a, 0.0, 1.0 / Qj[j])
-        self.base.integrate_out(j, a, 0.0, 1.0 / Qj[j])
 
     def _project(self, seen: _Seen) -> None:
         """The same as adding the point and removing it at once."""
@@ -207,6 +202,7 @@ class OnlineState:
     def copy(self) -> OnlineState:
         """A state that goes on by itself; prior and noise are shared."""
         clone = copy.copy(self)
+        clone._last = None
         clone.rows = self.rows.copy()
         clone.base, clone.own = self.base.copy(), self.own.copy()
         clone._Q, clone._gamma = self._Q.copy(order="K"), self._gamma.copy(order="K")
@@ -234,6 +230,7 @@ class OnlineState:
 
     def refresh(self) -> None:
         """Q, Γ and α computed anew from the points and the information."""
+        self._last = None
         used = np.flatnonzero(self.rows.is_used)
         among, size = np.ix_(used, used), len(used)
         Z = self.rows.Z[used]
