@@ -91,7 +91,7 @@ def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: 
     """
     probes = X[np.unique(np.linspace(0, len(X) - 1, PROBES).astype(int))]
     between = process.prior.covariance(probes, Z).mean(axis=0)
-    K = process.prior.covariance(Z, Z).mean(axis=0)
+    K = process.prior.covariance(Z).mean(axis=0)
     known = np.zeros((number, len(Z)))
     variance = K.diagonal().copy()
     floor = RELATIVE_NUGGET * variance.max()
@@ -120,7 +120,7 @@ def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
     """
     prior = process.prior
     V = process.project(points)
-    K = prior.covariance(points, points)
+    K = prior.covariance(points)
     nugget = RELATIVE_NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
     chol = np.linalg.cholesky(K + nugget * np.eye(len(points)))
     A = _solve(chol, np.swapaxes(V, 1, 2))

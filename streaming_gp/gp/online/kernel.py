@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.kernel_descriptions import constrained_value, describe_kernel
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.runtime import kernel_of
 
 
 class Kernel(Protocol):
@@ -39,6 +41,12 @@ class KnownProcess(NamedTuple):
     mean: Callable[[np.ndarray], np.ndarray]
     noise: float
 
+    def among(self, Z: np.ndarray) -> np.ndarray:
+        """Covariances [R, R] of f at points [R, D]; white noise is on the diagonal alone."""
+        K = self.kernel.covariance(Z, Z)
+        np.fill_diagonal(K, self.kernel.variance(Z))
+        return K
+
     def variance_at(self, x: np.ndarray) -> float:
         """Prior variance of f(x), for x [D]."""
         return float(self.kernel.variance(x[None])[0])
@@ -56,7 +64,7 @@ def process_at(local: LocalModel, epsilon: np.ndarray) -> KnownProcess:
     with local.parameters.substituted(tf.constant(epsilon, tf.float64)):
         noise = _noise(local.likelihood)
         (kernel,) = cov.latent_kernels(local.gp.kernel)
-        known = _stationary(kernel)
+        known = _in_numpy(kernel, local.input_dim)
         mean = _constant_mean(local.gp.mean_function, local.gp.num_latent)
     return KnownProcess(
         known or _CompiledKernel(local, epsilon), mean or _compiled_mean(local, epsilon), noise
@@ -65,76 +73,20 @@ def process_at(local: LocalModel, epsilon: np.ndarray) -> KnownProcess:
 
 # ---- in NumPy ----
 
-SQRT3, SQRT5 = np.sqrt(3.0), np.sqrt(5.0)
 
-
-def _squared_exponential(r2: np.ndarray) -> np.ndarray:
-    return np.exp(-0.5 * r2)
-
-
-def _matern32(r2: np.ndarray) -> np.ndarray:
-    r = SQRT3 * np.sqrt(r2)
-    return (1.0 + r) * np.exp(-r)
-
-
-def _matern52(r2: np.ndarray) -> np.ndarray:
-    r = SQRT5 * np.sqrt(r2)
-    return (1.0 + r + (5.0 / 3.0) * r2) * np.exp(-r)
-
-
-PROFILES = {
-    gpflow.kernels.SquaredExponential: _squared_exponential,
-    gpflow.kernels.Matern32: _matern32,
-    gpflow.kernels.Matern52: _matern52,
-}
-
-
-class StationaryKernel:
-    """``v κ(‖(x − x') / ℓ‖²)``.
-
-    :param profile: κ, of squared scaled distances.
-    :param variance: v.
-    :param lengthscales: ℓ, one number or [D].
-    """
-
-    def __init__(
-        self, profile: Callable[[np.ndarray], np.ndarray], variance: float, lengthscales: np.ndarray
-    ) -> None:
-        self._profile = profile
-        self._variance = variance
-        self._lengthscales = lengthscales
-
-    def scaled(self, X: np.ndarray) -> np.ndarray:
-        """``X / ℓ``."""
-        return X / self._lengthscales
-
-    def of_differences(self, differences: np.ndarray) -> np.ndarray:
-        """Covariances [N] of pairs whose scaled inputs differ by [N, D]."""
-        return self._variance * self._profile(np.einsum("nd,nd->n", differences, differences))
-
-    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Covariances [N, N2] between inputs [N, D] and [N2, D]."""
-        A, B = self.scaled(X), self.scaled(X2)
-        return np.stack([self.of_differences(B - a) for a in A])
-
-    def variance(self, X: np.ndarray) -> np.ndarray:
-        """Variances [N] at inputs [N, D]."""
-        return np.full(len(X), self._variance)
-
-
-def _stationary(kernel: Any) -> StationaryKernel | None:
-    """The kernel in NumPy, if it is a stationary one of all inputs that has a form there."""
-    profile = PROFILES.get(type(kernel))
-    if profile is None or kernel.active_dims != slice(None, None, None):
+def _in_numpy(kernel: Any, input_dim: int) -> Kernel | None:
+    """The kernel in NumPy, if it has a form there."""
+    try:
+        return kernel_of(describe_kernel(kernel, input_dim))
+    except InvalidDataError:
         return None
-    return StationaryKernel(profile, float(_value(kernel.variance)), _value(kernel.lengthscales))
 
 
 def _constant_mean(function: Any, num_latent: int) -> Callable[[np.ndarray], np.ndarray] | None:
     if type(function) is gpflow.functions.Zero:
         value = np.zeros(num_latent)
     elif type(function) is gpflow.functions.Constant:
-        value = np.broadcast_to(_value(function.c).ravel(), [num_latent])
+        value = np.broadcast_to(constrained_value(function.c).ravel(), [num_latent])
     else:
         return None
     return lambda X: np.zeros((len(X), num_latent)) + value
@@ -142,13 +94,9 @@ def _constant_mean(function: Any, num_latent: int) -> Callable[[np.ndarray], np.
 
 def _noise(likelihood: Any) -> float:
     for value, power in ((likelihood.variance, 1), (likelihood.scale, 2)):
-        if isinstance(value, gpflow.Parameter) and _value(value).size == 1:
-            return float(_value(value).item() ** power)
+        if isinstance(value, gpflow.Parameter) and constrained_value(value).size == 1:
+            return float(constrained_value(value).item() ** power)
     raise InvalidDataError("one point at a time wants noise of one variance, got a function of x")
-
-
-def _value(parameter: gpflow.Parameter) -> np.ndarray:
-    return tf.convert_to_tensor(parameter).numpy()
 
 
 # ---- through TensorFlow ----

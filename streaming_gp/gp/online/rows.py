@@ -6,7 +6,8 @@ import copy
 
 import numpy as np
 
-from streaming_gp.gp.online.kernel import Kernel, StationaryKernel
+from streaming_gp.gp.online.kernel import Kernel
+from streaming_gp.runtime.stationary import Isotropic
 
 
 class Rows:
@@ -52,26 +53,30 @@ class Rows:
         return self.kernel.covariance(self.Z, x[None])[:, 0]
 
 
-class StationaryRows(Rows):
-    """The same with points that are kept scaled."""
+class IsotropicRows(Rows):
+    """The same with points that are kept scaled, and their squared norms."""
 
-    kernel: StationaryKernel
+    kernel: Isotropic
 
-    def __init__(self, kernel: StationaryKernel, slots: int, input_dim: int) -> None:
+    def __init__(self, kernel: Isotropic, slots: int, input_dim: int) -> None:
         super().__init__(kernel, slots, input_dim)
-        self._scaled = np.zeros_like(self.Z)
-        self._differences = np.zeros_like(self.Z)
+        self._scaled, self._squares = kernel.prepared(self.Z)
 
     def put(self, slot: int, x: np.ndarray) -> None:
         super().put(slot, x)
-        self._scaled[slot] = self.kernel.scaled(x)
+        self._scaled[slot], self._squares[slot] = self.kernel.prepared(x[None])
 
     def _covariances(self, x: np.ndarray) -> np.ndarray:
-        np.subtract(self._scaled, self.kernel.scaled(x), out=self._differences)
-        return self.kernel.of_differences(self._differences)
+        scaled, square = self.kernel.prepared(x[None])
+        r2 = self._scaled @ scaled[0]
+        r2 *= -2.0
+        r2 += self._squares
+        r2 += square
+        return self.kernel.of_squared_distance(r2)
 
 
 def rows_of(kernel: Kernel, slots: int, input_dim: int) -> Rows:
     """Empty slots for points of this kernel."""
-    kind = StationaryRows if isinstance(kernel, StationaryKernel) else Rows
-    return kind(kernel, slots, input_dim)  # type: ignore[arg-type]
+    if isinstance(kernel, Isotropic):
+        return IsotropicRows(kernel, slots, input_dim)
+    return Rows(kernel, slots, input_dim)

@@ -138,7 +138,7 @@ def _within(
     """Points and information as they are, or on the points that matter most."""
     if len(Z) <= budget:
         return Z, base, own
-    K = known.kernel.covariance(Z, Z) + nugget * np.eye(len(Z))
+    K = known.among(Z) + nugget * np.eye(len(Z))
     together = _Information(base.W + own.W, base.h + own.h)
     found = _solved(together, K)
     V = K - K @ found.W @ K

@@ -234,7 +234,7 @@ class OnlineState:
         used = np.flatnonzero(self.rows.is_used)
         among, size = np.ix_(used, used), len(used)
         Z = self.rows.Z[used]
-        K = self.process.kernel.covariance(Z, Z) + self.nugget * np.eye(size)
+        K = self.process.among(Z) + self.nugget * np.eye(size)
         W = symmetric.full(self.base.precision) + symmetric.full(self.own.precision)
         h = self.base.precision_mean + self.own.precision_mean
         R, targets = factored(W[among], h[used])

@@ -76,7 +76,7 @@ class Factorised:
         """
         Z, R = member.Z, member.precision_factor
         C = self.project(Z) @ R
-        K = self.prior.covariance(Z, Z) + member.nugget * np.eye(len(Z))
+        K = self.prior.covariance(Z) + member.nugget * np.eye(len(Z))
         B = np.eye(len(Z)) + np.swapaxes(R, 1, 2) @ K @ R - np.swapaxes(C, 1, 2) @ C
         residual = member.pseudo_targets - np.swapaxes(R, 1, 2) @ self.prior.mean(Z)
         chol = _cholesky(B)
@@ -103,7 +103,7 @@ class Factorised:
 
     def covariance(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
         """Covariance [G, N, N] at X, from its projection."""
-        return np.asarray(self.prior.covariance(X, X) - np.swapaxes(V, 1, 2) @ V)
+        return np.asarray(self.prior.covariance(X) - np.swapaxes(V, 1, 2) @ V)
 
     @property
     def log_normaliser(self) -> float:

@@ -28,9 +28,12 @@ class PriorFunctions:
         self.parameters = parameters
         epsilon, inputs = spec(parameters.size), spec(None, input_dim)
         self.covariance = compiled(self._covariance, epsilon, inputs, inputs)
+        self.among = compiled(self._covariance, epsilon, inputs)
         self.mean = compiled(self._mean, epsilon, inputs)
 
-    def _covariance(self, epsilon: tf.Tensor, X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
+    def _covariance(
+        self, epsilon: tf.Tensor, X: tf.Tensor, X2: tf.Tensor | None = None
+    ) -> tf.Tensor:
         with self.parameters.substituted(epsilon):
             return cov.covariance(self.gp.kernel, X, X2)
 
@@ -60,10 +63,16 @@ class PriorAt:
         """C, the number of latent functions of a group."""
         return self.functions.gp.num_latent // self.functions.gp.num_groups
 
-    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Covariance [G, N, N2] between f(X) and f(X2)."""
-        found = self.functions.covariance(self.epsilon, X, X2).numpy()
-        return np.broadcast_to(found, (self.num_groups, len(X), len(X2)))
+    def covariance(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
+        """Covariance [G, N, N2] between f(X) and f(X2); X2 is X by default.
+
+        White noise is shared by no two sets of inputs, even if they are equal.
+        """
+        if X2 is None:
+            found, size = self.functions.among(self.epsilon, X).numpy(), len(X)
+        else:
+            found, size = self.functions.covariance(self.epsilon, X, X2).numpy(), len(X2)
+        return np.broadcast_to(found, (self.num_groups, len(X), size))
 
     def mean(self, X: np.ndarray) -> np.ndarray:
         """Mean [G, N, C] of f(X)."""

@@ -14,7 +14,8 @@ from tests.tolerances import ALGEBRA
 
 
 def prior(num_latent=1, num_groups=1):
-    kernel = gpflow.kernels.Matern52(variance=1.5, lengthscales=[0.7, 1.2])
+    smooth = gpflow.kernels.Matern52(variance=1.5, lengthscales=[0.7, 1.2])
+    kernel = smooth + gpflow.kernels.White(0.2)
     gp = GaussianProcess(kernel, gpflow.functions.Constant(0.8), num_latent, num_groups)
     parameters = ParameterVector(kernel)
     return PriorAt(PriorFunctions(gp, parameters, 2), parameters.value())
