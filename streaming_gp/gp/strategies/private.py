@@ -25,10 +25,8 @@ from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
 
-ROOMY = 20
-"""A budget that holds so many batches like the one at hand is taken for no budget in learning."""
 FEW = 40
-"""Where it holds fewer, ε is learned on so many points of a batch."""
+"""Once a budget is exceeded, ε is learned on so many points of a batch."""
 
 
 @storable
@@ -48,8 +46,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
-        every input of the sample where there is no budget or it holds twenty such batches, and 40
-        points where it holds fewer.
+        every input of the sample until the budget is exceeded, and 40 points from then on.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -77,12 +74,13 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def largest_batch(self) -> int:
         return self.max_number if self.number == "auto" else int(self.number)
 
-    def _sample_of(self, batch: Batch) -> LearningSample:
-        """All points where all are kept; on a budget as few as a batch will keep of its own."""
+    def _sample_of(self, batch: Batch, cavity: Process) -> LearningSample:
+        """All points while all are kept; then as few as a batch will keep of its own."""
         if self.sample is not None:
             return self.sample
-        roomy = self.budget is None or self.budget >= ROOMY * len(batch.data[0])
-        return LearningSample() if roomy else LearningSample(num_points=FEW)
+        number = len(batch.data[0]) + cavity.num_pseudo_points
+        fits = self.budget is None or number <= self.budget
+        return LearningSample() if fits else LearningSample(num_points=FEW)
 
     def place(self, candidates: Candidates) -> np.ndarray:
         if self.number == "all":
@@ -100,7 +98,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
     ) -> tuple[PseudoPointFactor, FitReport]:
         if self.number == "all":
-            return every_input.fitted(fitter, cavity, batch, self._sample_of(batch))
+            return every_input.fitted(fitter, cavity, batch, self._sample_of(batch, cavity))
         return super().fit_alone(fitter, cavity, batch, own)
 
     def make_room(

@@ -6,7 +6,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.strategies import MERGED, every_input
 from streaming_gp.gp.strategies.every_input import LearningSample
 from tests.gp.builders import (
     EVERY_INPUT,
@@ -142,3 +142,28 @@ def test_rounds_within_a_budget_are_refused(data):
 def test_a_budget_must_be_a_positive_integer():
     with pytest.raises(InvalidDataError, match="budget must be a positive integer, got 0"):
         sgp.PrivatePseudoPoints("all", budget=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"num_data": 0}, "num_data"), ({"num_points": -1}, "num_points"), ({"alpha": 2.0}, "alpha")],
+)
+def test_samples_out_of_range_are_refused(options, message):
+    with pytest.raises(InvalidDataError, match=message):
+        LearningSample(**options)
+
+
+def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch):
+    X, Y = data
+    seen = []
+    fitted = every_input.fitted
+
+    def noted(fitter, cavity, batch, sample):
+        seen.append(sample.num_points)
+        return fitted(fitter, cavity, batch, sample)
+
+    monkeypatch.setattr(every_input, "fitted", noted)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    for i in range(3):
+        model.update((X[i::3], Y[i::3]))
+    assert seen == [None, None, 40]
