@@ -25,6 +25,7 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.threads import one_blas_thread
 
 
 class Fitter:
@@ -78,6 +79,7 @@ class Fitter:
         self._held = token, found
         return found
 
+    @one_blas_thread()
     def nearby(self, cavity: Process, X: np.ndarray, number: int) -> Process:
         """The part of a cavity that matters at X [N, D], on at most ``number`` points."""
         if cavity.num_pseudo_points <= number:
@@ -86,6 +88,7 @@ class Fitter:
         prior = PriorAt(self.prior, epsilon)
         return nearby(prior, lambda part: self.factorised(epsilon, part), cavity, X, number)
 
+    @one_blas_thread()
     def thinned(
         self, factor: PseudoPointFactor, others: Process, epsilon: np.ndarray, number: int
     ) -> PseudoPointFactor:

@@ -11,6 +11,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.threads import one_blas_thread
 
 FEW = 8
 """Observations that came in while a state was prepared, and may be learned while others wait."""
@@ -79,7 +80,7 @@ class OnlineGP:
         :param y: The observation [P], or a number where P = 1.
         :raises InvalidDataError: if one is not a finite vector of the right length.
         """
-        with self._lock:
+        with self._lock, one_blas_thread():
             x = _vector("x", x, self._state.input_dim)
             y = _vector("y", np.ravel(y), self._state.columns)
             self._state.learn(x, y)

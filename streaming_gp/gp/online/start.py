@@ -12,8 +12,8 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.fitting.problem import NUGGET
+from streaming_gp.gp.fitting.thinning import least_lost
 from streaming_gp.gp.online.kernel import KnownProcess, process_at
-from streaming_gp.gp.online.selection import kept_points
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
@@ -140,9 +140,7 @@ def _within(
         return Z, base, own
     K = known.among(Z) + nugget * np.eye(len(Z))
     together = _Information(base.W + own.W, base.h + own.h)
-    found = _solved(together, K)
-    V = K - K @ found.W @ K
-    kept = kept_points(K, V, K @ found.h, budget)
+    kept = least_lost(K[None], together.W[None], len(Z) - budget)
     weights = linalg.solve(K[np.ix_(kept, kept)], K[kept], assume_a="pos").T
     conditional = K - weights @ K[kept]
     conditional[kept], conditional[:, kept] = 0.0, 0.0

@@ -1,0 +1,43 @@
+"""One BLAS thread for many small steps.
+
+On matrices of a few hundred rows, more threads mostly wait for one another: they cost CPU time, and
+on a busy machine now and then a step of many milliseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import scipy.linalg  # noqa: F401  so that its BLAS is loaded before it is looked for
+from threadpoolctl import ThreadpoolController
+
+
+@cache
+def _blas() -> list[Any]:
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within the block NumPy and SciPy compute with one thread, if it is the main thread's.
+
+    OpenBLAS takes its number of threads from the main thread alone; in others nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [library.num_threads for library in _blas()]
+    _set_each([1] * len(before))
+    try:
+        yield
+    finally:
+        _set_each(before)
+
+
+def _set_each(numbers: list[int]) -> None:
+    for library, number in zip(_blas(), numbers, strict=True):
+        library.set_num_threads(number)
