@@ -250,3 +250,20 @@ def test_only_the_model_that_it_came_from_absorbs_an_object(begun, halves):
     with pytest.raises(InvalidDataError, match="taken"):
         begun.absorb(online, "batch-0")
     assert list(begun.factors) == ["batch-0"]
+
+
+def test_very_precise_observations_are_put_on_fewer_points(rng):
+    """What is left of the variance there is less than rounding leaves of a difference."""
+    X = rng.uniform(-2.0, 2.0, (200, 2))
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=50.0, lengthscales=[1.0, 1.0]),
+        gpflow.likelihoods.Gaussian(1e-5),
+        pseudo_points=EVERY_INPUT,
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+    f = np.sin(2.0 * X[:, :1]) * np.cos(X[:, 1:])
+    model.update((X, f))
+    online = model.online(budget=80)
+    mean, variance = predictions(online, X)
+    assert (variance > 0.0).all()
+    assert np.max(np.abs(mean - f)) < 0.1
