@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -197,10 +196,7 @@ class LearningGP(PredictiveGP):
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
-                batch=replace(
-                    self._batch(name, data, bool(new) and not is_round, rho, callback),
-                    learn=learn,
-                ),
+                batch=self._batch(name, data, bool(new) and not is_round, rho, callback, learn),
             )
             for name, data in checked.items()
         }  # fmt: skip
@@ -233,7 +229,13 @@ class LearningGP(PredictiveGP):
         return checked
 
     def _batch(
-        self, name: str, data: Data, streams: bool, rho: float, callback: Callback | None
+        self,
+        name: str,
+        data: Data,
+        streams: bool,
+        rho: float,
+        callback: Callback | None,
+        learn: bool,
     ) -> Batch:
         """A batch with random numbers of its own.
 
@@ -242,7 +244,7 @@ class LearningGP(PredictiveGP):
         number = self._num_updates if streams else _fingerprint(data[0])
         seed = _seed(self.settings.seed, number)
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
-        return Batch(name, data, seed, report, hold=rho < 1.0)
+        return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
 
     def _require_factor(self, name: str) -> None:
         """The named factor is there, is one batch's, and no other rests on it."""

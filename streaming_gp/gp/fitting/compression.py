@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
+from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import solve_triangles
 
-RELATIVE_NUGGET = 1e-6
-"""Variance of the points' white noise, relative to the prior variance."""
 MOST_ROWS = 1000
 """Of more observations of one input each, those closest to a batch are looked at."""
 PROBES = 100
@@ -94,7 +93,7 @@ def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: 
     K = process.prior.covariance(Z).mean(axis=0)
     known = np.zeros((number, len(Z)))
     variance = K.diagonal().copy()
-    floor = RELATIVE_NUGGET * variance.max()
+    floor = NUGGET * variance.max()
     chosen: list[int] = []
     for row in known:
         explained = np.sum(between**2, axis=0) / np.maximum(variance, floor)
@@ -121,22 +120,16 @@ def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
     prior = process.prior
     V = process.project(points)
     K = prior.covariance(points)
-    nugget = RELATIVE_NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
+    nugget = NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
     chol = np.linalg.cholesky(K + nugget * np.eye(len(points)))
-    A = _solve(chol, np.swapaxes(V, 1, 2))
+    A = solve_triangles(chol, np.swapaxes(V, 1, 2))
     explained, U = np.linalg.eigh(A @ np.swapaxes(A, 1, 2))
     explained = np.clip(explained, 0.0, 1.0 - CERTAIN)[:, :, None]
     gain = np.sqrt(explained / (1.0 - explained))
-    factor = _solve(chol, U * np.swapaxes(gain, 1, 2), transposed=True)
-    shift = _solve(chol, process.mean(points, V) - prior.mean(points))
+    factor = solve_triangles(chol, U * np.swapaxes(gain, 1, 2), transposed=True)
+    shift = solve_triangles(chol, process.mean(points, V) - prior.mean(points))
     white = np.swapaxes(U, 1, 2) @ shift
     # s makes the mean of the whitened points what it is: (1 + g²) mean = g s̃, and s = s̃ + Rᵀ m.
     told = np.where(gain > 0.0, white * (1.0 + gain**2) / np.maximum(gain, CERTAIN), 0.0)
     targets = told + np.swapaxes(factor, 1, 2) @ prior.mean(points)
     return PseudoObservations(points, factor, targets, nugget)
-
-
-def _solve(chol: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-    trans = 1 if transposed else 0
-    pairs = zip(chol, right, strict=True)
-    return np.stack([solve_triangular(L, b, lower=True, trans=trans) for L, b in pairs])

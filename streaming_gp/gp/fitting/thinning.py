@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag, cholesky, lapack, qr, solve_triangular
 
+from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
-RELATIVE_NUGGET = 1e-6
-"""Variance of the points' white noise, relative to their variance."""
 AT_ONCE = 128
 """So many points are dropped before the rest is brought up to date."""
 FINALISTS = 3
@@ -38,7 +37,7 @@ def thinned(
     """
     Z = np.concatenate([one.Z for one in members])
     diagonal = np.diagonal(covariance, axis1=1, axis2=2)
-    nugget = max(*(one.nugget for one in members), RELATIVE_NUGGET * float(np.mean(diagonal)))
+    nugget = max(*(one.nugget for one in members), NUGGET * float(np.mean(diagonal)))
     K = covariance + nugget * np.eye(len(Z))
     information = np.stack([block_diag(*each) for each in _by_group(members, "precision")])
     kept = least_lost(K, information, len(Z) - number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
@@ -30,9 +28,8 @@ class OnlineLearningGP(LearningGP):
             inputs come near it; by default the budget. Infinite where inputs keep coming from
             everywhere.
         :raises InvalidDataError: if the budget is not a positive integer or the memory not
-            positive, the model has seen no
-            data, its noise is not Gaussian of one variance, its functions do not share one kernel,
-            or its factors do not stand alone.
+            positive, the model has seen no data, its noise is not Gaussian of one variance, its
+            functions do not share one kernel, or its factors do not stand alone.
         """
         require_positive_integer("budget", budget)
         memory = float(budget if memory is None else memory)
@@ -93,7 +90,6 @@ class OnlineLearningGP(LearningGP):
         gained = normaliser(epsilon, after) - normaliser(
             epsilon, Process(before.pseudo_observations)
         )
-        q = before.hyperparameters
-        unit = None if q is None else (q / q).as_arrays()
-        factor = PseudoPointFactor((observations,), unit, float(np.subtract(log_evidence, gained)))
+        constant = log_evidence - gained
+        factor = PseudoPointFactor((observations,), before.unit_of_epsilon, constant)
         self._commit(compiled, self._ledger.replaced(name, factor), epsilon, 1)

@@ -18,11 +18,12 @@ from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cholesky
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import solve_triangles
 
 
 class _Row(NamedTuple):
@@ -80,7 +81,7 @@ class Factorised:
         B = np.eye(len(Z)) + np.swapaxes(R, 1, 2) @ K @ R - np.swapaxes(C, 1, 2) @ C
         residual = member.pseudo_targets - np.swapaxes(R, 1, 2) @ self.prior.mean(Z)
         chol = _cholesky(B)
-        white = _solve(chol, residual - np.swapaxes(C, 1, 2) @ self.white)
+        white = solve_triangles(chol, residual - np.swapaxes(C, 1, 2) @ self.white)
         row = _Row(member, np.ascontiguousarray(np.swapaxes(C, 1, 2)), chol, white)
         return replace(self, rows=(*self.rows, row))
 
@@ -93,7 +94,7 @@ class Factorised:
             mine = slice(start, start + len(row.member.Z))
             transposed = np.swapaxes(row.member.precision_factor, 1, 2)
             right = transposed @ self.prior.covariance(row.member.Z, X)
-            V[:, mine] = _solve(row.chol, right - row.left @ V[:, :start])
+            V[:, mine] = solve_triangles(row.chol, right - row.left @ V[:, :start])
             start = mine.stop
         return V
 
@@ -122,8 +123,3 @@ def _cholesky(matrices: np.ndarray) -> np.ndarray:
     except (LinAlgError, ValueError) as error:
         message = f"the covariance of the pseudo-observations is not positive: {error}"
         raise NumericalError(message) from error
-
-
-def _solve(chol: np.ndarray, right: np.ndarray) -> np.ndarray:
-    pairs = zip(chol, right, strict=True)
-    return np.stack([solve_triangular(L, b, lower=True, check_finite=False) for L, b in pairs])

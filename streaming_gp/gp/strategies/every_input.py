@@ -126,9 +126,7 @@ def _likelihood(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> tuple[Any,
     problem = fitter.problems.without_cavity(batch.data)
     offsets = np.zeros(problem.Z_start.shape[1])
     sites = fitter.bound.known_sites(epsilon, offsets, problem)
-    observations = fitter.by(Exact()).bound.pseudo_observations(
-        epsilon, offsets, np.zeros(0), problem, sites
-    )
+    observations = fitter.bound.pseudo_observations(epsilon, offsets, np.zeros(0), problem, sites)
     constant = 0.5 * float(np.sum(np.log(sites.precision) - LOG_TWO_PI))
     return observations, constant
 

@@ -11,7 +11,6 @@ from streaming_gp.gp.strategies.every_input import LearningSample
 from tests.gp.builders import (
     EVERY_INPUT,
     assert_same_predictions,
-    classifier,
     exact_gp,
     known_model,
     labelled,
@@ -75,7 +74,6 @@ def test_labels_keep_their_points_within_a_budget(rng):
         model.update(data)
     assert model.posterior_process.num_pseudo_points <= 40
     assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
-    assert isinstance(classifier(), sgp.StreamingGP)
 
 
 def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
