@@ -61,7 +61,7 @@ class PseudoPointFactor:
         observations, constant = product_by_points(
             (*self.pseudo_observations, *other.pseudo_observations)
         )
-        hyperparameters = _product(self.hyperparameters, other.hyperparameters)
+        hyperparameters = product_of_epsilon(self.hyperparameters, other.hyperparameters)
         log_scale = self.log_scale + other.log_scale + constant
         return PseudoPointFactor(observations, hyperparameters, log_scale)
 
@@ -72,6 +72,7 @@ class PseudoPointFactor:
         return PseudoPointFactor(observations, hyperparameters, power * self.log_scale)
 
 
-def _product(*factors: expfam.Factor | None) -> expfam.Factor | None:
+def product_of_epsilon(*factors: expfam.Factor | None) -> expfam.Factor | None:
+    """The product of those that are there."""
     present = [factor for factor in factors if factor is not None]
     return reduce(lambda a, b: a * b, present) if present else None

@@ -1,7 +1,7 @@
 """Pseudo-point strategies: how a batch enters the ledger, and what becomes of earlier ones."""
 
 from streaming_gp.gp.strategies.conditional import ConditionalPseudoPoints
-from streaming_gp.gp.strategies.every_input import LearningSample
+from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.private import PrivatePseudoPoints
 from streaming_gp.gp.strategies.protocol import MERGED, PseudoPointStrategy

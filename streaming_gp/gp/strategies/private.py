@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from streaming_gp import pvi
 from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
@@ -20,13 +21,10 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import every_input
-from streaming_gp.gp.strategies.every_input import LearningSample
+from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
-
-FEW = 40
-"""Once a budget is exceeded, ε is learned on so many points of a batch."""
 
 
 @storable
@@ -46,7 +44,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
-        every input of the sample until the budget is exceeded, and 40 points from then on.
+        every input of the sample until the budget is exceeded. From then on it is 40 points by
+        FITC and, beside it, a twelfth of the batch by the variational bound, whose smoother ε is
+        taken from when projections leave more unexplained than its noise.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -74,13 +74,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def largest_batch(self) -> int:
         return self.max_number if self.number == "auto" else int(self.number)
 
-    def _sample_of(self, batch: Batch, cavity: Process) -> LearningSample:
-        """All points while all are kept; then as few as a batch will keep of its own."""
-        if self.sample is not None:
-            return self.sample
+    def _is_full(self, batch: Batch, cavity: Process) -> bool:
         number = len(batch.data[0]) + cavity.num_pseudo_points
-        fits = self.budget is None or number <= self.budget
-        return LearningSample() if fits else LearningSample(num_points=FEW)
+        return self.budget is not None and number > self.budget
 
     def place(self, candidates: Candidates) -> np.ndarray:
         if self.number == "all":
@@ -94,12 +90,27 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         """The exact bound where every input has a point."""
         return Exact() if self.number == "all" else default
 
+    def visit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        cavity = question.cavity
+        if self._learns_at_two_scales(fitter, cavity, batch):
+            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch)
+        return super().visit(fitter, ledger, question, batch)
+
+    def _learns_at_two_scales(self, fitter: Fitter, cavity: Process, batch: Batch) -> bool:
+        """Points at every input, within a budget that is full; noise is Gaussian, ε has a q."""
+        is_asked = self.number == "all" and self.sample is None and batch.learn
+        is_possible = fitter.bound.is_conjugate and cavity.hyperparameters is not None
+        return is_asked and is_possible and self._is_full(batch, cavity)
+
     def fit_alone(
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
     ) -> tuple[PseudoPointFactor, FitReport]:
-        if self.number == "all":
-            return every_input.fitted(fitter, cavity, batch, self._sample_of(batch, cavity))
-        return super().fit_alone(fitter, cavity, batch, own)
+        if self.number != "all":
+            return super().fit_alone(fitter, cavity, batch, own)
+        default = FINE if self._is_full(batch, cavity) else LearningSample()
+        return every_input.fitted(fitter, cavity, batch, self.sample or default)
 
     def make_room(
         self,

@@ -1,0 +1,88 @@
+"""What hyperparameters are learned from where a batch has a pseudo-point at every input.
+
+Nothing about f is optimised then, so that this need be neither all of the batch nor all that is
+known of f.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streaming_gp import expfam
+from streaming_gp.arguments import require_positive_integer
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import Exact, PowerEP, Variational
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True)
+class LearningSample:
+    """What ε is learned from, of a batch that has a pseudo-point at every input.
+
+    :param num_data: The largest number of a batch's data.
+    :param num_points: The largest number of pseudo-points at which these are looked at; None for
+        one at every input, which is exact.
+    :param num_earlier: The largest number of earlier pseudo-points that the cavity is reduced to.
+    :param alpha: Where these are few and noise is Gaussian, the power of power EP's energy in
+        [0, 1]: 1 is FITC, which finds the noise of the data; 0 is the variational bound, which
+        takes for noise also what so few points leave unexplained.
+    :raises InvalidDataError: if a number is not positive, or alpha out of its range.
+    """
+
+    num_data: int = 300
+    num_points: int | None = None
+    num_earlier: int = 200
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_data", "num_points", "num_earlier"):
+            if getattr(self, name) is not None:
+                require_positive_integer(name, getattr(self, name))
+        if not 0.0 <= self.alpha <= 1.0:
+            raise InvalidDataError(f"alpha must lie in [0, 1], got {self.alpha}")
+
+
+FINE = LearningSample(num_points=40)
+"""What ε is learned from once a budget is full."""
+
+
+def coarse(num_data: int) -> LearningSample:
+    """So few points of a batch that it takes its finest structure for noise."""
+    return LearningSample(num_points=-(-num_data // 12), alpha=0.0)
+
+
+def learned(
+    fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample
+) -> tuple[expfam.Factor | None, FitReport]:
+    """The factor of ε, learned from a part of the batch under the part of the cavity near it."""
+    X, Y = batch.data
+    rng = np.random.default_rng(batch.seed)
+    some = np.sort(rng.permutation(len(X))[: sample.num_data])
+    needs_all = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
+    small = cavity if needs_all else fitter.nearby(cavity, X[some], sample.num_earlier)
+    number = len(some) if sample.num_points is None else sample.num_points
+    bound = _bound(sample.alpha, fitter.bound.is_conjugate) if number < len(some) else Exact()
+    part = replace(batch, data=(X[some], Y[some]))
+
+    def place(candidates: Candidates) -> np.ndarray:
+        if number >= len(some):
+            return candidates.inputs
+        return np.asarray(candidates.inputs[greedy_gain(candidates, number)])
+
+    effort = min(fitter.optimiser.full_effort_points, sample.num_earlier - 1)
+    found, report = fitter.by(bound, effort).fit(small, part, place, move=False)
+    share = len(X) / len(some)
+    return found.hyperparameters, report._replace(free_energy=share * report.free_energy)
+
+
+def _bound(alpha: float, is_conjugate: bool) -> LocalBound:
+    return PowerEP(alpha) if is_conjugate and alpha > 0.0 else Variational()

@@ -1,0 +1,159 @@
+"""Which ε suits a budget: the one of the finest structure, or a smoother one.
+
+Exact evidence finds the finest structure of a function. A budget may hold that for a short stream
+and not for a long one, and then an ε at which the function is smooth, and the rest noise, predicts
+better. Which it is shows only as the stream goes on: in what projections lose. So each batch that
+comes when the budget is full leaves two factors of ε: a *fine* one, by FITC, and a *coarse* one,
+by the variational bound on few points, which takes for noise what these leave unexplained. The
+posterior has the fine ones until projections have left more unexplained than the noise of the
+coarse ones is; from then on it has those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streaming_gp import expfam
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
+from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.serialization import storable
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class TwoScaleFactor(PseudoPointFactor):
+    """A factor that also knows the coarse ε, and what projecting it has lost.
+
+    :param coarse: The coarse factor of ε, which the posterior does not have; None for one.
+    :param lost: The nats by which projections onto fewer points lowered the log evidence.
+    :param num_projected: The number of targets that were projected.
+    :param is_coarse: Whether its factor of ε is the coarse one already.
+    """
+
+    coarse: expfam.Factor | None = None
+    lost: float = 0.0
+    num_projected: int = 0
+    is_coarse: bool = False
+
+    def as_arrays(self) -> TwoScaleFactor:
+        coarse = None if self.coarse is None else self.coarse.as_arrays()
+        fine = None if self.hyperparameters is None else self.hyperparameters.as_arrays()
+        return replace(self, hyperparameters=fine, coarse=coarse)
+
+    def __mul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
+        product = super().__mul__(other)
+        mine, yours = self, of_two_scales(other)
+        return TwoScaleFactor(
+            product.pseudo_observations,
+            product.hyperparameters,
+            product.log_scale,
+            product_of_epsilon(mine.coarse, yours.coarse),
+            mine.lost + yours.lost,
+            mine.num_projected + yours.num_projected,
+            mine.is_coarse or yours.is_coarse,
+        )
+
+    def __rmul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
+        return of_two_scales(other) * self
+
+    def __pow__(self, power: float) -> TwoScaleFactor:
+        fine = super().__pow__(power)
+        coarse = None if self.coarse is None else self.coarse**power
+        return replace(
+            self,
+            pseudo_observations=fine.pseudo_observations,
+            hyperparameters=fine.hyperparameters,
+            log_scale=fine.log_scale,
+            coarse=coarse,
+        )
+
+
+def of_two_scales(factor: PseudoPointFactor) -> TwoScaleFactor:
+    """The same factor, which knows no coarse ε yet."""
+    if isinstance(factor, TwoScaleFactor):
+        return factor
+    return TwoScaleFactor(factor.pseudo_observations, factor.hyperparameters, factor.log_scale)
+
+
+def projected(factor: PseudoPointFactor, fewer: PseudoPointFactor, num_new: int) -> TwoScaleFactor:
+    """A factor on fewer points that knows what this lost.
+
+    :param factor: What was projected.
+    :param fewer: What it was projected to.
+    :param num_new: The number of targets in it that were not projected before.
+    """
+    before = of_two_scales(factor)
+    return replace(
+        before,
+        pseudo_observations=fewer.pseudo_observations,
+        log_scale=fewer.log_scale,
+        lost=before.lost + factor.log_scale - fewer.log_scale,
+        num_projected=before.num_projected + num_new,
+    )
+
+
+def is_coarse(ledger: GPLedger) -> bool:
+    """Whether the ledger's factors of ε are the coarse ones."""
+    return MERGED in ledger.factors and of_two_scales(ledger.factors[MERGED]).is_coarse
+
+
+def coarse_cavity(ledger: GPLedger, cavity: Process, batch: str) -> Process:
+    """``p̃(f) p(ε) Π_b coarse_b(ε)`` over all batches but one; f is as in ``cavity``."""
+    others = [of_two_scales(f).coarse for name, f in ledger.factors.items() if name != batch]
+    q = ledger.prior.hyperparameters
+    assert q is not None
+    q = q.times([one for one in others if one is not None]).as_arrays()
+    return replace(cavity, hyperparameters=q)
+
+
+def unexplained(ledger: GPLedger, noise: float) -> float:
+    """The mean square that projections left unexplained, noise included, in squared units of Y.
+
+    A projection loses ``Σ_n r_n² / (2σ²)`` nats; the noise at which the bound would be largest is
+    the mean of r². It is 0 while there is nothing coarse to compare it with.
+
+    :param noise: σ², the variance of the noise at which factors were projected.
+    """
+    if MERGED not in ledger.factors:
+        return 0.0
+    merged = of_two_scales(ledger.factors[MERGED])
+    if merged.coarse is None or merged.num_projected == 0:
+        return 0.0
+    return 2.0 * noise * merged.lost / merged.num_projected
+
+
+def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:
+    """The ledger with the coarse factors of ε, and what it says of f at the noise of these.
+
+    :param fine: The variance of the noise until now.
+    :param coarse: That of the noise from now on.
+    """
+    unit = ledger.prior.unit_of_epsilon
+    return ledger.with_factors(
+        {
+            name: TwoScaleFactor(
+                tuple(one ** (fine / coarse) for one in factor.pseudo_observations),
+                of_two_scales(factor).coarse or unit,
+                _log_scale(factor, fine, coarse),
+                is_coarse=True,
+            )
+            for name, factor in ledger.factors.items()
+        }
+    )
+
+
+def _log_scale(factor: PseudoPointFactor, fine: float, coarse: float) -> float:
+    """Its log constant ``−½ N log 2πσ² − ½ Σ r²/σ²`` at another σ²."""
+    number = of_two_scales(factor).num_projected or num_targets(factor)
+    misfit = factor.log_scale + 0.5 * number * (LOG_TWO_PI + np.log(fine))
+    return float(misfit * fine / coarse - 0.5 * number * (LOG_TWO_PI + np.log(coarse)))
+
+
+def num_targets(factor: PseudoPointFactor) -> int:
+    """The number of targets of a factor that has a pseudo-observation for each."""
+    return sum(one.pseudo_targets.size for one in plain(Process(factor.pseudo_observations)))
