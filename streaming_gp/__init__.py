@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         FileFormatError,
         ImproperError,
         InvalidDataError,
+        NoAnswerError,
         NumericalError,
         StreamingGPError,
     )
@@ -65,6 +66,7 @@ __all__ = [
     "LearningSample",
     "LocalOptimiser",
     "NeverLearn",
+    "NoAnswerError",
     "NumericalError",
     "OwnPseudoPoints",
     "PointHyperparameters",
@@ -103,6 +105,7 @@ _HOMES = {
     "LearningSample": "gp",
     "LocalOptimiser": "gp",
     "NeverLearn": "gp",
+    "NoAnswerError": "errors",
     "NumericalError": "errors",
     "OwnPseudoPoints": "gp",
     "PointHyperparameters": "gp",

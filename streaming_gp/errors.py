@@ -17,5 +17,9 @@ class NumericalError(StreamingGPError, ArithmeticError):
     """A matrix that stayed indefinite, or an objective that stayed non-finite."""
 
 
+class NoAnswerError(StreamingGPError, RuntimeError):
+    """Rounds in which every client failed or was refused; the posterior is what it was."""
+
+
 class FileFormatError(InvalidDataError):
     """A file or journal that is damaged, foreign, or of a later version; nothing was loaded."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streaming_gp.arguments import require_positive_integer
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
 from streaming_gp.pvi.schedule import Schedule, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+
+NAMED = 3
+"""So many clients are named where all went wrong."""
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 """Metrics of a posterior."""
@@ -74,6 +78,8 @@ def fit(
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive.
+    :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds.
+        The first round of that kind gives a warning, with what went wrong.
     """
     require_positive_integer("rounds", rounds)
     schedule, engine = schedule or Synchronous(), engine or Serial()
@@ -85,9 +91,34 @@ def fit(
             progress = number / (first + rounds)
             one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             _record(server, one, checkpoint, callback)
+            _warn_if_unheard(server.history.rounds[first:])
             if stopping is not None and stopping.is_over(server.history):
                 break
+    _require_heard(server.history.rounds[first:])
     return server.history
+
+
+def _warn_if_unheard(rounds: tuple[Round, ...]) -> None:
+    """At the first round without an accepted answer, and not again."""
+    if not rounds[-1].accepted and all(one.accepted for one in rounds[:-1]):
+        warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=3)
+
+
+def _require_heard(rounds: tuple[Round, ...]) -> None:
+    if not any(one.accepted for one in rounds):
+        raise NoAnswerError(
+            f"no answer was accepted in any of {len(rounds)} rounds, and the posterior is what it "
+            f"was; in {_what_came(rounds[-1])}"
+        )
+
+
+def _what_came(one: Round) -> str:
+    """What went wrong with the first clients of a round."""
+    reasons = [f"{name!r} failed: {why}" for name, why in one.failed.items()]
+    reasons += [f"{name!r} was refused: {why}" for name, why in one.refused.items()]
+    left = len(reasons) - NAMED
+    more = [f"and {left} more"] if left > 0 else []
+    return f"round {one.round}: " + "; ".join([*reasons[:NAMED], *more])
 
 
 def _record(

@@ -68,6 +68,7 @@ class Traffic:
             if outcome.accepted
         ]
         return {
+            "accepted": len(results),
             "free_energy": float(np.sum(energies)) if energies else float("nan"),
             "refused": {name: why for o in self.outcomes for name, why in o.refused.items()},
             "failed": dict(self.failed),
@@ -91,6 +92,7 @@ class Round:
     :param bytes_down: Size of the natural parameters sent to clients.
     :param bytes_up: Size of the natural parameters sent by clients.
     :param metrics: What ``evaluate`` gave, and what was learned about hyperparameters, by name.
+    :param accepted: The number of answers of this round that the server took.
     :param free_energy: The sum of the local free energies of this round's accepted answers, in
         nats.
     :param refused: Why answers of this round were refused, by client.
@@ -110,6 +112,7 @@ class Round:
     bytes_down: int
     bytes_up: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    accepted: int = 0
     free_energy: float = float("nan")
     refused: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)

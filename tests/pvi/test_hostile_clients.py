@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
-from streaming_gp.errors import NumericalError
+from streaming_gp.errors import NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, Renyi
 from streaming_gp.pvi.acceptance import checks_of
 from tests.conftest import ALGEBRA
@@ -101,6 +101,49 @@ def test_a_client_that_raises_is_reported_and_the_others_go_on(rng):
     history = pvi.fit(found, pvi.Sequential(), 2)
     assert history[-1].failed == {"c2": "NumericalError: no fit"}
     assert set(found.factors) == {"c0", "c1"}
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rule that fails unless the ledger has changed before."""
+
+    def __call__(self, task):
+        if task.own is None and np.allclose(task.posterior.precision, task.model.prior().precision):
+            raise NumericalError("too early")
+        return pvi.AnalyticUpdate()(task)
+
+
+def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 5), Late())
+    spoiled = Spoiled(pvi.AnalyticUpdate(), scaled(np.nan))
+    clients["c3"] = replace(clients["c3"], update=spoiled)
+    found = pvi.Server(model.prior(), clients)
+    named = "'c0' failed: NumericalError: too early; .*; and 2 more"
+    with (
+        pytest.warns(UserWarning, match=f"no answer was accepted in round 1: {named}") as warned,
+        pytest.raises(NoAnswerError, match=f"in any of 3 rounds.* in round 3: {named}"),
+    ):
+        pvi.fit(found, pvi.Synchronous(durations=1.0), 3)
+    assert len(warned) == 1
+    assert [one.accepted for one in found.history] == [0, 0, 0]
+    assert_same(found.posterior, found.prior, ALGEBRA)
+
+
+def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 2), Late())
+    found = pvi.Server(model.prior(), clients)
+    with pytest.warns(UserWarning, match="round 1"):
+        history = pvi.fit(
+            found, pvi.Sequential(), 3, callback=lambda one: one.round == 1 and waken(found)
+        )
+    assert history.column("accepted") == [0, 2, 2]
+
+
+def waken(server):
+    """A posterior that is no longer the prior."""
+    server.warm_start(Normal.from_mean_covariance(np.zeros(3), 0.5 * np.eye(3)).as_arrays())
 
 
 def test_an_answer_counts_once(rng):
