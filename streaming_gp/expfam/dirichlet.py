@@ -70,7 +70,7 @@ class Dirichlet(ExponentialFamily):
     @property
     def mean(self) -> Any:
         """Expected weights [K]."""
-        return self.concentration / tf.reduce_sum(self.concentration)
+        return self.held(self.concentration / tf.reduce_sum(self.concentration))
 
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
         alpha = tf.convert_to_tensor(self.concentration)

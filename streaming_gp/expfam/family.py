@@ -179,6 +179,11 @@ class ExponentialFamily(abc.ABC):
         """The same member held in NumPy arrays."""
         return type(self)(*(np.asarray(eta) for eta in self.natural))
 
+    def held(self, value: Array) -> Array:
+        """A value in the kind of arrays that the member is held in, NumPy's or TensorFlow's."""
+        in_numpy = isinstance(self.natural[0], np.ndarray) and tf.executing_eagerly()
+        return np.asarray(value) if in_numpy else value
+
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         """``μ = E[T(x)] = ∂A/∂η``."""
         natural = tuple(tf.convert_to_tensor(eta) for eta in self.natural)

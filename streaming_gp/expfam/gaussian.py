@@ -102,12 +102,12 @@ class Gaussian(ExponentialFamily):
     @property
     @abc.abstractmethod
     def mean(self) -> Any:
-        """The mean [D]."""
+        """The mean [D], in NumPy if the member is held in NumPy arrays, else a tensor."""
 
     @property
     @abc.abstractmethod
     def variance(self) -> Any:
-        """Marginal variances [D]."""
+        """Marginal variances [D], as the mean."""
 
     @property
     @abc.abstractmethod

@@ -43,7 +43,7 @@ class IsotropicNormal(Gaussian):
 
     @property
     def variance(self) -> Any:
-        return tf.ones_like(self.precision_mean) / self.precision
+        return self.held(tf.ones_like(self.precision_mean) / self.precision)
 
     @property
     def scale(self) -> tf.Tensor:

@@ -41,7 +41,7 @@ class Normal(Gaussian):
         return q
 
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return self.mean, self.covariance
+        return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(self.covariance)
 
     def variance_along(self, directions: Any) -> tf.Tensor:
         return tf.reduce_sum(tf.matmul(directions, self.covariance) * directions, axis=1)
@@ -114,22 +114,22 @@ class Normal(Gaussian):
         return dimension + 1, dimension
 
     @property
-    def mean(self) -> tf.Tensor:
+    def mean(self) -> Any:
         if self._moments is not None:
             return self._moments[0]
-        return tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0]
+        return self.held(tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0])
 
     @property
-    def covariance(self) -> tf.Tensor:
+    def covariance(self) -> Any:
         """The covariance [D, D]."""
         if self._moments is not None:
             return self._moments[1]
         identity = tf.eye(tf.shape(self.precision)[0], dtype=self.precision.dtype)
-        return tf.linalg.cholesky_solve(self._chol(), identity)
+        return self.held(tf.linalg.cholesky_solve(self._chol(), identity))
 
     @property
-    def variance(self) -> tf.Tensor:
-        return tf.linalg.diag_part(self.covariance)
+    def variance(self) -> Any:
+        return self.held(tf.linalg.diag_part(self.covariance))
 
     @property
     def scale(self) -> tf.Tensor:

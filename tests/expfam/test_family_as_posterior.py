@@ -34,6 +34,19 @@ def test_size_is_that_of_the_natural_parameters(family):
     assert q.as_factor().num_bytes == quotient(family).num_bytes == q.num_bytes
 
 
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [(family, name) for family in expfam.GAUSSIANS for name in ("mean", "variance")]
+    + [(expfam.Dirichlet, "mean"), (expfam.NormalWishart, "mean"), (expfam.Normal, "covariance")],
+)
+def test_moments_are_held_as_the_natural_parameters_are(family, name):
+    q = random_member(family, 0)
+    tensors = family(*(tf.convert_to_tensor(eta) for eta in q.natural))
+    assert isinstance(getattr(q, name), np.ndarray)
+    assert tf.is_tensor(getattr(tensors, name))
+    assert_close(getattr(q, name), getattr(tensors, name))
+
+
 @families
 def test_form_names_family_and_shapes_whatever_holds_the_numbers(family):
     q = random_member(family, 0)
