@@ -18,12 +18,14 @@ if TYPE_CHECKING:
         expfam,
         gp,
         linear,
+        losses,
         metrics,
         mixture,
         plotting,
         pvi,
         runtime,
         samplers,
+        sklearn,
         testing,
     )
     from streaming_gp.errors import (
@@ -85,12 +87,14 @@ __all__ = [
     "expfam",
     "gp",
     "linear",
+    "losses",
     "metrics",
     "mixture",
     "plotting",
     "pvi",
     "runtime",
     "samplers",
+    "sklearn",
     "testing",
 ]
 

@@ -262,6 +262,7 @@ assert {"PseudoPointFactor", "ServerState", "MeanFieldNormal"} <= set(known), so
 
 def test_every_public_name_is_there():
     assert set(sgp.__all__) <= set(dir(sgp))
+    assert {"evaluate", "losses", "mixture", "samplers", "sklearn"} <= set(sgp.__all__)
     for name in sgp.__all__:
         assert getattr(sgp, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
