@@ -74,6 +74,17 @@ def require_probability(name: str, value: float) -> None:
         raise InvalidDataError(f"{name} must lie in [0, 1], got {value}")
 
 
+def require_strategy(name: str, value: object, protocol: type, example: str) -> None:
+    """Refuse what is no object of a protocol, such as its name, or a class in the place of one.
+
+    :param protocol: The protocol, which can be asked for at run time.
+    :param example: An object of it, as a user would write it.
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if isinstance(value, type) or not isinstance(value, protocol):
+        raise InvalidDataError(f"{name} must be a strategy such as {example}, got {value!r}")
+
+
 def is_positive_integer(value: Any) -> bool:
     """Whether ``value`` is an integer of Python or NumPy above zero; booleans are none."""
     return _is_integer(value) and value > 0

@@ -1,5 +1,7 @@
 """Arguments are held to the range that the check's name says, and named where they are outside."""
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,22 @@ from streaming_gp import arguments
 from streaming_gp.errors import InvalidDataError
 
 NAN, INF = float("nan"), float("inf")
+
+
+@runtime_checkable
+class Answers(Protocol):
+    def answer(self): ...
+
+
+class Answering:
+    def answer(self): ...
+
+
+def test_a_strategy_is_an_object_and_no_name_or_class():
+    arguments.require_strategy("rule", Answering(), Answers, "Answering()")
+    for value in ("answering", Answering, None, 3):
+        with pytest.raises(InvalidDataError, match=r"^rule must be a strategy such as An"):
+            arguments.require_strategy("rule", value, Answers, "Answering()")
 
 
 @pytest.mark.parametrize(

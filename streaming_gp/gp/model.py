@@ -9,6 +9,7 @@ import gpflow
 import numpy as np
 
 from streaming_gp import pvi
+from streaming_gp.arguments import require_strategy
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
@@ -25,6 +26,8 @@ from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
+
+POINTS, EPS = "PrivatePseudoPoints(10)", "VariationalHyperparameters()"  # in words, for errors
 
 
 class StreamingGP(OnlineLearningGP):
@@ -89,6 +92,8 @@ class StreamingGP(OnlineLearningGP):
             policy or pvi.RaiseImproper(),
             learning or EveryUpdate(),
         )
+        require_strategy("pseudo_points", settings.pseudo_points, PseudoPointStrategy, POINTS)
+        require_strategy("hyperparameters", settings.hyperparameters, HyperparameterStrategy, EPS)
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
         super().__init__(kernel, likelihood, mean_function, settings)

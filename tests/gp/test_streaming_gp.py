@@ -36,6 +36,19 @@ def test_update_info_and_progress(rng):
         info.batch_id = "other"
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"pseudo_points": "private"},
+        {"pseudo_points": sgp.PrivatePseudoPoints},
+        {"hyperparameters": "variational"},
+    ],
+)
+def test_names_and_classes_are_no_strategies(strategy):
+    with pytest.raises(sgp.InvalidDataError, match=r"must be a strategy such as \w+\(\d*\), got"):
+        sgp.StreamingGP(gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(), **strategy)
+
+
 def test_progress_off_a_terminal_is_one_line(rng, capsys):
     model = regressor()
     with progress_bar("batch 1") as callback:
