@@ -103,6 +103,18 @@ def as_data(
     return X, Y
 
 
+def require_posterior(q: Any, prior: Any) -> None:
+    """Refuse what is no posterior of a model.
+
+    :param q: What came.
+    :param prior: The prior of the model: a posterior has its family and its shapes.
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    form = getattr(q, "form", type(q).__name__)
+    if form != prior.form:
+        raise InvalidDataError(f"wanted as posterior a {prior.form}, got a {form}")
+
+
 def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse observations to which the likelihood gives no density.
 

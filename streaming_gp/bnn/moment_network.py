@@ -20,7 +20,7 @@ from streaming_gp.arguments import require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import log_gaussian_power
-from streaming_gp.validation import Data, as_data, as_matrix
+from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 Moments = tuple[tf.Tensor, tf.Tensor]
 
@@ -130,8 +130,9 @@ class MomentNetwork:
     def predict(self, q: MeanFieldNormal, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y at X [N, D], [N, 1] each.
 
-        :raises InvalidDataError: if X is not what the network takes.
+        :raises InvalidDataError: if q or X is not what the network takes.
         """
+        require_posterior(q, self.prior())
         X = as_matrix("X", X, self.sizes[0])
         mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
         return mean.numpy(), variance.numpy()
@@ -139,8 +140,9 @@ class MomentNetwork:
     def predict_log_density(self, q: MeanFieldNormal, data: tuple[Any, Any]) -> np.ndarray:
         """``log N(y; m, v + σ²)`` for each row of (X, Y): [N], in nats.
 
-        :raises InvalidDataError: if the data are not what the network takes.
+        :raises InvalidDataError: if q or the data are not what the network takes.
         """
+        require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
         found: np.ndarray = self.likelihood.predict_log_density(X, *self.predictor(q, X), Y).numpy()
         return found

@@ -18,7 +18,7 @@ from streaming_gp.bnn.layers import Layer, Shape
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import Loss, NegativeLogLikelihood
-from streaming_gp.validation import Data, as_data, as_matrix
+from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 _ROWS_AT_ONCE = 1000
 
@@ -204,8 +204,9 @@ class Network:
         """Mean of y at X [N, D], over the posterior: [N, P]; class probabilities for ``Softmax``.
 
         :param num_samples: The number of networks drawn for each row.
-        :raises InvalidDataError: if X is not what the network takes.
+        :raises InvalidDataError: if q or X is not what the network takes.
         """
+        require_posterior(q, self.prior())
         parts = [
             self._mean_of_y(self.functions(q, rows, tf.constant([seed, number]), num_samples))
             for number, rows in enumerate(self._in_parts(X))
@@ -217,8 +218,9 @@ class Network:
     ) -> np.ndarray:
         """``log E_q[p(y | f(x))]`` for each row of (X, Y): [N], in nats.
 
-        :raises InvalidDataError: if the data are not what the network takes.
+        :raises InvalidDataError: if q or the data are not what the network takes.
         """
+        require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
         parts = []
         for number, start in enumerate(range(0, len(X), _ROWS_AT_ONCE)):

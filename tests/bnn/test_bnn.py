@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from streaming_gp import bnn, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor, MeanFieldNormal
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from tests.conftest import STANDARD_ERRORS
 
 SINGLE = 2e-4
@@ -141,6 +141,18 @@ def test_predictions_are_probabilities_whatever_the_number_of_rows(rng):
     labels = rng.integers(0, 3, (1003, 1))
     density = np.exp(net.predict_log_density(q, (X, labels), num_samples=20, seed=3))
     np.testing.assert_allclose(density, probability[np.arange(1003), labels[:, 0]], rtol=SINGLE)
+
+
+@pytest.mark.parametrize(
+    "q", [Normal(np.zeros(26), np.eye(26)), MeanFieldNormal(np.zeros(5), np.ones(5)), "posterior"]
+)
+@pytest.mark.parametrize("method", ["predict", "predict_log_density"])
+@pytest.mark.parametrize("net", [network(), bnn.MomentNetwork(3, (4,))], ids=["draws", "moments"])
+def test_posteriors_of_another_family_or_size_are_named(net, method, q):
+    X = np.zeros((2, 3))
+    given = X if method == "predict" else (X, np.zeros((2, 1)))
+    with pytest.raises(InvalidDataError, match=r"wanted as posterior a MeanFieldNormal with .*got"):
+        getattr(net, method)(q, given)
 
 
 def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
