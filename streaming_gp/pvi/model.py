@@ -167,9 +167,9 @@ def require(model: Any, protocol: type, what_for: str) -> Any:
         asks.
     """
     members = [name for name in vars(protocol) if not name.startswith("_")]
-    for name in members:
+    for name in members:  # the class by its attribute: the type of a proxy is not the model's
         if not hasattr(model, name):
             raise InvalidDataError(
-                f"{type(model).__name__} has no {name}, which {what_for} asks for"
+                f"{model.__class__.__name__} has no {name}, which {what_for} asks for"
             )
     return model

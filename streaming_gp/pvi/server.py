@@ -38,7 +38,8 @@ class Server:
     :param checks: What answers must be. If None, the ``checks`` that a client's model has, or its
         rule, or the defaults.
     :param seed: The seed that all questions' seeds are made from.
-    :raises InvalidDataError: if there are no clients.
+    :raises InvalidDataError: if there are no clients, or the prior is not of the kind that their
+        models have.
 
     :ivar ledger: Prior and factors.
     :ivar version: The number of times that the posterior has changed.
@@ -65,6 +66,7 @@ class Server:
     ) -> None:
         if not clients:
             raise InvalidDataError("no clients: a server needs at least one")
+        _require_prior(prior, clients)
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
@@ -248,6 +250,18 @@ class Server:
 def seed_of(*numbers: int) -> int:
     """A seed for these numbers: another one for any other numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+
+
+def _require_prior(prior: Posterior, clients: Mapping[str, Client]) -> None:
+    """Each model is asked once: most clients share one."""
+    models = {id(client.model): name for name, client in clients.items()}
+    for name in models.values():
+        form = clients[name].model.prior().form
+        if form != prior.form:
+            raise InvalidDataError(
+                f"the model of client {name!r} has as prior a {form}, "
+                f"but the prior is a {prior.form}"
+            )
 
 
 def _require_fit(state: ServerState, server: Server) -> None:

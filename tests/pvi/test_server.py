@@ -1,14 +1,17 @@
 """The server in the user's hands, and its files."""
 
+import gpflow
 import numpy as np
 import pytest
 
+import streaming_gp as sgp
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from tests.conftest import ALGEBRA
 from tests.reference import assert_same, labelled_data, pooled, regression_data, server
 
+GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
@@ -101,6 +104,21 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
 def test_what_makes_no_sense_is_refused(rng, make, message):
     with pytest.raises(InvalidDataError, match=message):
         make(linear.BayesianLinearRegression(3), regression_data(rng))
+
+
+def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate())
+    for prior in (linear.BayesianLinearRegression(4).prior(), sgp.StreamingGP(*GP).prior()):
+        with pytest.raises(InvalidDataError, match=r"client 'c0' has as prior .* but the prior is"):
+            pvi.Server(prior, clients)
+
+
+def test_clients_of_a_gaussian_process_need_a_rule_for_it(rng):
+    gp = sgp.StreamingGP(*GP)
+    found = server(gp, [regression_data(rng)], pvi.VariationalUpdate())
+    with pytest.raises(NoAnswerError, match="StreamingGP has no expected_log_likelihood"):
+        pvi.fit(found)
 
 
 def test_only_conjugate_models_have_analytic_updates(rng):
