@@ -49,12 +49,10 @@ class ServerAdam(AdamFormula):
         """As ``DampingRule`` says.
 
         :raises InvalidDataError: if the posterior is not a mean-field Gaussian, or a client has no
-            factor yet.
+            factor yet, or one without precision, by which no mean can be moved.
         """
         require_mean_field(self, ledger)
-        missing = sorted(set(proposals) - set(ledger.factors))
-        if missing:
-            raise InvalidDataError(f"no factor of {missing[0]!r}: ServerAdam needs a warm start")
+        _require_narrow_start(ledger, proposals)
         mean = np.asarray(ledger.posterior.mean)
         gradient = np.zeros_like(mean)
         for name, factor in proposals.items():
@@ -63,3 +61,15 @@ class ServerAdam(AdamFormula):
         step, memory = self.ascent(gradient, *(memory or (zeros, zeros, np.zeros([]))))
         target = mean + share * step.astype(gradient.dtype)
         return moved(proposals, natural_with(ledger, proposals), target), memory
+
+
+def _require_narrow_start(ledger: Ledger[Any], proposals: Mapping[str, Any]) -> None:
+    missing = sorted(set(proposals) - set(ledger.factors))
+    if missing:
+        raise InvalidDataError(f"no factor of {missing[0]!r}: ServerAdam needs a warm start")
+    flat = [name for name in proposals if not np.all(ledger.factors[name].natural[1] > 0.0)]
+    if flat:
+        raise InvalidDataError(
+            f"the factor of {flat[0]!r} has no precision for ServerAdam to move the mean by: begin "
+            "with Server.warm_start at a q that is narrower than the prior in every coordinate"
+        )

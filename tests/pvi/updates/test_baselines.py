@@ -178,9 +178,21 @@ def test_without_a_warm_start_it_is_refused(rng):
         pvi.ServerAdam().applied(server.ledger, {"c0": fresh}, 1.0, 0.0, ())
 
 
-def test_a_full_covariance_is_refused(rng):
+def test_a_start_as_wide_as_the_prior_cannot_be_moved_by_gradients(rng):
+    server = server_of(shards_of(rng, 1), pvi.DownpourUpdate())
+    wide = pvi.Server(server.prior, server.clients)
+    wide.warm_start(MeanFieldNormal.from_mean_variance(START, np.ones(2)))
+    with pytest.raises(InvalidDataError, match=r"'c0' has no precision .* narrower than the prior"):
+        pvi.fit(wide, pvi.Synchronous(damping=pvi.ServerAdam()))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [pvi.ElasticUpdate(), pvi.DownpourUpdate(), pvi.AveragingUpdate(1.0, pvi.VariationalUpdate())],
+)
+def test_a_full_covariance_is_refused(rng, rule):
     model, shards = regression(Normal), shards_of(rng, 1)
-    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.ElasticUpdate()))
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
     server.warm_start(Normal.from_mean_covariance(START, 0.1 * np.eye(2)).as_arrays())
     with pytest.raises(NoAnswerError, match="mean-field Gaussian posterior, got a Normal"):
         pvi.fit(server, pvi.Asynchronous())
