@@ -21,8 +21,6 @@ NUM_CLIENTS = 10
 LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
 PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
 QUICK_IMAGES, SAMPLES = 6000, 20
-SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
-"""For point estimates, which are surer than any posterior."""
 Progress = Callable[[pvi.Round], None]
 
 

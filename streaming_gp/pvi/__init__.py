@@ -5,7 +5,7 @@
 are spread over clients.
 """
 
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import (
     Damping,
@@ -80,6 +80,7 @@ from streaming_gp.pvi.updates import (
 
 __all__ = [
     "LBFGS",
+    "NO_LIMITS",
     "Adam",
     "AnalyticUpdate",
     "Answer",

@@ -110,6 +110,11 @@ class Checks:
         )
 
 
+NO_LIMITS = Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
+"""For point estimates, which are surer than any posterior: only what is malformed or improper is
+refused. Rules of federated averaging and of distributed optimisers bring it."""
+
+
 def _diagonal(precision: Any) -> np.ndarray:
     precision = np.asarray(precision)
     return np.diagonal(precision) if precision.ndim == 2 else np.atleast_1d(precision)

@@ -12,7 +12,6 @@ from streaming_gp.expfam import KL, MeanFieldNormal
 from tests.conftest import ALGEBRA
 
 WIDTH = 1e-2
-SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
 PRIOR = MeanFieldNormal.from_mean_variance(np.array([0.7, -0.2, 0.0]), np.array([2.0, 1.0, 0.5]))
 START = np.array([0.1, 0.3, -0.4])
 TARGETS = np.array([[1.0, 2.0, -1.0], [-1.0, 2.5, 0.5], [0.2, 1.5, 0.3]])
@@ -41,7 +40,7 @@ def averaging_server():
         f"c{k}": pvi.Client(f"c{k}", model, (np.zeros((1, 3)), np.zeros((1, 1))), rule)
         for k, rule in enumerate(map(Towards, TARGETS, SHARES))
     }
-    server = pvi.Server(PRIOR, clients, checks=SURE)
+    server = pvi.Server(PRIOR, clients, checks=pvi.NO_LIMITS)
     server.warm_start(MeanFieldNormal.from_mean_variance(START, np.full(3, WIDTH**2)))
     return server
 
@@ -135,7 +134,7 @@ def test_with_learning_rate_one_it_is_federated_averaging_factor_by_factor(rng):
     model, clients = clients_of(rng, rule, number=4)
     servers = []
     for damping in (1.0, pvi.FedAvg(), pvi.MaskedAveraging(threshold=0.0)):
-        server = pvi.Server(model.prior(), clients, checks=SURE)
+        server = pvi.Server(model.prior(), clients)
         pvi.fit(server, pvi.Synchronous(damping=damping), 3)
         servers.append(server)
     plain = servers[0]
@@ -203,7 +202,7 @@ def test_a_resumed_run_remembers_what_its_optimiser_knew(tmp_path, rule):
     schedule = pvi.Synchronous(damping=rule)
     pvi.fit(whole, schedule, 5)
     pvi.fit(part, schedule, 2, checkpoint=tmp_path / "run.npz")
-    resumed = pvi.Server.load(tmp_path / "run.npz", PRIOR, part.clients, checks=SURE)
+    resumed = pvi.Server.load(tmp_path / "run.npz", PRIOR, part.clients, checks=pvi.NO_LIMITS)
     pvi.fit(resumed, schedule, 3)
     for a, b in zip(whole.posterior.natural, resumed.posterior.natural, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -248,14 +247,14 @@ def test_generalised_pvi_tends_to_federated_averaging_as_the_divergence_fades(rn
     best = scipy.optimize.minimize(
         lambda theta: np.logaddexp(0.0, -signs * (X @ theta)).sum(), np.zeros(3), tol=1e-12
     ).x
-    averaging = pvi.Server(model.prior(), clients, checks=SURE)
+    averaging = pvi.Server(model.prior(), clients)
     pvi.fit(averaging)
     np.testing.assert_allclose(averaging.posterior.mean, best, atol=1e-4)
 
     def weakly(weight):
         update = replace(rule, divergence=KL(weight))
         alone = {"c0": replace(clients["c0"], update=update)}
-        server = pvi.Server(model.prior(), alone, checks=SURE)
+        server = pvi.Server(model.prior(), alone, checks=pvi.NO_LIMITS)
         pvi.fit(server)
         return server.posterior
 

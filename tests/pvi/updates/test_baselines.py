@@ -10,7 +10,6 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from tests.conftest import ALGEBRA
 
-SURE = pvi.Checks(max_shift=np.inf, max_precision_per_datum=np.inf, max_precision_loss=np.inf)
 NOISE, RATE = 0.5, 0.05
 START = np.array([0.3, -0.2])
 
@@ -31,7 +30,7 @@ def server_of(shards, update, engine_seed=0):
         f"c{k}": pvi.Client(f"c{k}", model, shard, rule)
         for k, (shard, rule) in enumerate(zip(shards, updates, strict=True))
     }
-    server = pvi.Server(model.prior(), clients, checks=SURE, seed=engine_seed)
+    server = pvi.Server(model.prior(), clients, seed=engine_seed)
     server.warm_start(MeanFieldNormal.from_mean_variance(START, np.full(2, 1e-2)))
     return server
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, MeanFieldNormal
+from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.updates.baselines.mean_field import mean_of
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
@@ -41,8 +42,8 @@ class AveragingUpdate:
 
     The answer is ``(q / prior)^share`` with q of a small fixed width about the weights, so that
     prior times factors is the logarithmic opinion pool ``Π q^share``, whose mean is the weighted
-    mean of the weights. Use damping 1, shares that sum to one, and checks that let so sure an
-    answer pass.
+    mean of the weights. Use damping 1 and shares that sum to one. The rule sets the server's limits
+    on answers aside, as its own are surer than any posterior.
 
     :param share: The client's share of the data, usually N_k / N.
     :param rule: The rule of the local fit; its divergence is left out.
@@ -52,6 +53,7 @@ class AveragingUpdate:
     share: float
     rule: VariationalUpdate
     width: float = 1e-3
+    checks: ClassVar[Checks] = NO_LIMITS
 
     def __call__(self, task: LocalTask) -> LocalResult:
         mean_of(task)  # refuses other families

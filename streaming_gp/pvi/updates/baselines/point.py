@@ -1,8 +1,8 @@
 """Rules of distributed optimisers: workers move one point each, and the server another.
 
 They are maximum likelihood, written as factors so that the same server, schedules and engines run
-them. Begin with ``Server.warm_start``, damping rule as each of them says, and checks that let so
-sure answers pass.
+them. Begin with ``Server.warm_start`` at a q that is narrower than the prior, and take the damping
+rule that each of them names.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
+from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.baselines.mean_field import mean_of
@@ -51,6 +52,7 @@ class PointRule(abc.ABC):
     optimiser: PointOptimiser = field(default_factory=Adam)
     sync: int = 10
     batch_size: int | None = 100
+    checks: ClassVar[Checks] = NO_LIMITS
 
     def __post_init__(self) -> None:
         if self.sync < 1 or (self.batch_size is not None and self.batch_size < 1):
