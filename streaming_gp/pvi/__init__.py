@@ -50,6 +50,7 @@ from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
+    HasDamping,
     LocalResult,
     LocalTask,
     ResidentRule,
@@ -109,6 +110,7 @@ __all__ = [
     "Fit",
     "FixedPointUpdate",
     "HasChecks",
+    "HasDamping",
     "History",
     "HyperparameterRule",
     "LargestProperFraction",

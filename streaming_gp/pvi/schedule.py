@@ -14,6 +14,7 @@ from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.history import Traffic
 from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.task import HasDamping
 
 Rho = float | Mapping[str, float] | DampingRule | None
 Durations = float | Mapping[str, float] | None
@@ -68,7 +69,8 @@ class Sequential:
 class Synchronous:
     """All clients under one posterior; their answers enter the ledger together.
 
-    :param damping: ρ in (0, 1], for all or by client, 1/K if None; or a rule such as ``Momentum``.
+    :param damping: ρ in (0, 1], for all or by client, or a rule such as ``Momentum``. If None, what
+        a client's update rule says (:class:`~streaming_gp.pvi.HasDamping`), and 1/K for others.
         With ρ = 1 and correlated parameters synchronous rounds may diverge.
     :param fraction: The fraction of the clients that are asked in each round, drawn anew.
     :param durations: The simulated seconds of a visit, for all or by client.
@@ -103,7 +105,8 @@ class Asynchronous:
 
     A round is K answers, of whichever of the K clients.
 
-    :param damping: ρ in (0, 1], for all or by client; 1/K if None.
+    :param damping: ρ in (0, 1], for all or by client. If None, what a client's update rule says,
+        and 1/K for others.
     :param durations: The simulated seconds of a visit, for all or by client.
     :param jitter: The fraction of their duration by which visits vary.
     :param staleness_power: An answer that s versions have overtaken enters with (1 + s)^−power of
@@ -138,7 +141,12 @@ class Asynchronous:
 
 def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
-    if damping is None or isinstance(damping, (int, float, Mapping)):
+    if damping is None:
+        rules = {name: client.update for name, client in server.clients.items()}
+        damping = {
+            k: rule.server_damping for k, rule in rules.items() if isinstance(rule, HasDamping)
+        }
+    if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))
     return damping
 

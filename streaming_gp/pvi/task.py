@@ -14,6 +14,7 @@ from streaming_gp.pvi.model import Data, Model
 
 __all__ = [
     "Data",
+    "HasDamping",
     "LocalResult",
     "LocalTask",
     "ResidentRule",
@@ -133,6 +134,16 @@ class ResidentRule(Protocol):
 
     def worker(self) -> UpdateRule:
         """A rule that remembers, and knows nothing yet: a ``Worker`` if it is continuous."""
+        ...
+
+
+@runtime_checkable
+class HasDamping(Protocol):
+    """A rule that knows how its answers are to be damped, where the schedule does not say."""
+
+    @property
+    def server_damping(self) -> float:
+        """ρ in (0, 1]: 1 if the rule has damped them already."""
         ...
 
 

@@ -166,6 +166,19 @@ def test_with_a_real_chain_late_iterates_agree_with_exact_moments(rng, family):
     np.testing.assert_allclose(np.sqrt(variance) / sd, 1.0, atol=0.1)
 
 
+def test_schedules_that_name_no_damping_damp_its_answers_no_further(rng):
+    model, shards = logistic(rng, 2)
+    rule = pvi.SNEPUpdate(OnAGrid(), learning_rate=0.2, sync=3)
+    for default, whole in (
+        (pvi.Synchronous(), AT_ONCE),
+        (pvi.Asynchronous(), pvi.Asynchronous(damping=1.0)),
+    ):
+        found, wanted = (fitted(model, shards, rule, 2, schedule) for schedule in (default, whole))
+        assert_same(found.posterior, wanted.posterior, ALGEBRA)
+    halved = fitted(model, shards, rule, 2, pvi.Synchronous(damping=0.5))
+    assert np.abs(halved.posterior.mean - wanted.posterior.mean).max() > 1e-3
+
+
 # ---- one iteration ----
 
 

@@ -19,9 +19,9 @@ from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 class SplitPriorUpdate:
     """A member of a Bayesian committee machine with the prior split (Tresp 2000; PVI 2018, 7.1).
 
-    Each client fits under ``prior^share``, so that the posterior is the product of all q. The
-    committee with the same prior for all needs no rule of its own: it is one synchronous round with
-    damping 1.
+    Each client fits under ``prior^share``, so that the posterior is the product of all q, which are
+    not damped. The committee with the same prior for all needs no rule of its own: it is one
+    synchronous round with damping 1.
 
     :param rule: The rule that fits.
     :param share: The client's share of the prior; the shares of all clients sum to one.
@@ -29,6 +29,7 @@ class SplitPriorUpdate:
 
     rule: UpdateRule
     share: float
+    server_damping: ClassVar[float] = 1.0
 
     def __call__(self, task: LocalTask) -> LocalResult:
         if task.own is not None:
@@ -42,8 +43,8 @@ class AveragingUpdate:
 
     The answer is ``(q / prior)^share`` with q of a small fixed width about the weights, so that
     prior times factors is the logarithmic opinion pool ``Π q^share``, whose mean is the weighted
-    mean of the weights. Use damping 1 and shares that sum to one. The rule sets the server's limits
-    on answers aside, as its own are surer than any posterior.
+    mean of the weights. Shares sum to one, and answers are not damped. The rule sets the server's
+    limits on answers aside, as its own are surer than any posterior.
 
     :param share: The client's share of the data, usually N_k / N.
     :param rule: The rule of the local fit; its divergence is left out.
@@ -54,6 +55,7 @@ class AveragingUpdate:
     rule: VariationalUpdate
     width: float = 1e-3
     checks: ClassVar[Checks] = NO_LIMITS
+    server_damping: ClassVar[float] = 1.0
 
     def __call__(self, task: LocalTask) -> LocalResult:
         mean_of(task)  # refuses other families

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +43,8 @@ class SNEPUpdate:
     travels (algorithm 1). It differs from the paper in that θ' takes part in every change of the
     cavity, not from the next outer iteration on: with a θ' that lags behind, workers that have
     moved together all move back. Without a worker each question starts anew from the ledger's
-    factor. Answers are whole factors: give the schedule damping 1.
+    factor. Answers are whole factors, which the rate has damped already: schedules that name no
+    damping take them as they are.
 
     :param sampler: The sampler of the tilted distribution.
     :param beta: The power β > 0. 1 is EP, for large values VI; with 1/K the K clients
@@ -61,6 +62,7 @@ class SNEPUpdate:
     sync: int = 10
     outer: int = 10
     min_variance: float = 0.0
+    server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if not self.beta > 0.0 or not self.min_variance >= 0.0:
