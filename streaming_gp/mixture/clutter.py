@@ -140,15 +140,21 @@ class ClutterModel:
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any
     ) -> tf.Tensor:
         """``Σ_n E_q[log p(y_n | θ)]``: []."""
-        F, many = self._pairs(q, Y)
-        return self._averaged(self.likelihood.log_prob(many[:, :0], F, many))
+        return tf.reduce_sum(self._weights * self.log_likelihood(self._theta(q), X, Y))
 
     def expected_loss(
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any, loss: Loss
     ) -> tf.Tensor:
         """``Σ_n E_q[loss(θ, y_n)]``: []."""
-        F, many = self._pairs(q, Y)
-        return self._averaged(loss(self.likelihood, F, many))
+        F, many = _pairs(self._theta(q), Y)
+        by_node = tf.reshape(loss(self.likelihood, F, many), [len(self._nodes), -1])
+        return tf.reduce_sum(self._weights * tf.reduce_sum(by_node, axis=1))
+
+    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
+        """``Σ_n log p(y_n | θ_s)`` for locations ``theta`` [S, D]: [S]."""
+        F, many = _pairs(theta, Y)
+        values = tf.reshape(self.likelihood.log_prob(many[:, :0], F, many), [-1, tf.shape(Y)[0]])
+        return tf.reduce_sum(values, axis=1)
 
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
         """``log ∫ cavity(θ) p(y | θ) dθ`` for one y [D]: [] (Minka 2001, section 3.3).
@@ -161,15 +167,15 @@ class ClutterModel:
         spread = self.likelihood.covariance + _full(covariance, self.num_dimensions)
         return self.likelihood.log_density((y - mean)[None], spread, y[None])[0]
 
-    def _pairs(self, q: Gaussian, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Every node with every data point: [S N, D] both."""
-        theta = q.mean + tf.matmul(self._nodes, q.scale, transpose_b=True)
-        F = tf.repeat(theta, tf.shape(Y)[0], axis=0)
-        return F, tf.tile(Y, [len(self._nodes), 1])
+    def _theta(self, q: Gaussian) -> tf.Tensor:
+        """The nodes under q: [S, D]."""
+        return q.mean + tf.matmul(self._nodes, q.scale, transpose_b=True)
 
-    def _averaged(self, values: tf.Tensor) -> tf.Tensor:
-        by_node = tf.reduce_sum(tf.reshape(values, [len(self._nodes), -1]), axis=1)
-        return tf.reduce_sum(self._weights * by_node)
+
+def _pairs(theta: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Every row of ``theta`` [S, D] with every data point: [S N, D] both."""
+    F = tf.repeat(theta, tf.shape(Y)[0], axis=0)
+    return F, tf.tile(Y, [tf.shape(theta)[0], 1])
 
 
 def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:

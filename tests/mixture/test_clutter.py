@@ -9,7 +9,7 @@ import scipy.stats
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp import expfam, losses, mixture, pvi
+from streaming_gp import expfam, losses, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Normal
 from streaming_gp.quadrature import normal_nodes
@@ -37,6 +37,16 @@ def one_dimensional(center=2.0, clutter=2.0, share=0.5, number=40, seed=0):
 def by_hand(theta, Y, share, clutter):
     signal = (1.0 - share) * scipy.stats.norm(theta, 1.0).pdf(Y)
     return np.log(signal + share * scipy.stats.norm(0.0, np.sqrt(clutter)).pdf(Y))
+
+
+def moments_on_the_grid(Y, clutter):
+    """Mean and sd of the posterior."""
+    log_p = by_hand(GRID[:, None], Y.T, 0.5, clutter).sum(axis=1)
+    log_p += scipy.stats.norm(0.0, np.sqrt(10.0)).logpdf(GRID)
+    density = np.exp(log_p - log_p.max())
+    density /= scipy.integrate.simpson(density, x=GRID)
+    mean = scipy.integrate.simpson(GRID * density, x=GRID)
+    return mean, np.sqrt(scipy.integrate.simpson((GRID - mean) ** 2 * density, x=GRID))
 
 
 def test_expectations_are_integrals():
@@ -73,6 +83,25 @@ def test_variational_inference_does_not_depend_on_the_number_of_clients():
         assert_same_naturals(found, optimum, 1e-5)
 
 
+def test_likelihoods_of_draws_are_sums_over_data():
+    model, Y = one_dimensional()
+    theta = np.array([[0.3], [2.0], [-1.0]])
+    found = model.log_likelihood(theta, np.empty((len(Y), 0)), Y)
+    np.testing.assert_allclose(found, by_hand(theta, Y.T, 0.5, 2.0).sum(axis=1), rtol=1e-12)
+
+
+def test_the_posterior_server_samples_it():
+    """SNEP's q of one client has the moments of the posterior, which are those of a grid."""
+    model, Y = one_dimensional(number=20)
+    rule = pvi.SNEPUpdate(samplers.NUTS(num_samples=4), learning_rate=0.1, sync=150, outer=1)
+    late = []
+    server = pvi.Server(model.prior(), pvi.make_clients(model, [(None, Y)], rule))
+    pvi.fit(server, rounds=4, callback=lambda _: late.append(server.posterior.mean[0]))
+    mean, sd = moments_on_the_grid(Y, 2.0)
+    np.testing.assert_allclose(np.mean(late[1:]), mean, atol=0.3 * sd)
+    np.testing.assert_allclose(np.sqrt(server.posterior.variance[0]), sd, rtol=0.3)
+
+
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_tilted_integrals_are_integrals(rng, family):
     covariance = np.array([[1.0, 0.3], [0.3, 0.8]])
@@ -100,12 +129,7 @@ def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clut
     model, Y = one_dimensional(center, clutter)
     one_step = pvi.PowerEPUpdate(sweeps=1, damping=1.0)
     found = fitted_server(model, parted(Y, len(Y)), one_step, pvi.Sequential(), 8).posterior
-    log_p = by_hand(GRID[:, None], Y.T, 0.5, clutter).sum(axis=1)
-    log_p += scipy.stats.norm(0.0, np.sqrt(10.0)).logpdf(GRID)
-    density = np.exp(log_p - log_p.max())
-    density /= scipy.integrate.simpson(density, x=GRID)
-    mean = scipy.integrate.simpson(GRID * density, x=GRID)
-    sd = np.sqrt(scipy.integrate.simpson((GRID - mean) ** 2 * density, x=GRID))
+    mean, sd = moments_on_the_grid(Y, clutter)
     np.testing.assert_allclose(found.mean[0], mean, atol=0.05)
     np.testing.assert_allclose(np.sqrt(found.variance[0]), sd, rtol=0.1)
 
