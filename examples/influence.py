@@ -1,8 +1,9 @@
 """Influence of an outlier: PGVI thesis (2024), figure 4.1.
 
 Two clients hold 100 points of Student's t with four degrees of freedom and unit variance; the model
-takes them for draws of N(θ, 1). One more point at 2 to 14 standard deviations goes to the second
-client. Its influence is the Fisher-Rao distance between the posteriors with it and without it.
+takes them for draws of N(θ, 1), and θ for one of N(1, 2.5) (section 4.5.1). One more point at 2 to
+14 standard deviations goes to the second client. Its influence is the Fisher-Rao distance between
+the posteriors with it and without it.
 Under the negative log likelihood it grows, whatever the divergence; under a robust loss it is
 bounded and falls (theorem 19: losses bring robustness to the likelihood, divergences do not).
 
@@ -27,7 +28,7 @@ from streaming_gp import losses, mixture, pvi
 from streaming_gp.expfam import FisherRao, Renyi
 
 DISTANCES = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0)
-NUMBER, DOF, PRIOR_VARIANCE, ROUNDS = 100, 4.0, 2.5, 10
+NUMBER, DOF, PRIOR_MEAN, PRIOR_VARIANCE, ROUNDS = 100, 4.0, 1.0, 2.5, 10
 METHODS: dict[str, dict[str, Any]] = {
     "KL, log likelihood": {},
     "Renyi 0.5, log likelihood": {"divergence": Renyi(0.5)},
@@ -44,9 +45,12 @@ def posterior(model: mixture.ClutterModel, shards: list[Any], settings: dict[str
     return server.posterior
 
 
-def influence(settings: dict[str, Any], Y: np.ndarray, distances: tuple[float, ...]) -> list[float]:
+def influence(
+    settings: dict[str, Any], prior_mean: float, Y: np.ndarray, distances: tuple[float, ...]
+) -> list[float]:
     """Of one more point at each distance."""
-    model = mixture.ClutterModel(mixture.Clutter([[1.0]]), PRIOR_VARIANCE)
+    likelihood = mixture.Clutter([[1.0]])
+    model = mixture.ClutterModel(likelihood, PRIOR_VARIANCE, prior_mean=prior_mean)
     first, second = np.array_split(Y, 2)
     base = posterior(model, [(None, first), (None, second)], settings)
     found = []
@@ -74,15 +78,22 @@ def main(arguments: argparse.Namespace) -> None:
     unit = np.sqrt((DOF - 2.0) / DOF)
     Y = unit * rng.standard_t(DOF, size=(NUMBER, 1))
     found = {
-        name: influence(settings, Y, distances)
+        name: influence(settings, arguments.prior_mean, Y, distances)
         for name, settings in tqdm(METHODS.items(), desc="methods")
     }
     for name, values in found.items():
         print(f"{name:26s}", " ".join(f"{value:.4f}" for value in values))
-    results = {"seed": arguments.seed, "distances": list(distances), "influence": found}
+    results = {
+        "seed": arguments.seed,
+        "prior_mean": arguments.prior_mean,
+        "distances": list(distances),
+        "influence": found,
+    }
     draw(results, arguments.out)
     write_results(arguments.out, results)
 
 
 if __name__ == "__main__":
-    run(main, parser(__doc__))
+    options = parser(__doc__)
+    options.add_argument("--prior-mean", type=float, default=PRIOR_MEAN, help="of the location")
+    run(main, options)

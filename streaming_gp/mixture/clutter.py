@@ -7,6 +7,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from streaming_gp.arguments import require_decay, require_positive
 from streaming_gp.errors import InvalidDataError
@@ -21,6 +22,8 @@ _NO_PROCESS = (
     "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "
     "for outliers there take gpflow.likelihoods.StudentT or losses.GeneralisedLikelihood"
 )
+LEAST = -600.0
+"""The logarithm of odds of signal against clutter that are as good as none."""
 
 
 class Clutter(gpflow.likelihoods.Likelihood):
@@ -29,7 +32,8 @@ class Clutter(gpflow.likelihoods.Likelihood):
     :param covariance: The covariance of the signal Σ [D, D].
     :param share: The share of clutter w in [0, 1); at 0 the likelihood is a Gaussian of known
         covariance.
-    :param clutter_mean: The mean of the clutter ν [D]; zero if None.
+    :param clutter_mean: The mean of the clutter ν [D], or one number for all coordinates; zero if
+        None.
     :param clutter_covariance: The covariance of the clutter Λ [D, D]; Σ if None.
     """
 
@@ -45,10 +49,8 @@ class Clutter(gpflow.likelihoods.Likelihood):
         dimension = len(self.covariance)
         super().__init__(input_dim=None, latent_dim=dimension, observation_dim=dimension)
         self.share = share
-        mean = np.zeros(dimension) if clutter_mean is None else np.asarray(clutter_mean, float)
-        if mean.shape != (dimension,) or not np.isfinite(mean).all():
-            raise InvalidDataError(f"clutter_mean must be finite, [{dimension}], got {mean}")
-        self.clutter_mean = mean
+        clutter_mean = 0.0 if clutter_mean is None else clutter_mean
+        self.clutter_mean = _location("clutter_mean", clutter_mean, dimension)
         self.clutter_covariance = (
             self.covariance
             if clutter_covariance is None
@@ -63,8 +65,39 @@ class Clutter(gpflow.likelihoods.Likelihood):
         signal = np.log1p(-self.share) + _log_normal(difference, covariance)
         if self.share == 0.0:
             return signal
+        return tf.reduce_logsumexp([signal, self.log_clutter(Y)], axis=0)
+
+    def log_clutter(self, Y: Any) -> tf.Tensor:
+        """``log[w N(Y; ν, Λ)]`` of rows [N, D]: [N]."""
         clutter = _log_normal(Y - self.clutter_mean, self.clutter_covariance)
-        return tf.reduce_logsumexp([signal, np.log(self.share) + clutter], axis=0)
+        return np.log(self.share) + clutter
+
+    def log_expected_power(self, y: Any, mean: Any, spread: Any, alpha: float) -> tf.Tensor:
+        """``log E[p(y | θ)^α]`` for ``θ ~ N(mean, spread)`` and one y [D]: [].
+
+        Without clutter the power is a Gaussian. With clutter c it is ``c^α`` and a bump,
+        ``((s + c)^α − c^α)``, about as wide as the signal s = (1 − w) N(y; θ, Σ): whatever the
+        spread, nodes lie where ``N(mean, spread)`` and the bump meet.
+
+        :param mean: The mean [D].
+        :param spread: The covariance [D, D].
+        :param alpha: The power α > 0.
+        """
+        if self.share == 0.0:
+            scale, *_ = _product(y, self.covariance / alpha, mean, spread)
+            return scale + alpha * _log_peak(self.covariance)
+        scale, centre, width = _product(y, self.covariance, mean, spread)
+        nodes, weights = normal_nodes(len(self.covariance))
+        theta = centre + tf.matmul(nodes, tf.linalg.cholesky(width), transpose_b=True)
+        away = _log_normal(y - theta, self.covariance)
+        clutter = self.log_clutter(y[None])[0]
+        odds = np.log1p(-self.share) + away - clutter
+        # log(e^u − 1) with u = α log(1 + s/c); odds below e^LEAST add nothing to any sum
+        bump = tfp.math.softplus_inverse(alpha * tf.nn.softplus(tf.maximum(odds, LEAST)))
+        smooth = bump - (away - _log_peak(self.covariance))
+        return alpha * clutter + tf.nn.softplus(
+            scale + tf.reduce_logsumexp(np.log(weights) + smooth)
+        )
 
     def log_power_integral(self, F: tf.Tensor, power: float) -> tf.Tensor:
         """``log ∫ p(y | θ)^power dy`` of rows of F: [M].
@@ -99,9 +132,11 @@ class ClutterModel:
     over a fixed Sobol sequence in more.
 
     :param likelihood: The likelihood of a data point.
-    :param prior_variance: The prior variance of each coordinate; the prior mean is zero.
+    :param prior_variance: The prior variance of each coordinate.
     :param family: The family of the posterior, ``Normal``, ``MeanFieldNormal`` or
         ``IsotropicNormal``.
+    :param prior_mean: The prior mean [D], or one number for all coordinates.
+    :raises InvalidDataError: if the variance is not positive, or the mean not finite and [D].
     """
 
     checks = Checks(max_precision_loss=np.inf)
@@ -112,8 +147,10 @@ class ClutterModel:
         likelihood: Clutter,
         prior_variance: float = 100.0,
         family: type[Gaussian] = Normal,
+        prior_mean: Any = 0.0,
     ) -> None:
         require_positive("prior_variance", prior_variance)
+        self.prior_mean = _location("prior_mean", prior_mean, len(likelihood.covariance))
         self.likelihood = likelihood
         self.prior_variance = prior_variance
         self.family = family
@@ -121,9 +158,9 @@ class ClutterModel:
         self._nodes, self._weights = normal_nodes(self.num_dimensions)
 
     def prior(self) -> Gaussian:
-        """``N(θ; 0, prior_variance I)``."""
+        """``N(θ; prior_mean, prior_variance I)``."""
         scale = np.sqrt(self.prior_variance) * np.eye(self.num_dimensions)
-        return self.family.from_mean_scale(np.zeros(self.num_dimensions), scale).as_arrays()
+        return self.family.from_mean_scale(self.prior_mean, scale).as_arrays()
 
     def initial(self, seed: int) -> Gaussian:
         """The prior."""
@@ -157,15 +194,16 @@ class ClutterModel:
         return tf.reduce_sum(values, axis=1)
 
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
-        """``log ∫ cavity(θ) p(y | θ) dθ`` for one y [D]: [] (Minka 2001, section 3.3).
+        """``log ∫ cavity(θ) p(y | θ)^α dθ`` for one y [D]: [].
 
-        :raises InvalidDataError: for other powers than 1, which have no closed form.
+        Closed for α = 1 (Minka 2001, section 3.3), else by quadrature.
         """
-        if alpha != 1.0:
-            raise InvalidDataError(f"the clutter problem takes EP with alpha 1 only, got {alpha}")
         mean, covariance = cavity.moments()
-        spread = self.likelihood.covariance + _full(covariance, self.num_dimensions)
-        return self.likelihood.log_density((y - mean)[None], spread, y[None])[0]
+        spread = _full(covariance, self.num_dimensions)
+        if alpha != 1.0:
+            return self.likelihood.log_expected_power(y, mean, spread, alpha)
+        total = self.likelihood.covariance + spread
+        return self.likelihood.log_density((y - mean)[None], total, y[None])[0]
 
     def _theta(self, q: Gaussian) -> tf.Tensor:
         """The nodes under q: [S, D]."""
@@ -176,6 +214,13 @@ def _pairs(theta: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Every row of ``theta`` [S, D] with every data point: [S N, D] both."""
     F = tf.repeat(theta, tf.shape(Y)[0], axis=0)
     return F, tf.tile(Y, [tf.shape(theta)[0], 1])
+
+
+def _location(name: str, values: Any, dimension: int) -> np.ndarray:
+    found = np.asarray(values, np.float64)
+    if found.shape not in ((), (dimension,)) or not np.isfinite(found).all():
+        raise InvalidDataError(f"{name} must be finite, [{dimension}] or a number, got {found}")
+    return np.broadcast_to(found, (dimension,)).copy()
 
 
 def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:
@@ -197,6 +242,23 @@ def _log_normal(difference: Any, covariance: Any) -> tf.Tensor:
     dimension = tf.cast(tf.shape(difference)[1], white.dtype)
     constant = logdet_from_cholesky(chol) + dimension * LOG_TWO_PI
     return -0.5 * (tf.reduce_sum(tf.square(white), axis=0) + constant)
+
+
+def _log_peak(covariance: np.ndarray) -> float:
+    """``log N(0; 0, covariance)``."""
+    return float(-0.5 * np.linalg.slogdet(2.0 * np.pi * covariance)[1])
+
+
+def _product(
+    y: Any, covariance: np.ndarray, mean: Any, spread: Any
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of ``N(θ; mean, spread) exp(−½ (y − θ)ᵀ covariance⁻¹ (y − θ))`` the logarithm of the integral
+    [], and of the Gaussian that it is in proportion to mean [D] and covariance [D, D].
+    """
+    chol = tf.linalg.cholesky(spread + covariance)
+    integral = _log_normal((y - mean)[None], spread + covariance)[0] - _log_peak(covariance)
+    gain = tf.matmul(spread, tf.linalg.cholesky_solve(chol, tf.eye(len(covariance), dtype=y.dtype)))
+    return integral, mean + tf.linalg.matvec(gain, y - mean), tf.matmul(gain, covariance)
 
 
 def _full(covariance: tf.Tensor, dimension: int) -> tf.Tensor:

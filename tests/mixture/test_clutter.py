@@ -35,8 +35,11 @@ def one_dimensional(center=2.0, clutter=2.0, share=0.5, number=40, seed=0):
 
 
 def by_hand(theta, Y, share, clutter):
-    signal = (1.0 - share) * scipy.stats.norm(theta, 1.0).pdf(Y)
-    return np.log(signal + share * scipy.stats.norm(0.0, np.sqrt(clutter)).pdf(Y))
+    signal = np.log1p(-share) + scipy.stats.norm(theta, 1.0).logpdf(Y)
+    if share == 0.0:
+        return signal
+    noise = np.log(share) + scipy.stats.norm(0.0, np.sqrt(clutter)).logpdf(Y)
+    return np.logaddexp(signal, noise)
 
 
 def moments_on_the_grid(Y, clutter):
@@ -119,8 +122,72 @@ def test_tilted_integrals_are_integrals(rng, family):
     np.testing.assert_allclose(
         model.log_tilted(cavity, None, tf.constant(y), 1.0), expected, rtol=1e-9
     )
-    with pytest.raises(InvalidDataError, match=r"alpha 1 only, got 0\.5"):
-        model.log_tilted(cavity, None, tf.constant(y), 0.5)
+
+
+def tilted(model, cavity, y, alpha):
+    return model.log_tilted(cavity, None, tf.constant(y), alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("variance", "y"), [(0.2, 1.0), (1.0, -3.0), (100.0, 6.0)])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_tilted_integrals_of_powers_are_integrals(alpha, variance, y, share):
+    model, _ = one_dimensional(share=share)
+    cavity = Normal.from_mean_covariance(np.array([0.4]), np.array([[variance]]))
+    fine = np.linspace(-60.0, 60.0, 240_001)
+    log_p = alpha * by_hand(fine, y, share, 2.0) + scipy.stats.norm(0.4, variance**0.5).logpdf(fine)
+    expected = np.log(scipy.integrate.simpson(np.exp(log_p), x=fine))
+    np.testing.assert_allclose(tilted(model, cavity, np.array([y]), alpha), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_tilted_integrals_of_powers_in_two_dimensions(family):
+    """Against nodes under the cavity, which is as wide as the signal; near 1 against 1."""
+    covariance = np.array([[1.0, 0.3], [0.3, 0.8]])
+    likelihood = mixture.Clutter(covariance, 0.3, [1.0, -1.0], 2.0 * covariance)
+    model, y = mixture.ClutterModel(likelihood, 10.0, family), np.array([0.9, -0.6])
+    scale = np.linalg.cholesky(np.array([[0.5, 0.1], [0.1, 0.3]]))
+    cavity = family.from_mean_scale(np.array([0.2, -0.1]), scale)
+    nodes, weights = normal_nodes(2)
+    theta = cavity.mean + nodes @ np.transpose(cavity.scale)
+    log_p = likelihood.log_prob(np.empty((len(theta), 0)), theta, np.tile(y, (len(theta), 1)))
+    expected = np.log(np.sum(weights * np.exp(0.4 * log_p)))
+    np.testing.assert_allclose(tilted(model, cavity, y, 0.4), expected, rtol=1e-8)
+    near, there = (tilted(model, cavity, y, alpha) for alpha in (1.0 + 1e-9, 1.0))
+    np.testing.assert_allclose(near, there, rtol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.5])
+def test_power_ep_ends_where_no_tilted_moment_moves(alpha):
+    """The moments of ``cavity p(y | θ)^α`` are those of q, with ``cavity = q / t^α``."""
+    model, Y = one_dimensional(number=8)
+    found = fitted_server(model, [(None, Y)], pvi.PowerEPUpdate(alpha, 150), pvi.Sequential(), 1)
+    single = fitted_server(
+        model, parted(Y, 8), pvi.PowerEPUpdate(alpha, sweeps=30), pvi.Sequential(), 12
+    )
+    assert_same_naturals(found.posterior, single.posterior, 1e-5)
+    q = single.posterior
+    for name, client in single.clients.items():
+        cavity = (q.as_factor() / single.factors[name] ** alpha).normalised()
+        log_p = alpha * by_hand(GRID, client.data[1], 0.5, 2.0)[0]
+        log_p += cavity.log_prob(GRID[:, None]).numpy()
+        density = np.exp(log_p - log_p.max())
+        density /= scipy.integrate.simpson(density, x=GRID)
+        mean = scipy.integrate.simpson(GRID * density, x=GRID)
+        np.testing.assert_allclose(mean, q.mean[0], atol=1e-5)
+        square = scipy.integrate.simpson((GRID - mean) ** 2 * density, x=GRID)
+        np.testing.assert_allclose(square, q.variance[0], rtol=1e-5)
+
+
+def test_the_prior_mean_can_be_set():
+    """Without clutter and data far fewer than the prior is sure: a precision-weighted mean."""
+    model = mixture.ClutterModel(mixture.Clutter([[0.5]]), 2.5, prior_mean=1.0)
+    Y = np.array([[3.0], [4.0]])
+    found = fitted_server(model, [(None, Y)], pvi.PowerEPUpdate(), pvi.Sequential(), 1).posterior
+    precision = 1.0 / 2.5 + 2.0 / 0.5
+    np.testing.assert_allclose(found.mean, (1.0 / 2.5 + 7.0 / 0.5) / precision, rtol=FIXED_POINT)
+    with pytest.raises(InvalidDataError, match=r"prior_mean must be finite, \[1\] or a number"):
+        mixture.ClutterModel(mixture.Clutter([[0.5]]), prior_mean=[0.0, 1.0])
 
 
 @pytest.mark.parametrize(("center", "clutter"), [(2.0, 2.0), (4.0, 0.75)])
