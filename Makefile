@@ -9,7 +9,7 @@ STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-all lint docs bench bench-streams clean
+.PHONY: demo test test-runs test-slow test-all lint docs bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python examples/barrett_stream.py --out out/barrett
+
+# Do the tests see a changed sign? Continues docs/results/mutations; MUTATE="--only losses --sample 50".
+mutate: $(READY)
+	$(BIN)/python -m tests.mutations $(MUTATE)
 
 # The other packages that are compared with have an environment of their own.
 $(BENCH_READY): setup.cfg constraints.txt $(PINS)

@@ -1,0 +1,48 @@
+"""What the mutants of a file are."""
+
+import ast
+
+from tests.mutations.mutants import mutants
+from tests.mutations.targets import ROOT, TARGETS
+
+SOURCE = '''"""A file − with signs."""
+
+RATE = 0.5
+
+
+def loss(x: "a - b", slope=2.0):
+    """Of x − 1."""
+    if not x >= 0:
+        raise ValueError(f"wanted {1 + 1}, got {x}")
+    return -slope * (x) - 1e-9 if x is None or slope else slope**2
+'''.encode()
+
+
+def test_every_operator_sign_and_number_is_changed_once():
+    found = {one.name.split(": ", 1)[1] for one in mutants("loss.py", SOURCE)}
+    body = "-slope * (x) - 1e-9 if x is None or slope else slope**2"
+    assert body in SOURCE.decode()
+    assert found == {
+        "not x >= 0 → x >= 0",
+        "x >= 0 → x < 0",
+        "0 → 1",
+        "-slope * (x) - 1e-9 → -slope * (x) + 1e-9",
+        "-slope * (x) → -slope / (x)",
+        "-slope → slope",
+        "x is None or slope → x is None and slope",
+        "x is None → x is not None",
+        "slope**2 → slope*2",
+        "2 → 3",
+    }
+
+
+def test_mutants_of_the_package_can_be_parsed_and_have_names_of_their_own():
+    for target in TARGETS.values():
+        assert target.paths()
+        for path in target.paths():
+            source = (ROOT / path).read_bytes()
+            found = mutants(str(path), source)
+            assert len({one.name for one in found}) == len(found)
+            for one in found[:: max(1, len(found) // 10)]:
+                ast.parse(one.applied(source))
+        assert all((ROOT / test).exists() for test in target.tests)
