@@ -29,7 +29,9 @@ class FedAvg(ServerOptimiser):
         require_positive("learning_rate", self.learning_rate)
         require_decay("momentum", self.momentum)
 
-    def step(self, changes: np.ndarray, memory: Memory) -> tuple[np.ndarray, Memory]:
+    def step(
+        self, changes: np.ndarray, num_clients: int, memory: Memory
+    ) -> tuple[np.ndarray, Memory]:
         velocity = changes.sum(axis=0)
         if memory:
             velocity = self.momentum * memory[0] + velocity
@@ -65,7 +67,9 @@ class AdaptiveOptimiser(ServerOptimiser):
         :param square: Δ² [D].
         """
 
-    def step(self, changes: np.ndarray, memory: Memory) -> tuple[np.ndarray, Memory]:
+    def step(
+        self, changes: np.ndarray, num_clients: int, memory: Memory
+    ) -> tuple[np.ndarray, Memory]:
         change = changes.sum(axis=0)
         first, second = memory or (change, np.full_like(change, self.adaptivity**2))
         first = self.momentum * first + (1.0 - self.momentum) * change
@@ -118,7 +122,8 @@ class FedYogi(DecayingOptimiser):
 @dataclass(frozen=True)
 class MaskedAveraging(ServerOptimiser):
     """Gradient masked averaging (Tenison et al. 2023; PGVI, eq. 2.13): a weight takes the server's
-    step only if ``|Σ_k sign(θ_k − θ)| / K ≥ τ`` over the K clients that answered.
+    step only if ``|Σ_k sign(θ_k − θ)| / M ≥ τ``. The sum is over the clients that answered, and M
+    counts all, so that too few answers move nothing.
 
     :param threshold: The agreement τ in [0, 1]; 0 masks nothing, 1 wants all clients to agree.
     :param optimiser: The optimiser whose step is masked.
@@ -133,8 +138,10 @@ class MaskedAveraging(ServerOptimiser):
     def __post_init__(self) -> None:
         require_probability("threshold", self.threshold)
 
-    def step(self, changes: np.ndarray, memory: Memory) -> tuple[np.ndarray, Memory]:
-        step, memory = self.optimiser.step(changes, memory)
-        agreement = np.abs(np.sign(changes).mean(axis=0))
+    def step(
+        self, changes: np.ndarray, num_clients: int, memory: Memory
+    ) -> tuple[np.ndarray, Memory]:
+        step, memory = self.optimiser.step(changes, num_clients, memory)
+        agreement = np.abs(np.sign(changes).sum(axis=0)) / num_clients
         otherwise = agreement if self.soft else np.zeros_like(agreement)
         return np.where(agreement >= self.threshold, step, otherwise * step), memory

@@ -34,10 +34,13 @@ class ServerOptimiser(abc.ABC):
     """A damping rule whose step of the mean is an optimiser's."""
 
     @abc.abstractmethod
-    def step(self, changes: np.ndarray, memory: Memory) -> tuple[np.ndarray, Memory]:
+    def step(
+        self, changes: np.ndarray, num_clients: int, memory: Memory
+    ) -> tuple[np.ndarray, Memory]:
         """The server's step [D], and what it remembers.
 
         :param changes: ``w_k (θ_k − θ)`` of each client that answered [K, D]; they sum to Δ.
+        :param num_clients: The number M of clients that have a factor: all, after a warm start.
         :param memory: What the last step gave back; empty at first.
         """
 
@@ -56,7 +59,8 @@ class ServerOptimiser(abc.ABC):
         require_mean_field(self, ledger)
         mean = np.asarray(ledger.posterior.mean)
         total = natural_with(ledger, proposals)
-        step, memory = self.step(_changes(ledger, proposals, total, mean), memory)
+        changes = _changes(ledger, proposals, total, mean)
+        step, memory = self.step(changes, len(ledger.factors.keys() | proposals), memory)
         return moved(proposals, total, mean + share * step), memory
 
 

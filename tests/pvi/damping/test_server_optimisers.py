@@ -187,6 +187,22 @@ def test_weights_that_clients_disagree_on_stay_where_they_are():
     np.testing.assert_allclose(found, np.where(agreed, plain, START), rtol=ALGEBRA)
 
 
+@pytest.mark.parametrize(("threshold", "moves"), [(0.6, True), (0.7, False)])
+def test_agreement_is_a_share_of_all_clients_whoever_answered(threshold, moves):
+    """Eq. 2.13 of PGVI: two of three that agree are two thirds."""
+    server = averaging_server()
+    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
+    before = np.asarray(server.posterior.mean)
+    asks = [server.ask(name)[0] for name in ("c0", "c2")]
+    answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
+    server.accept(answers, pvi.MaskedAveraging(threshold))
+    agreed = np.sign(TARGETS[0] - before) == np.sign(TARGETS[2] - before)
+    assert agreed.tolist() == [True, True, False]
+    change = 0.3 * (np.array([0.5, 0.3]) @ (TARGETS[[0, 2]] - before)) / 0.8
+    wanted = before + moves * agreed * change
+    np.testing.assert_allclose(server.posterior.mean, wanted, rtol=ALGEBRA)
+
+
 def test_masks_lie_over_the_steps_of_an_optimiser():
     rule = pvi.MaskedAveraging(0.5, pvi.FedAdam(0.2, 0.6, 0.05, 0.7))
     adam = adaptive(0.2, 0.6, 0.05, lambda v, square: 0.7 * v + 0.3 * square)
