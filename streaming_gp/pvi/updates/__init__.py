@@ -11,6 +11,7 @@ from streaming_gp.pvi.updates.local.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
+from streaming_gp.pvi.updates.sampled.loop import PublishedLoop, StabilisedLoop
 from streaming_gp.pvi.updates.sampled.moment_sharing import MomentSharingUpdate
 from streaming_gp.pvi.updates.sampled.sampling import Sampler, Target
 from streaming_gp.pvi.updates.sampled.snep import SNEPUpdate
@@ -29,9 +30,11 @@ __all__ = [
     "LocalTask",
     "MomentSharingUpdate",
     "PowerEPUpdate",
+    "PublishedLoop",
     "SNEPUpdate",
     "Sampler",
     "SplitPriorUpdate",
+    "StabilisedLoop",
     "StochasticEPUpdate",
     "Target",
     "UpdateRule",

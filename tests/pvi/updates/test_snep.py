@@ -92,6 +92,18 @@ def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta):
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
 
 
+def test_as_printed_it_has_the_same_fixed_point(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    rule = pvi.SNEPUpdate(
+        ExactGaussian(), learning_rate=0.2, sync=10, outer=10, loop=pvi.PublishedLoop()
+    )
+    found, wanted = server(model, [(X, Y)], rule), pooled(model, X, Y)
+    mean, covariance = wanted.moments()
+    found.warm_start(Normal.from_mean_covariance(mean + np.sqrt(wanted.variance), 1.5 * covariance))
+    pvi.fit(found, AT_ONCE, 40)
+    assert_same(found.posterior, wanted, 1e-4)
+
+
 @pytest.mark.parametrize(("beta", "outer"), [(1.0, 10), (0.5, 10), (1.0, 50)])
 def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
@@ -214,6 +226,50 @@ class Given:
 
     def step(self, chain, target, seed):
         return chain, tf.constant(self.draws, chain[0].dtype)
+
+
+@pytest.mark.parametrize("loop", [pvi.StabilisedLoop(), pvi.PublishedLoop()])
+def test_what_the_tilted_distribution_is_when_the_cavity_has_moved(rng, loop):
+    """Eq. 20: θ' of the newest outer iteration as printed, or with the new cavity in it."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    rule = pvi.SNEPUpdate(ExactGaussian(), learning_rate=1e-3, sync=1, outer=100, loop=loop)
+    worker = rule.worker()
+    own = Normal.from_mean_covariance(np.ones(3), 0.3 * np.eye(3)).as_arrays().as_factor()
+    others = [Normal(np.full(3, shift), 2.0 * np.eye(3)) for shift in (0.0, 1.0)]
+
+    def asked(cavity, own):
+        q = cavity.times([own])
+        return worker(pvi.LocalTask(model, (X, Y), q, own.as_arrays(), q, seed=3)).factor
+
+    first = asked(others[0], own)
+    second = asked(others[1], first)
+    held = others[0].as_factor() * own  # θ' of the first iteration
+    if loop == pvi.StabilisedLoop():
+        held = others[1].as_factor() * own
+    tilted = (held / first * model.likelihood_factor(X, Y)).normalised()
+    q = others[1].times([first])
+    gamma = (
+        g + 1e-3 * (s - e)
+        for g, s, e in zip(
+            first.normalised().mean_parameters(), tilted.mean_parameters(), q.mean_parameters(),
+            strict=True,
+        )
+    )  # fmt: skip
+    wanted = Normal.from_mean_parameters(*gamma)
+    assert_same(second, wanted.as_factor(), THROUGH_CHOLESKY)
+
+
+@EITHER_FAMILY
+def test_as_printed_only_the_least_variance_keeps_a_factor_proper(rng, family):
+    """Draws all in one place: a step of 0.99 takes more than half of a variance, or all."""
+    (X, Y), model = two_weights(rng), linear.logistic_regression(2, family=family)
+    rule = pvi.SNEPUpdate(
+        Given(((0.0, 0.0),)), learning_rate=0.99, sync=3, loop=pvi.PublishedLoop()
+    )
+    floored = fitted(model, [(X, Y)], replace(rule, min_variance=0.3), rounds=1).factors["c0"]
+    np.testing.assert_allclose(floored.normalised().variance, 0.3, rtol=THROUGH_CHOLESKY)
+    with pytest.raises(NoAnswerError, match="the factor its family"):
+        pvi.fit(server(model, [(X, Y)], replace(rule, learning_rate=0.9999, sync=300)))
 
 
 @EITHER_FAMILY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.pvi.updates.sampled.loop import Loop, Natural, StabilisedLoop, added
 from streaming_gp.pvi.updates.sampled.sampling import (
     Chain,
     Sampler,
@@ -21,9 +22,6 @@ from streaming_gp.pvi.updates.sampled.sampling import (
     log_likelihood_of,
     require_gaussian,
 )
-
-Natural = tuple[tf.Tensor, ...]
-SMALLEST_SHARE = 0.5  # of its variance that a factor keeps in one iteration, in every direction
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,9 @@ class SNEPUpdate:
     than θ' leaves no proper tilted distribution.
 
     A worker of this rule keeps chain, γ and θ' between questions, and goes on while its message
-    travels (algorithm 1). It differs from the paper in that θ' takes part in every change of the
-    cavity, not from the next outer iteration on: with a θ' that lags behind, workers that have
-    moved together all move back. Without a worker each question starts anew from the ledger's
-    factor. Answers are whole factors, which the rate has damped already: schedules that name no
-    damping take them as they are.
+    travels (algorithm 1). Without a worker each question starts anew from the ledger's factor.
+    Answers are whole factors, which the rate has damped already: schedules that name no damping
+    take them as they are.
 
     :param sampler: The sampler of the tilted distribution.
     :param beta: The power β > 0. 1 is EP, for large values VI; with 1/K the K clients
@@ -53,6 +49,9 @@ class SNEPUpdate:
     :param sync: The number of iterations between two answers.
     :param outer: The number of iterations between two renewals of θ'.
     :param min_variance: The least variance of a factor in any direction (section 6.2.1).
+    :param loop: What θ' is when the cavity changes between outer iterations, and what keeps a
+        factor proper: :class:`~streaming_gp.pvi.StabilisedLoop`, or the paper's own,
+        :class:`~streaming_gp.pvi.PublishedLoop`.
     :raises InvalidDataError: if a setting is out of its range.
     """
 
@@ -62,6 +61,7 @@ class SNEPUpdate:
     sync: int = 10
     outer: int = 10
     min_variance: float = 0.0
+    loop: Loop = field(default_factory=StabilisedLoop)
     server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -102,8 +102,7 @@ class State(NamedTuple):
     :param iteration: The iteration t, from 0.
     :param mean: The factor's mean [D]; with the covariance these are γ, to all their digits.
     :param covariance: The factor's covariance, as far as its family keeps it.
-    :param anchor: The natural parameters of the factor at the newest outer iteration; with the
-        cavity they make θ'.
+    :param anchor: What the loop holds of the newest outer iteration.
     :param chain: The state of the sampler's chain.
     """
 
@@ -154,7 +153,7 @@ class SNEPWorker:
         """
         if self._state is not None and iterations > 0:
             state = self._after(self._state, iterations)
-            self._state = state if _is_finite(state) else None
+            self._state = state if state is not None and _is_sound(state) else None
             self._since += iterations
         return self._state is not None
 
@@ -180,7 +179,8 @@ class SNEPWorker:
         self._family, self._model, self._data = family, task.model, tensors(task.data)
         self._seed, self._since = tf.constant([task.seed, 0]), 0
         factor = family(*tensors(own.natural))
-        return State(tf.constant(0), *factor.moments(), factor.natural, chain)
+        anchor = self._rule.loop.anchor(tensors(task.cavity.natural), factor.natural)
+        return State(tf.constant(0), *factor.moments(), anchor, chain)
 
     def _has_entered(self, own: Factor | None) -> bool:
         """Whether the ledger's factor has changed since the newest question."""
@@ -197,7 +197,7 @@ def shifted(family: type[Gaussian], state: State, old: Natural, new: Natural) ->
     :param new: The natural parameters of the cavity from now on.
     """
     factor = family.from_moments(state.mean, state.covariance).natural
-    before, after = family(*_sum(old, factor)), family(*_sum(new, factor))
+    before, after = family(*added(old, factor)), family(*added(new, factor))
     position = after.from_white(before.to_white(state.chain[0][None]))[0]
     return state._replace(chain=(position, *state.chain[1:]))
 
@@ -228,11 +228,11 @@ def _iteration(
 ) -> State:
     """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10)."""
     factor = family.from_moments(state.mean, state.covariance).natural
-    is_outer = state.iteration % rule.outer == 0
-    anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(factor, state.anchor, strict=True))
-    base = Factor(family, _sum(_sum(cavity, anchor), factor, -1.0 / rule.beta))
+    is_outer, newest = state.iteration % rule.outer == 0, rule.loop.anchor(cavity, factor)
+    anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(newest, state.anchor, strict=True))
+    base = Factor(family, added(rule.loop.auxiliary(cavity, anchor), factor, -1.0 / rule.beta))
     density = log_density(model, base, 1.0 / rule.beta, X, Y, rule.sampler.batch_size)
-    q = family(*_sum(cavity, factor))
+    q = family(*added(cavity, factor))
     own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
     chain, draws = rule.sampler.step(state.chain, Target(density, q), own_seed)
     mean, covariance = _stepped(rule, family, state, q, draws)
@@ -247,7 +247,7 @@ def _stepped(
     the draws' second moments about ``E_q[x]``.
 
     Mean parameters themselves lose the digits of a V much smaller than m². A step may leave the
-    domain, and so V keeps at least half its size.
+    domain, which the loop may keep it from.
     """
     centre, spread = q.moments()
     away = draws - centre
@@ -257,18 +257,16 @@ def _stepped(
     change = 2.0 * family.mean_product(gap, delta) + family.mean_product(away, away) - spread
     covariance = state.covariance + rate * change
     covariance -= tf.square(rate) * family.mean_product(delta, delta)
-    covariance = family.raised(covariance, SMALLEST_SHARE * state.covariance)
+    covariance = rule.loop.kept(family, covariance, state.covariance)
     if rule.min_variance > 0.0:
         covariance = family.raised(covariance, float(rule.min_variance))
     return state.mean + rate * delta[0], covariance
 
 
-def _sum(a: Natural, b: Natural, weight: float = 1.0) -> Natural:
-    """``a + weight · b`` of natural parameters."""
-    return tuple(x + weight * y for x, y in zip(a, b, strict=True))
-
-
-def _is_finite(state: State | None) -> bool:
-    return state is not None and all(
-        np.isfinite(part).all() for part in (state.mean, state.covariance, state.chain[0])
-    )
+def _is_sound(state: State) -> bool:
+    """Whether chain and mean are finite, and the covariance is one."""
+    if not all(np.isfinite(part).all() for part in (state.mean, state.covariance, state.chain[0])):
+        return False
+    covariance = np.asarray(state.covariance)
+    variances = np.linalg.eigvalsh(covariance) if covariance.ndim == 2 else covariance
+    return bool(np.min(variances) > 0.0)
