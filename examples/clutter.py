@@ -151,7 +151,7 @@ def one_dimensional(problem: Problem, seed: int) -> Results:
     methods = {
         "VI": (known, 1, local, 1),
         "PVI": (known, number, local, PASSES),
-        "EP": (known, number, pvi.PowerEPUpdate(sweeps=1, damping=1.0), 20),
+        "EP": (known, number, pvi.PowerEPUpdate.one_step(), 20),
         "PGVI": (unknown, number, robust, PASSES),
     }
     found = {

@@ -66,7 +66,7 @@ def by_gaussian(X: np.ndarray, Y: np.ndarray) -> Shards:
 
 
 def ep(size: int) -> pvi.UpdateRule:
-    return pvi.PowerEPUpdate(sweeps=1, damping=1.0)
+    return pvi.PowerEPUpdate.one_step()
 
 
 def a_pass_of_sep(size: int) -> pvi.UpdateRule:

@@ -194,7 +194,7 @@ def test_the_prior_mean_can_be_set():
 def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clutter):
     """The thesis's unimodal and bimodal problems, against the posterior on a grid."""
     model, Y = one_dimensional(center, clutter)
-    one_step = pvi.PowerEPUpdate(sweeps=1, damping=1.0)
+    one_step = pvi.PowerEPUpdate.one_step()
     found = fitted_server(model, parted(Y, len(Y)), one_step, pvi.Sequential(), 8).posterior
     mean, sd = moments_on_the_grid(Y, clutter)
     np.testing.assert_allclose(found.mean[0], mean, atol=0.05)

@@ -9,7 +9,7 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp import bnn, datasets, linear, pvi
+from streaming_gp import bnn, datasets, linear, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from tests import reference
@@ -49,6 +49,26 @@ def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_c
     assert_same(found.posterior, pooled(model, X, Y), 1e-9)
     product = model.prior().as_factor() * model.likelihood_factor(X, Y)
     np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("alpha", "rho"), [(0.5, 0.4), (1.0, 0.4), (2.0, 1.0)])
+def test_one_step_is_algorithm_2(rng, alpha, rho):
+    """``q ← q^(1−ρ/α) proj[q (p/t)^α]^(ρ/α)``, with the projection from a grid."""
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2)
+    X, Y = X[:1, :2], Y[:1]
+    found = server(model, [(X, Y)], pvi.PowerEPUpdate.one_step(alpha))
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    q, t = found.posterior, found.factors["c0"]
+
+    def log_tilted(points):
+        log_p = -np.logaddexp(0.0, -(2.0 * Y[0, 0] - 1.0) * (points @ X[0]))
+        return q.log_prob(points).numpy() + alpha * (log_p - t.log_value(points).numpy())
+
+    matched = Normal.from_mean_covariance(*reference.moments_on_a_grid(log_tilted)[:2])
+    wanted = (q.as_factor() ** (1.0 - rho / alpha) * matched.as_factor() ** (rho / alpha)).natural
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    for a, b in zip(found.posterior.natural, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=QUADRATURE, atol=QUADRATURE)
 
 
 @pytest.mark.parametrize(
@@ -249,19 +269,38 @@ def test_of_a_conjugate_model_weights_are_equal_and_distributed_ep_is_exact(rng)
     np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
 
 
-@EITHER_FAMILY
-def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, family):
-    (X, Y), model = labelled_data(rng), linear.logistic_regression(2, family=family)
-    X, Y = X[:12, :2], Y[:12]
-    update = pvi.DistributedEPUpdate(num_samples=40_000)
-    found = fitted(model, [(X, Y)], update)
+def logistic_moments(X, Y):
+    """Mean, sd and log evidence of two weights under a unit prior."""
 
     def log_joint(points):
         log_odds = (2.0 * Y[:, 0] - 1.0) * (points @ X.T)
         return scipy.stats.norm.logpdf(points).sum(1) - np.logaddexp(0.0, -log_odds).sum(1)
 
     mean, covariance, evidence = reference.moments_on_a_grid(log_joint)
-    sd = np.sqrt(np.diag(covariance))
+    return mean, np.sqrt(np.diag(covariance)), evidence
+
+
+def test_distributed_ep_by_mcmc_has_the_moments_of_the_posterior(rng):
+    """Two clients, whose chains begin far from their targets."""
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2)
+    X, Y = X[:24, :2], Y[:24]
+    update = pvi.MomentSharingUpdate(samplers.NUTS(800), warm_up=100)
+    found = server(model, datasets.partition_iid(X, Y, 2), update)
+    far = Normal.from_mean_covariance(np.full(2, -2.0), 0.2 * np.eye(2)).as_arrays()
+    found.warm_start(far)
+    pvi.fit(found, pvi.Sequential(), 3)
+    mean, sd, _ = logistic_moments(X, Y)
+    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.2)
+    np.testing.assert_allclose(np.sqrt(found.posterior.variance) / sd, 1.0, atol=0.15)
+
+
+@EITHER_FAMILY
+def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, family):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2, family=family)
+    X, Y = X[:12, :2], Y[:12]
+    update = pvi.DistributedEPUpdate(num_samples=40_000)
+    found = fitted(model, [(X, Y)], update)
+    mean, sd, evidence = logistic_moments(X, Y)
     np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
     np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.02)
     np.testing.assert_allclose(found.history[-1].free_energy, evidence, atol=0.01)

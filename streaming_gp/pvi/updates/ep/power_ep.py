@@ -35,9 +35,9 @@ class PowerEPUpdate:
     visits, sites start at an equal share of its factor. Data whose cavity or tilted distribution is
     improper keep their sites in that sweep, and are counted.
 
-    - One datum a client, one sweep of damping 1: power EP as it stands, with the server's damping.
-      Then α = 1 is expectation propagation, a single sequential round of which is assumed density
-      filtering; α → 0 is ``FixedPointUpdate`` (property 6).
+    - One datum a client, ``PowerEPUpdate.one_step(alpha)``: power EP as it stands (algorithm 2),
+      with the server's damping. Then α = 1 is expectation propagation, a single sequential round of
+      which is assumed density filtering; α → 0 is ``FixedPointUpdate`` (property 6).
     - All data in one client and ``PowerEPUpdate(damping=1.0, sequential=True)``: the same, as
       one compiled loop.
     - One datum a client, sweeps to convergence: the q of least α-divergence from the tilted
@@ -63,6 +63,14 @@ class PowerEPUpdate:
                 f"alpha and sweeps must be positive, got {self.alpha} and {self.sweeps}"
             )
         require_fraction("damping", self.damping)
+
+    @classmethod
+    def one_step(cls, alpha: float = 1.0) -> PowerEPUpdate:
+        """One undamped moment match of each datum (PVI 2018, algorithm 2).
+
+        :param alpha: The power α > 0; 1 is expectation propagation.
+        """
+        return cls(alpha, sweeps=1, damping=1.0)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         factor, skipped = own_factor(task), 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_not_negative
 from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.pvi.compiled import compiled_for
@@ -32,10 +33,20 @@ class MomentSharingUpdate:
     Its noise is that of an inverse: damping averages over answers, but bounds none of them.
     A worker keeps the chain between questions, and waits for the next one.
 
+    With the long chains of ``samplers.NUTS`` this is distributed EP by MCMC (Gelman et al. 2014;
+    Vehtari et al. 2020).
+
     :param sampler: The sampler of the tilted distribution; the draws of each step make an answer.
+    :param warm_up: The number of draws of each step that are left out, while the chain finds its
+        target.
+    :raises InvalidDataError: if it is negative.
     """
 
     sampler: Sampler
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        require_not_negative("warm_up", self.warm_up)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Draw and match, without a memory; raises as the worker does."""
@@ -73,7 +84,7 @@ class MomentSharingWorker:
         if not np.isfinite(draws).all():
             self._chain = None
             raise NumericalError("the chain left the tilted distribution")
-        factor = matched(family, draws) / task.cavity
+        factor = matched(family, draws[self._rule.warm_up :]) / task.cavity
         return LocalResult(Factor(family, factor.natural).as_arrays(), steps=len(draws))
 
 
