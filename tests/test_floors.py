@@ -14,7 +14,7 @@ FLOORS = [
     {"engines"},
     {"validation", "samplers"},
     {"losses"},
-    {"gp", "bnn", "linear", "mixture"},
+    {"gp", "bnn", "linear", "mixture", "hierarchical"},
     {"evaluate", "plotting", "progress", "sklearn", "testing"},
     {"__init__"},
 ]

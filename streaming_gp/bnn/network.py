@@ -81,6 +81,13 @@ class Network:
         """D: of all weights and biases."""
         return sum(int(np.prod(each)) + each[-1] for each in self.weights_shapes if each)
 
+    @property
+    def layer_of_weights(self) -> np.ndarray:
+        """The number of the layer of each weight and bias, among layers with weights: [D]."""
+        shapes = [shape for shape in self.weights_shapes if shape]
+        sizes = [int(np.prod(shape)) + shape[-1] for shape in shapes]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
     def split(self, theta: Any) -> Iterator[tuple[Layer, Any, Any]]:
         """Each layer with its weights and its biases, last axes first: of θ [..., D].
 

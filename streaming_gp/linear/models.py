@@ -77,10 +77,13 @@ class GeneralisedLinearModel:
         mean, variance = self.predictor(q, X)
         return tf.reduce_sum(self.likelihood.variational_expectations(X, mean, variance, Y))
 
+    def outputs(self, theta: tf.Tensor, X: Any) -> tf.Tensor:
+        """``θ_sᵀx_n`` for weights ``theta`` [S, D]: [S, N, 1]."""
+        return tf.matmul(theta, X, transpose_b=True)[..., None]
+
     def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
         """``Σ_n log p(y_n | θ_sᵀx_n)`` for weights ``theta`` [S, D]: [S]."""
-        F = tf.matmul(X, theta, transpose_b=True)[..., None]
-        return tf.reduce_sum(self.likelihood.log_prob(X[:, None], F, Y[:, None]), axis=0)
+        return tf.reduce_sum(self.likelihood.log_prob(X, self.outputs(theta, X), Y), axis=1)
 
     def log_tilted(self, cavity: Gaussian, x: tf.Tensor, y: tf.Tensor, alpha: float) -> tf.Tensor:
         """``log ∫ cavity(θ) p(y | θᵀx)^α dθ`` of one datum, an integral over the predictor: [].
