@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
@@ -33,47 +34,79 @@ class HyperparameterRule(Protocol):
 
 @dataclass(frozen=True)
 class PriorVariance:
-    """Learns the variance s² of a prior ``N(0, s² I)`` from the server's posterior alone.
+    """Learns the variances of a prior ``N(m, diag(v))`` from the server's posterior alone.
 
-    Of eq. 5 only ``E_q[∂ log p(θ | s²)/∂s²]`` depends on a prior's hyperparameter, and no client
-    needs to be asked. It vanishes at ``s² = E_q[θ²]``, the mean over coordinates; each call goes
-    there by a share of the way in log s².
+    Of eq. 5 only ``E_q[∂ log p(θ | v)/∂v]`` depends on a prior's hyperparameters, and no client
+    needs to be asked. Each group of coordinates has one number c by which its v are multiplied: the
+    expectation vanishes at ``c = E_q[(θ − m)² / v]``, the mean over the group, and each call goes
+    there by a share of the way in log c.
 
     :param rate: The share of that way, in (0, 1].
+    :param groups: The group of each coordinate [D], from 0: ``net.layer_of_weights`` for one
+        variance a layer, ``range(D)`` for relevances. One group if None.
+    :raises InvalidDataError: if the share is not in (0, 1].
     """
 
     rate: float = 1.0
+    groups: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise InvalidDataError(f"rate must lie in (0, 1], got {self.rate}")
+        require_fraction("rate", self.rate)
 
     def begin(self, server: Server) -> None:
         """Nothing: the server's prior is where it starts."""
 
     def learn(self, server: Server) -> dict[str, float]:
-        """Replace the server's prior, keep all factors; returns s² as ``prior_variance``.
+        """Replace the server's prior, keep all factors.
 
-        :raises InvalidDataError: if the prior is not a Gaussian with mean zero and one variance.
+        :returns: the mean variance of each group: as ``prior_variance`` if it is the only one, else
+            as ``prior_variance_0`` and so on.
+        :raises InvalidDataError: if the prior is no Gaussian with independent coordinates, or there
+            is not one group for each.
         :raises ImproperError: if the new posterior is no distribution; nothing has changed then.
         """
-        old = _variance(server.prior)
-        q = server.posterior
-        best = float(np.mean(np.square(q.mean) + np.asarray(q.variance)))
-        new = old ** (1.0 - self.rate) * best**self.rate
-        precision_mean, precision = server.prior.natural
-        scaled = (precision * (old / new)).astype(precision.dtype)
-        prior = type(server.prior)(precision_mean, scaled).as_arrays()
-        server.adopt(Ledger(prior, server.factors))
-        return {"prior_variance": new}
+        prior, q = server.prior, server.posterior
+        mean, variance = _independent(prior)
+        groups = self._groups_of(prior)
+        excess = (np.square(q.mean - mean) + np.asarray(q.variance)) / variance
+        sizes = np.bincount(groups)
+        growth = (np.bincount(groups, excess) / sizes) ** self.rate
+        changed = _scaled(prior, growth[groups])
+        server.adopt(Ledger(changed, server.factors))
+        means = np.bincount(groups, np.asarray(changed.variance)) / sizes
+        if len(means) == 1:
+            return {"prior_variance": float(means[0])}
+        return {f"prior_variance_{g}": float(one) for g, one in enumerate(means)}
+
+    def _groups_of(self, prior: Gaussian) -> np.ndarray:
+        size = len(prior.precision_mean)
+        groups = np.zeros(size, int) if self.groups is None else np.asarray(self.groups)
+        numbers = np.unique(groups)
+        if groups.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
+            raise InvalidDataError(
+                f"groups must be [{size}] and count from 0 without gaps, got {groups}"
+            )
+        if len(numbers) > 1 and np.ndim(prior.precision) == 0:
+            raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
+        return groups
 
 
-def _variance(prior: Gaussian) -> float:
-    """The one variance of all coordinates."""
-    variance = np.asarray(prior.variance)
-    if np.any(prior.precision_mean) or not np.allclose(variance, variance[0]):
-        raise InvalidDataError("wanted a prior with mean zero and one variance for all coordinates")
-    return float(variance[0])
+def _independent(prior: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean [D] and variances [D] of a Gaussian with independent coordinates."""
+    precision = np.asarray(prior.precision) if isinstance(prior, Gaussian) else None
+    if precision is None or (
+        precision.ndim == 2 and np.any(precision - np.diag(np.diag(precision)))
+    ):
+        raise InvalidDataError("wanted a Gaussian prior with independent coordinates")
+    return np.asarray(prior.mean), np.asarray(prior.variance)
+
+
+def _scaled(prior: Gaussian, growth: np.ndarray) -> Gaussian:
+    """The same mean, and variances that are so many times as large: [D]."""
+    mean, covariance = (np.asarray(part) for part in prior.moments())
+    by = {0: growth[0], 1: growth, 2: growth[:, None]}[covariance.ndim]
+    changed = (covariance * by).astype(covariance.dtype)
+    return type(prior).from_moments(mean, changed).as_arrays()
 
 
 @dataclass(frozen=True)

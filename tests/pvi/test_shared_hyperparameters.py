@@ -11,9 +11,9 @@ import scipy.stats
 
 from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.expfam import Factor, IsotropicNormal, MeanFieldNormal, Normal
 from streaming_gp.pvi.quadratic import bounded_precision, newton_step
-from tests.reference import inputs, labelled_data, regression_data, server
+from tests.reference import inputs, labelled_data, server
 
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
@@ -255,9 +255,65 @@ def test_models_without_trainable_parameters_learn_none(rng):
         pvi.fit(found, hyperparameters=pvi.LikelihoodParameters())
 
 
-def test_only_isotropic_priors_have_one_variance(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3)
-    uneven = Normal(np.zeros(3), np.diag([1.0, 2.0, 3.0]))
-    found = pvi.Server(uneven, pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate()))
-    with pytest.raises(InvalidDataError, match="one variance"):
-        pvi.PriorVariance().learn(found)
+FAMILY_AND_PRIOR = [
+    Normal(np.array([0.5, 0.0, 0.0]), np.diag([1.0, 0.5, 2.0])),
+    MeanFieldNormal(np.array([0.5, 0.0, 0.0]), np.array([1.0, 0.5, 2.0])),
+]
+
+
+@pytest.mark.parametrize("prior", FAMILY_AND_PRIOR, ids=["full", "mean field"])
+def test_variances_of_groups_go_to_where_their_gradient_vanishes(prior):
+    """``Σ_{i in g} ∂/∂log c E_q[log N(θ_i; m_i, c v_i)] = 0``, with a prior mean, and a rate."""
+    model = linear.BayesianLinearRegression(3, family=type(prior))
+    clients = pvi.make_clients(model, [(np.eye(3), np.ones((3, 1)))], pvi.FixedPointUpdate())
+    found = pvi.Server(prior, clients)
+    pvi.fit(found, pvi.Sequential())
+    q, (mean, variance) = found.posterior, (prior.mean, prior.variance)
+    second = (q.mean - mean) ** 2 + q.variance
+    half = pvi.PriorVariance(rate=0.5, groups=[0, 1, 1]).learn(found)
+    growth = np.array([second[0] / variance[0], np.mean(second[1:] / variance[1:])])
+    np.testing.assert_allclose(
+        found.prior.variance, variance * np.sqrt(growth[[0, 1, 1]]), rtol=1e-9
+    )
+    np.testing.assert_allclose(found.prior.mean, mean, rtol=1e-9)
+    assert half["prior_variance_0"] == pytest.approx(found.prior.variance[0])
+    assert half["prior_variance_1"] == pytest.approx(np.mean(found.prior.variance[1:]))
+
+
+def test_relevances_learned_from_q_are_those_of_most_evidence(rng):
+    """Orthogonal inputs: the evidence is a product over weights, and so its maximum is known."""
+    X = np.linalg.qr(rng.standard_normal((40, 3)))[0] * 5.0
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((40, 1))
+    model = linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, [(X, Y)], pvi.FixedPointUpdate())
+    rule = pvi.PriorVariance(groups=range(3))
+    pvi.fit(found, pvi.Synchronous(damping=1.0), 40, hyperparameters=rule)
+    fitted = X.T @ Y[:, 0] / 25.0
+    np.testing.assert_allclose(found.prior.variance, fitted**2 - 0.09 / 25.0, rtol=1e-6)
+
+
+def test_each_layer_of_a_network_has_a_variance_of_its_own():
+    net = bnn.MeanFieldBNN([2, 5, 1], gpflow.likelihoods.Gaussian())
+    clients = pvi.make_clients(net, [(np.ones((4, 2)), np.ones((4, 1)))], pvi.FixedPointUpdate())
+    found = pvi.Server(net.prior(), clients)
+    found.warm_start(net.initial(0))
+    learned = pvi.PriorVariance(groups=net.layer_of_weights).learn(found)
+    layers = np.split(np.square(net.initial(0).mean) + net.initial(0).variance, [15])
+    assert learned["prior_variance_0"] == pytest.approx(np.mean(layers[0]), rel=1e-5)
+    assert learned["prior_variance_1"] == pytest.approx(np.mean(layers[1]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prior", "groups", "message"),
+    [
+        (Normal(np.zeros(2), np.array([[1.0, 0.1], [0.1, 1.0]])), None, "independent coordinates"),
+        (Normal(np.zeros(2), np.eye(2)), [0, 2], "count from 0 without gaps"),
+        (Normal(np.zeros(2), np.eye(2)), [0, 1, 1], r"groups must be \[2\]"),
+        (IsotropicNormal(np.zeros(2), np.array(1.0)), [0, 1], "IsotropicNormal has one variance"),
+    ],
+)
+def test_priors_and_groups_that_do_not_go_together_are_refused(prior, groups, message):
+    model = linear.BayesianLinearRegression(2, family=type(prior))
+    clients = pvi.make_clients(model, [(np.eye(2), np.ones((2, 1)))], pvi.FixedPointUpdate())
+    with pytest.raises(InvalidDataError, match=message):
+        pvi.PriorVariance(groups=groups).learn(pvi.Server(prior, clients))
