@@ -1,8 +1,9 @@
-"""A Sphinx directive that makes measured tables from results.json files in docs/results."""
+"""Sphinx directives: measured tables from results.json files in docs/results, and the papers."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 
 RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests import papers  # noqa: E402
 
 
 def rows_of(name: str, section: str) -> list[dict[str, Any]]:
@@ -37,19 +41,42 @@ class Measured(Directive):
         records = rows_of(name, section)
         titles = [title for _, title in columns]
         body = [[cell(record, key) for key, _ in columns] for record in records]
-        widths = [max(map(len, column)) for column in zip(titles, *body, strict=True)]
-        table, group = nodes.table(), nodes.tgroup(cols=len(columns))
-        group += [nodes.colspec(colwidth=width) for width in widths]
-        group += nodes.thead("", self._row(titles))
-        group += nodes.tbody("", *(self._row(texts) for texts in body))
-        table += group
-        return [table]
+        return [table_of(titles, body)]
 
-    @staticmethod
-    def _row(texts: list[str]) -> nodes.row:
-        return nodes.row("", *(nodes.entry("", nodes.paragraph(text=text)) for text in texts))
+
+class Papers(Directive):
+    """``.. papers:: PAPER``: the rows of ``tests/papers.json`` that are of this paper."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        rows = [row for row in papers.ROWS if row.paper == self.arguments[0]]
+        titles = ["of the paper", "what", "here", "test", "measured, or why not here"]
+        body = [
+            [row.item, row.what, row.code, row.test, "; ".join(filter(None, (row.page, row.note)))]
+            for row in rows
+        ]
+        return [nodes.paragraph(text=papers.TITLES[self.arguments[0]]), table_of(titles, body)]
+
+
+def table_of(titles: list[str], body: list[list[str]]) -> nodes.table:
+    """A table of plain texts."""
+    widths = [max(map(len, column)) for column in zip(titles, *body, strict=True)]
+    table, group = nodes.table(), nodes.tgroup(cols=len(titles))
+    group += [nodes.colspec(colwidth=width) for width in widths]
+    group += nodes.thead("", row_of(titles))
+    group += nodes.tbody("", *(row_of(texts) for texts in body))
+    table += group
+    return table
+
+
+def row_of(texts: list[str]) -> nodes.row:
+    """One row of it."""
+    return nodes.row("", *(nodes.entry("", nodes.paragraph(text=text)) for text in texts))
 
 
 def setup(app: Any) -> dict[str, bool]:
     app.add_directive("measured", Measured)
+    app.add_directive("papers", Papers)
     return {"parallel_read_safe": True}
