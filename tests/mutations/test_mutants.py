@@ -45,4 +45,4 @@ def test_mutants_of_the_package_can_be_parsed_and_have_names_of_their_own():
             assert len({one.name for one in found}) == len(found)
             for one in found[:: max(1, len(found) // 10)]:
                 ast.parse(one.applied(source))
-        assert all((ROOT / test).exists() for test in target.tests)
+        assert all((ROOT / test.split("::")[0]).exists() for test in target.tests)
