@@ -114,6 +114,17 @@ def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
             pvi.Server(prior, clients)
 
 
+def test_any_prior_of_that_kind_will_do(rng):
+    """With means in U[-0.1, 0.1], as PGVI takes them, and variances of their own."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    mean, precision = rng.uniform(-0.1, 0.1, 3), np.diag([1.0, 2.0, 3.0])
+    prior = Normal(precision @ mean, precision)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.FixedPointUpdate())
+    found = pvi.Server(prior, clients)
+    pvi.fit(found, pvi.Sequential())
+    assert_same(found.posterior, prior.times([model.likelihood_factor(X, Y)]), 1e-9)
+
+
 def test_clients_of_a_gaussian_process_need_a_rule_for_it(rng):
     gp = sgp.StreamingGP(*GP)
     found = server(gp, [regression_data(rng)], pvi.VariationalUpdate())
