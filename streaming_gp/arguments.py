@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 
@@ -83,6 +86,20 @@ def require_strategy(name: str, value: object, protocol: type, example: str) -> 
     """
     if isinstance(value, type) or not isinstance(value, protocol):
         raise InvalidDataError(f"{name} must be a strategy such as {example}, got {value!r}")
+
+
+def as_groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
+    """The group of each of so many things [size]; all are in group 0 if None.
+
+    :raises InvalidDataError: if there is not one for each, or they do not count from 0.
+    """
+    found = np.zeros(size, int) if groups is None else np.asarray(groups)
+    numbers = np.unique(found)
+    if found.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
+        raise InvalidDataError(
+            f"groups must be [{size}] and count from 0 without gaps, got {found}"
+        )
+    return found
 
 
 def is_positive_integer(value: Any) -> bool:

@@ -15,9 +15,9 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_not_negative, require_positive_integer
+from streaming_gp.arguments import as_groups, require_not_negative, require_positive_integer
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Gaussian
+from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.quadrature import standard_normals
 
@@ -69,8 +69,8 @@ class HierarchicalModel:
     :param noise_sd: The prior standard deviation of the logarithm of the noise variance, about the
         model's own; None if the noise is known. For Gaussian likelihoods.
     :param num_samples: The number of draws for each estimate of the expected log-likelihood.
-    :raises InvalidDataError: if an argument is out of its range, or the noise of a likelihood that
-        is not Gaussian is to be learned.
+    :raises InvalidDataError: if an argument is out of its range, the noise of a likelihood that is
+        not Gaussian is to be learned, or the family has one variance for all coordinates.
     """
 
     def __init__(
@@ -87,12 +87,14 @@ class HierarchicalModel:
         size = len(prior.precision_mean)
         self.model, self.scale_sd, self.noise_sd = model, scale_sd, noise_sd
         self.num_samples = num_samples
-        self.groups = _groups(groups, size)
+        self.groups = as_groups(groups, size)
         if noise_sd is not None:
             require_not_negative("noise_sd", noise_sd)
             if not isinstance(model.likelihood, gpflow.likelihoods.Gaussian):
                 name = type(model.likelihood).__name__
                 raise InvalidDataError(f"only Gaussian noise can be learned, got {name}")
+        if np.ndim(prior.precision) == 0:
+            raise InvalidDataError(f"a {type(prior).__name__} has no widths for hyperparameters")
         self._mean, self._sd = np.asarray(prior.mean), np.sqrt(np.asarray(prior.variance))
         self._family: type[Gaussian] = type(prior)
         self.num_parameters = size + int(self.groups.max()) + 1 + (noise_sd is not None)
@@ -101,19 +103,17 @@ class HierarchicalModel:
 
     def prior(self) -> Gaussian:
         """``N(φ; 0, I)``."""
-        identity = np.eye(self.num_parameters, dtype=self._mean.dtype)
         zero = np.zeros(self.num_parameters, self._mean.dtype)
-        return self._family.from_mean_scale(zero, identity).as_arrays()
+        return self._independent(zero, np.ones_like(zero))
 
     def initial(self, seed: int) -> Gaussian:
         """The model's own start, with hyperparameters at their prior means, as sure as weights."""
         start = self.model.initial(seed)
         mean = (np.asarray(start.mean) - self._mean) / self._sd
-        sd = np.sqrt(np.asarray(start.variance)) / self._sd
+        variance = np.asarray(start.variance) / self._sd**2
         left = self.num_parameters - len(mean)
-        sd = np.concatenate([sd, np.full(left, sd.mean(), sd.dtype)])
-        mean = np.concatenate([mean, np.zeros(left, mean.dtype)])
-        return self._family.from_mean_scale(mean, np.diag(sd)).as_arrays()
+        variance = np.concatenate([variance, np.full(left, variance.mean(), variance.dtype)])
+        return self._independent(np.concatenate([mean, np.zeros(left, mean.dtype)]), variance)
 
     def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
         """As the model's own."""
@@ -165,6 +165,11 @@ class HierarchicalModel:
             found["log_noise_variance"] = noise
         return found
 
+    def _independent(self, mean: np.ndarray, variance: np.ndarray) -> Gaussian:
+        """The member of q's family with these means and variances [D + H]."""
+        covariance = np.diag(variance) if self._family is Normal else variance
+        return self._family.from_moments(mean, covariance).as_arrays()
+
     def _white(self, seed: Any, dtype: Any) -> tf.Tensor:
         """Draws from N(0, I): [S, D + H]."""
         if self.num_samples >= 2 * self.num_parameters:
@@ -173,13 +178,3 @@ class HierarchicalModel:
         return tf.random.stateless_normal(
             [self.num_samples, self.num_parameters], seed, dtype=dtype
         )
-
-
-def _groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
-    found = np.zeros(size, int) if groups is None else np.asarray(groups)
-    numbers = np.unique(found)
-    if found.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
-        raise InvalidDataError(
-            f"groups must be [{size}] and count from 0 without gaps, got {found.shape} of {numbers}"
-        )
-    return found

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal
 from streaming_gp.hierarchical import HierarchicalModel
 from tests.conftest import fitted_server
 from tests.reference import pooled
@@ -134,12 +134,26 @@ def test_a_network_learns_its_noise_in_q(rng):
     assert isinstance(found.posterior, MeanFieldNormal)
 
 
+def test_a_large_network_has_a_prior_and_a_start_without_a_dense_matrix():
+    net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
+    model = HierarchicalModel(net, net.layer_of_weights, num_samples=1)
+    prior, start = model.prior(), model.initial(0)
+    assert prior.mean.shape == start.mean.shape == (159_012,)
+    np.testing.assert_array_equal(prior.variance, 1.0)
+    np.testing.assert_allclose(start.mean[:-2], net.initial(0).mean, rtol=1e-6)
+    np.testing.assert_allclose(start.variance, net.initial(0).variance[0], rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: HierarchicalModel(regression(), groups=[0, 2, 2]), "count from 0 without gaps"),
         (lambda: HierarchicalModel(regression(), groups=[0, 1]), r"groups must be \[3\]"),
         (lambda: HierarchicalModel(regression(), scale_sd=-1.0), "scale_sd must not be negative"),
+        (
+            lambda: HierarchicalModel(linear.BayesianLinearRegression(3, family=IsotropicNormal)),
+            "IsotropicNormal has no widths for hyperparameters",
+        ),
         (
             lambda: HierarchicalModel(linear.logistic_regression(3), noise_sd=1.0),
             "only Gaussian noise can be learned, got Logistic",

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from streaming_gp.arguments import require_fraction, require_positive
+from streaming_gp.arguments import as_groups, require_fraction, require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi import model_parameters
@@ -79,14 +79,8 @@ class PriorVariance:
         return {f"prior_variance_{g}": float(one) for g, one in enumerate(means)}
 
     def _groups_of(self, prior: Gaussian) -> np.ndarray:
-        size = len(prior.precision_mean)
-        groups = np.zeros(size, int) if self.groups is None else np.asarray(self.groups)
-        numbers = np.unique(groups)
-        if groups.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
-            raise InvalidDataError(
-                f"groups must be [{size}] and count from 0 without gaps, got {groups}"
-            )
-        if len(numbers) > 1 and np.ndim(prior.precision) == 0:
+        groups = as_groups(self.groups, len(prior.precision_mean))
+        if groups.any() and np.ndim(prior.precision) == 0:
             raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
         return groups
 
