@@ -10,6 +10,7 @@ from streaming_gp.gp.bounds import (
 )
 from streaming_gp.gp.client import GPUpdate
 from streaming_gp.gp.fitting import Candidates, LocalOptimiser, Progress
+from streaming_gp.gp.forgetting import Fading, ForgetNothing, Forgetting, SlidingWindow
 from streaming_gp.gp.hyperparameters import (
     FixedHyperparameters,
     HyperparameterStrategy,
@@ -43,7 +44,10 @@ __all__ = [
     "ConditionalPseudoPoints",
     "EveryUpdate",
     "Exact",
+    "Fading",
     "FixedHyperparameters",
+    "ForgetNothing",
+    "Forgetting",
     "GPUpdate",
     "HyperparameterStrategy",
     "LearningSample",
@@ -64,6 +68,7 @@ __all__ = [
     "PseudoPointFactor",
     "PseudoPointStrategy",
     "SharedPseudoPoints",
+    "SlidingWindow",
     "SparseBound",
     "StreamingGP",
     "UntilSettled",

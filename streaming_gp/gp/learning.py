@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP
 from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
-from streaming_gp.gp.prediction import PredictiveGP, default_output_dim
+from streaming_gp.gp.forgetting import next_time
+from streaming_gp.gp.ledger_operations import LedgerOperationsGP, refuse_merged
+from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies import MERGED
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]
 
 
-class LearningGP(PredictiveGP):
+class LearningGP(LedgerOperationsGP):
     """A ledger of Gaussian-process factors that learns."""
 
     def update(
@@ -37,6 +38,7 @@ class LearningGP(PredictiveGP):
         callback: Callback | None = None,
         batch_id: str | None = None,
         learn: bool | None = None,
+        time: float | None = None,
     ) -> UpdateInfo:
         """Take in one batch. If anything raises, the model is exactly as it was.
 
@@ -46,18 +48,21 @@ class LearningGP(PredictiveGP):
         :param learn: Whether hyperparameters and places of points are learned. If not, the batch
             is absorbed at the present q(ε), which stays as it is, by linear algebra alone. By
             default the model's learning schedule decides.
+        :param time: The time of the batch, in any unit and from any origin, where factors fade with
+            time; by default one later than the batch before.
         :returns: what was done.
         :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
-            outside the likelihood's support, or its name is taken.
+            outside the likelihood's support, or its name is taken, or time runs backwards.
         :raises NumericalError: if a covariance stays indefinite.
         """
         batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
-        _refuse_merged(batch_id)
+        refuse_merged(batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
         if learn is None:
             learn = self.settings.learning.wants(self._num_updates, self._shift)
-        return self._step({batch_id: data}, 1.0, callback, learn=learn)[batch_id]
+        time = next_time(self._time, time)
+        return self._step({batch_id: data}, 1.0, callback, learn=learn, time=time)[batch_id]
 
     def revisit(
         self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
@@ -98,42 +103,6 @@ class LearningGP(PredictiveGP):
             raise InvalidDataError("a synchronous round needs at least one shard, got none")
         rho = 1.0 / len(shards) if damping is None else damping
         return self._step(shards, rho, None, is_round=True)
-
-    def remove(self, batch_id: str) -> None:
-        """Forget a batch: divide its factor out.
-
-        At fixed hyperparameters, and where no later batch was fitted under this factor, the model
-        is exactly the one that never saw the batch. Later factors keep what they learned under it;
-        :meth:`revisit` them to be rid of that too.
-
-        :param batch_id: The name of its factor.
-        :raises InvalidDataError: if there is no such factor.
-        :raises ImproperError: if q(ε) without it is no distribution.
-        """
-        self._require_factor(batch_id)
-        compiled = self._compile_for_dims()
-        ledger = self._ledger.without(batch_id)
-        self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
-
-    def compress(self, number: int) -> float:
-        """Merge all factors into one on at most ``number`` points; q(ε) stays as it is.
-
-        :param number: The number M of points, at least 1.
-        :returns: the nats by which the log evidence estimate falls.
-        :raises InvalidDataError: if ``number`` is not a positive integer, or the strategy's factors
-            cannot be merged.
-        """
-        if not is_positive_integer(number):
-            raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
-        if self.posterior_process.num_pseudo_points <= number:
-            return 0.0
-        compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._ledger, compiled)
-        ledger, loss = self.settings.pseudo_points.compressed(
-            compiled.fitter, self._ledger, number, epsilon
-        )
-        self._commit(compiled, ledger, epsilon)
-        return loss
 
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.
@@ -180,23 +149,28 @@ class LearningGP(PredictiveGP):
         callback: Callback | None,
         is_round: bool = False,
         learn: bool = True,
+        time: float | None = None,
     ) -> dict[str, UpdateInfo]:
-        """Room for what is new, one step of the loop for all shards, merge, commit."""
-        start = time.perf_counter()
+        """Forget, make room, one step of the loop for all shards, merge, commit.
+
+        :param time: The time of the next batch of the stream; None where there is no order.
+        """
+        start = perf_counter()
         checked = self._checked(shards)
         compiled = self._compile(*_dims(checked))
         strategy, hyperparameters = self.settings.pseudo_points, self.settings.hyperparameters
         new = [name for name in shards if name not in self.factors]
-        ledger = self._ledger
+        is_next = time is not None
+        ledger = self._ledger if time is None else self._remembered(time)
         if new:
             epsilon = self._point_estimate(ledger, compiled)
             ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
-        if new and learn and not is_round:  # batches of a round have no order
+        if is_next and learn:
             ledger = hyperparameters.forget(ledger)
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
-                batch=self._batch(name, data, bool(new) and not is_round, rho, callback, learn),
+                batch=self._batch(name, data, is_next, rho, callback, learn),
             )
             for name, data in checked.items()
         }  # fmt: skip
@@ -208,9 +182,14 @@ class LearningGP(PredictiveGP):
             (point,) = (report.epsilon for report in done.reports.values())
         after = strategy.merge(compiled.fitter, done.ledger, point)
         shift = self._shift_to(point, compiled, done.ledger) if learn else None
-        self._commit(compiled, after, point, len(new), shift)
-        seconds = time.perf_counter() - start
+        self._commit(compiled, after, point, len(new), shift, time)
+        seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
+
+    def _remembered(self, time: float) -> GPLedger:
+        """What is left of the ledger for a batch of this time."""
+        elapsed = 1.0 if self._time is None else time - self._time
+        return self.settings.forgetting.forget(self._ledger, elapsed)
 
     def _shift_to(self, point: np.ndarray, compiled: CompiledGP, ledger: GPLedger) -> float:
         """How far the point estimate of ε moves, in units of its width."""
@@ -223,7 +202,7 @@ class LearningGP(PredictiveGP):
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         dims = self._dims
         for name, data in shards.items():
-            _refuse_merged(name)
+            refuse_merged(name)
             X, Y = checked[name] = as_data(data, self.likelihood, *dims)
             dims = X.shape[1], Y.shape[1]
         return checked
@@ -246,26 +225,12 @@ class LearningGP(PredictiveGP):
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
         return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
 
-    def _require_factor(self, name: str) -> None:
-        """The named factor is there, is one batch's, and no other rests on it."""
-        _refuse_merged(name)
-        if name not in self.factors:
-            raise InvalidDataError(
-                f"no factor {name!r} in the ledger: it has {list(self.factors)} "
-                f"(batches under {MERGED!r} are kept together, not one by one)"
-            )
-        self.settings.pseudo_points.check_change(self._ledger, name)
-
     def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
         """D and P of the data that a ledger's factors speak of."""
         input_dim, output_dim = self._dims
-        Z = next((factor.Z for factor in ledger.factors.values()), np.zeros((0, input_dim or 1)))
-        return input_dim or Z.shape[1], output_dim or default_output_dim(self)
-
-
-def _refuse_merged(name: str) -> None:
-    if name == MERGED:
-        raise InvalidDataError(f"{name!r} holds several batches, not one")
+        known = chain.from_iterable(one.pseudo_observations for one in ledger.factors.values())
+        found = next((one.Z.shape[1] for one in known), 1)
+        return input_dim or found, output_dim or default_output_dim(self)
 
 
 def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:

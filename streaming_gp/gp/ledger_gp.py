@@ -43,6 +43,7 @@ class LedgerGP(gpflow.models.GPModel):
         self._dims: tuple[int | None, int | None] = (None, None)
         self._num_updates = 0
         self._shift = math.inf
+        self._time: float | None = None
         self._compiled: CompiledGP | None = None
         self._journal: Journal | None = None
         prior = settings.hyperparameters.prior(self.parameter_vector)
@@ -102,6 +103,7 @@ class LedgerGP(gpflow.models.GPModel):
             num_updates=self._num_updates,
             dims=self._dims,
             shift=self._shift,
+            time=self._time,
         )
 
     # ---- compiled functions ----
@@ -140,14 +142,17 @@ class LedgerGP(gpflow.models.GPModel):
         epsilon: np.ndarray,
         num_new: int = 0,
         shift: float | None = None,
+        time: float | None = None,
     ) -> None:
         shift = self._shift if shift is None else shift
+        time = self._time if time is None else time
         num_updates = self._num_updates + num_new
         if self._journal is not None:  # on disk first: if this fails, nothing has changed
             values = st.parameters_of(self.modules, compiled.parameters.pieces(epsilon))
             dims = compiled.dims
-            self._journal.append(self.state.after(values, ledger, num_updates, dims, shift))
+            self._journal.append(self.state.after(values, ledger, num_updates, dims, shift, time))
         compiled.parameters.assign(epsilon)
         self._compiled, self._dims = compiled, compiled.dims
         self.num_latent_gps = compiled.local.gp.num_latent
-        self._ledger, self._num_updates, self._shift = ledger, num_updates, shift
+        self._ledger, self._num_updates = ledger, num_updates
+        self._shift, self._time = shift, time

@@ -16,6 +16,7 @@ from streaming_gp.gp import structure
 from streaming_gp.gp.bounds import PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
+from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
@@ -54,6 +55,8 @@ class StreamingGP(OnlineLearningGP):
     :param policy: What to do about improper cavities and posteriors; by default they raise.
     :param learning: Which updates learn hyperparameters (and where points move to); by default
         every one. The others absorb their batch at the present q(ε).
+    :param forgetting: What earlier batches still say of f when a new one comes; by default all that
+        they have said.
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.
@@ -75,6 +78,7 @@ class StreamingGP(OnlineLearningGP):
         bound: LocalBound | None = None,
         policy: PropernessPolicy | None = None,
         learning: LearningSchedule | None = None,
+        forgetting: Forgetting | None = None,
     ) -> None:
         latent_kernels(kernel)
         if num_prediction_samples < 2 or num_prediction_samples % 2:
@@ -91,11 +95,13 @@ class StreamingGP(OnlineLearningGP):
             _bound(alpha, bound),
             policy or pvi.RaiseImproper(),
             learning or EveryUpdate(),
+            forgetting or ForgetNothing(),
         )
         require_strategy("pseudo_points", settings.pseudo_points, PseudoPointStrategy, POINTS)
         require_strategy("hyperparameters", settings.hyperparameters, HyperparameterStrategy, EPS)
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
+        settings.forgetting.check(settings.pseudo_points)
         super().__init__(kernel, likelihood, mean_function, settings)
         if journal is not None:
             self._journal = Journal.begun(journal, self.state)
@@ -139,10 +145,12 @@ class StreamingGP(OnlineLearningGP):
             kernel, likelihood, mean_function, settings.pseudo_points, settings.hyperparameters,
             settings.num_latent_gps, settings.optimiser, settings.num_prediction_samples,
             settings.seed, bound=settings.bound, policy=settings.policy, learning=settings.learning,
+            forgetting=settings.forgetting,
         )  # fmt: skip
         structure.refuse_difference(state.structure, structure.structure(model.modules))
         model._ledger = state.ledger
-        model._num_updates, model._dims, model._shift = state.num_updates, state.dims, state.shift
+        model._num_updates, model._dims = state.num_updates, state.dims
+        model._shift, model._time = state.shift, state.time
         if None not in state.dims:
             model._compiled = model._compile_for_dims()
             model.num_latent_gps = model._compiled.local.gp.num_latent

@@ -14,6 +14,7 @@ from streaming_gp.gp import structure as st
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.factor import PseudoPointFactor
@@ -39,6 +40,7 @@ class Settings:
     :param bound: The local bound.
     :param policy: What is done about improper cavities and posteriors.
     :param learning: Which updates learn hyperparameters.
+    :param forgetting: What earlier batches still say of f when a new one comes.
     """
 
     pseudo_points: PseudoPointStrategy
@@ -50,6 +52,7 @@ class Settings:
     bound: LocalBound
     policy: PropernessPolicy
     learning: LearningSchedule = field(default_factory=EveryUpdate)
+    forgetting: Forgetting = field(default_factory=ForgetNothing)
 
 
 @storable
@@ -66,6 +69,7 @@ class ModelState:
     :param dims: D and P of the data; None before the first batch.
     :param shift: How far the newest update that learned moved ε; see
         :meth:`LearningSchedule.wants`.
+    :param time: The time of the newest batch; None before the first one.
     """
 
     settings: Settings
@@ -76,6 +80,7 @@ class ModelState:
     num_updates: int
     dims: tuple[int | None, int | None]
     shift: float = math.inf
+    time: float | None = None
 
     @property
     def ledger(self) -> GPLedger:
@@ -89,6 +94,7 @@ class ModelState:
         num_updates: int,
         dims: tuple[int, int],
         shift: float,
+        time: float | None,
     ) -> ModelState:
         """The state that a change leads to."""
         return replace(
@@ -99,6 +105,7 @@ class ModelState:
             num_updates=num_updates,
             dims=dims,
             shift=shift,
+            time=time,
         )
 
 

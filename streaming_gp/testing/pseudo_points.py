@@ -37,7 +37,7 @@ def check_pseudo_points(strategy: PseudoPointStrategy) -> None:
     It is a frozen dataclass that files can hold. Batches of observations and of labels, in two
     columns, get factors, whose predictions are finite; a budget is kept; an update that raises
     leaves nothing behind; files and journals give back the same model, which continues bit for bit.
-    Revisits, removals, rounds, compression and clients work, or are refused by
+    Revisits, removals, fading, rounds, compression and clients work, or are refused by
     ``InvalidDataError``, or by ``ImproperError`` where q(ε) would be no distribution, and then
     nothing has changed.
 
@@ -97,6 +97,7 @@ def _check_changes(model: StreamingGP) -> None:
         "a damped revisit": lambda: model.revisit(newest, _batch(2), damping=0.5),
         "a revisit of the first batch": lambda: model.revisit(first, _batch(int(first[-1]))),
         "a removal": lambda: model.remove(newest),
+        "a fade": lambda: model.fade(0.5),
         "a synchronous round": lambda: model.synchronous_round(_shards()),
         "a second synchronous round": lambda: model.synchronous_round(_shards()),
         "the fit of a client": lambda: _fit_client(model),

@@ -70,7 +70,7 @@ class Projection:
 
         :raises NumericalError: if the covariance of the points is not positive.
         """
-        if _has_the_same_points(problem):
+        if not factor.pseudo_observations or _has_the_same_points(problem):
             return factor
         gp = self.local.gp
         stack = gp.stack(factor.pseudo_observations, self.local.input_dim)

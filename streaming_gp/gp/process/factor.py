@@ -9,8 +9,15 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from streaming_gp import expfam
-from streaming_gp.gp.process.pseudo_observations import Observations, product_by_points
+from streaming_gp.gp.process.pseudo_observations import (
+    Observations,
+    PseudoObservations,
+    product_by_points,
+)
 from streaming_gp.serialization import storable
+
+_NOTHING = PseudoObservations(np.zeros((0, 0)), np.zeros((1, 0, 0)), np.zeros((1, 0, 1)), 0.0)
+"""Stands in where a factor speaks of ε alone."""
 
 
 @storable
@@ -19,7 +26,7 @@ class PseudoPointFactor:
     """An approximate likelihood ``t_b(f, ε)``: pseudo-observations of f times a factor of ε.
 
     :param pseudo_observations: What it says of f; one member, unless factors at different Z were
-        multiplied.
+        multiplied, and none if that was forgotten.
     :param hyperparameters: The factor of ε, or None where ε is a point.
     :param log_scale: The log of the constant in front, in nats.
     """
@@ -30,19 +37,23 @@ class PseudoPointFactor:
 
     @property
     def Z(self) -> np.ndarray:
-        """Pseudo-inputs [M, D]."""
-        return np.concatenate([one.Z for one in self.pseudo_observations])
+        """Pseudo-inputs [M, D]; [0, 0] if it says nothing of f."""
+        return np.concatenate([one.Z for one in self._of_function])
 
     @property
     def precision(self) -> np.ndarray:
         """Of u, [G, M, M]."""
-        blocks = [one.precision for one in self.pseudo_observations]
+        blocks = [one.precision for one in self._of_function]
         return np.stack([block_diag(*group) for group in zip(*blocks, strict=True)])
 
     @property
     def precision_mean(self) -> np.ndarray:
         """Precision times mean of u, [G, M, C]."""
-        return np.concatenate([one.precision_mean for one in self.pseudo_observations], axis=1)
+        return np.concatenate([one.precision_mean for one in self._of_function], axis=1)
+
+    @property
+    def _of_function(self) -> tuple[Observations, ...]:
+        return self.pseudo_observations or (_NOTHING,)
 
     @property
     def num_bytes(self) -> int:
@@ -70,6 +81,12 @@ class PseudoPointFactor:
         hyperparameters = None if self.hyperparameters is None else self.hyperparameters**power
         observations = tuple(one**power for one in self.pseudo_observations)
         return PseudoPointFactor(observations, hyperparameters, power * self.log_scale)
+
+    def faded(self, power: float) -> PseudoPointFactor:
+        """The same of ε, and of f only to this power; to the power 0 nothing of f."""
+        if power == 0.0:
+            return PseudoPointFactor((), self.hyperparameters)
+        return replace(self**power, hyperparameters=self.hyperparameters)
 
 
 def product_of_epsilon(*factors: expfam.Factor | None) -> expfam.Factor | None:

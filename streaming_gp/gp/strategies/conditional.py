@@ -119,6 +119,13 @@ class ConditionalPseudoPoints:
                 f"revisited or removed, as later ones rest on earlier ones; got {name!r}"
             )
 
+    def check_apart(self, num_batches: int) -> None:
+        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
+        raise InvalidDataError(
+            "conditional pseudo-points can forget nothing, as later factors rest on earlier ones; "
+            f"got {self}"
+        )
+
     def check_round(self) -> None:
         """:raises InvalidDataError: always, as later factors rest on earlier ones."""
         raise InvalidDataError(

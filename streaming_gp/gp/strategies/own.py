@@ -118,6 +118,14 @@ class OwnPseudoPoints(abc.ABC):
     def check_change(self, ledger: GPLedger, name: str) -> None:  # noqa: B027
         """Every factor stands alone: nothing to refuse."""
 
+    def check_apart(self, num_batches: int) -> None:
+        """:raises InvalidDataError: for a window of batches within a budget, which merges them."""
+        if num_batches > 0 and self.budget is not None:
+            raise InvalidDataError(
+                "a sliding window wants batches that stay apart, and bounds the number of points "
+                f"itself; got {self}, whose budget merges batches"
+            )
+
     def check_round(self) -> None:  # noqa: B027
         """Every factor stands alone: nothing to refuse."""
 

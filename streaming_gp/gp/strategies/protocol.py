@@ -98,6 +98,15 @@ class PseudoPointStrategy(Protocol):
         """
         ...
 
+    def check_apart(self, num_batches: int) -> None:
+        """Refuse that factors of earlier batches fade or go one by one.
+
+        :param num_batches: How many of the newest batches need a factor of their own; 0 where
+            batches may be merged.
+        :raises InvalidDataError: if factors rest on one another, or are merged before that.
+        """
+        ...
+
     def check_round(self) -> None:
         """Refuse that several batches are fitted under one ledger.
 

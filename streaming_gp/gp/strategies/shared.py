@@ -127,6 +127,14 @@ class SharedPseudoPoints:
     def check_change(self, ledger: GPLedger, name: str) -> None:
         """Every factor stands alone."""
 
+    def check_apart(self, num_batches: int) -> None:
+        """:raises InvalidDataError: for a window of more batches than are kept apart."""
+        if num_batches > self.kept_batches:
+            raise InvalidDataError(
+                f"a sliding window of {num_batches} batches wants as many that are kept apart, "
+                f"got {self}"
+            )
+
     def check_round(self) -> None:
         """:raises InvalidDataError: always, as every fit moves the points of all factors."""
         raise InvalidDataError(

@@ -1,0 +1,79 @@
+"""What can be done to factors that are there: to remove one, to let all fade, to merge them."""
+
+from __future__ import annotations
+
+from streaming_gp.arguments import is_positive_integer, require_probability
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.forgetting import faded
+from streaming_gp.gp.prediction import PredictiveGP
+from streaming_gp.gp.strategies import MERGED
+
+
+class LedgerOperationsGP(PredictiveGP):
+    """A ledger of Gaussian-process factors that need not stay as they are."""
+
+    def remove(self, batch_id: str) -> None:
+        """Forget a batch: divide its factor out.
+
+        At fixed hyperparameters, and where no later batch was fitted under this factor, the model
+        is exactly the one that never saw the batch. Later factors keep what they learned under it;
+        :meth:`revisit` them to be rid of that too.
+
+        :param batch_id: The name of its factor.
+        :raises InvalidDataError: if there is no such factor.
+        :raises ImproperError: if q(ε) without it is no distribution.
+        """
+        self._require_factor(batch_id)
+        compiled = self._compile_for_dims()
+        ledger = self._ledger.without(batch_id)
+        self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
+
+    def fade(self, power: float) -> None:
+        """Raise what all factors say of f to a power; what they say of ε stays as it is.
+
+        :param power: A number in [0, 1]: 1 changes nothing, and after 0 nothing is known of f.
+        :raises InvalidDataError: if the power is out of its range, or the strategy's factors rest
+            on one another.
+        """
+        require_probability("power", power)
+        self.settings.pseudo_points.check_apart(0)
+        if self.factors:
+            compiled = self._compile_for_dims()
+            ledger = faded(self._ledger, power)
+            self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
+
+    def compress(self, number: int) -> float:
+        """Merge all factors into one on at most ``number`` points; q(ε) stays as it is.
+
+        :param number: The number M of points, at least 1.
+        :returns: the nats by which the log evidence estimate falls.
+        :raises InvalidDataError: if ``number`` is not a positive integer, or the strategy's factors
+            cannot be merged.
+        """
+        if not is_positive_integer(number):
+            raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
+        if self.posterior_process.num_pseudo_points <= number:
+            return 0.0
+        compiled = self._compile_for_dims()
+        epsilon = self._point_estimate(self._ledger, compiled)
+        ledger, loss = self.settings.pseudo_points.compressed(
+            compiled.fitter, self._ledger, number, epsilon
+        )
+        self._commit(compiled, ledger, epsilon)
+        return loss
+
+    def _require_factor(self, name: str) -> None:
+        """The named factor is there, is one batch's, and no other rests on it."""
+        refuse_merged(name)
+        if name not in self.factors:
+            raise InvalidDataError(
+                f"no factor {name!r} in the ledger: it has {list(self.factors)} "
+                f"(batches under {MERGED!r} are kept together, not one by one)"
+            )
+        self.settings.pseudo_points.check_change(self._ledger, name)
+
+
+def refuse_merged(name: str) -> None:
+    """Refuse the name of the merged factor where one batch is meant."""
+    if name == MERGED:
+        raise InvalidDataError(f"{name!r} holds several batches, not one")
