@@ -148,6 +148,19 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 
 
 @pytest.mark.example
+def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
+    pytest.importorskip("river", reason="the river extra is not installed")
+    finished = run("changing_world.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    assert {row["first_alarm"] for row in rows.values()} == {7}
+    assert rows["every batch counts"]["smse_end"] > 0.5
+    assert rows["window of 5 batches"]["smse_end"] < 0.1
+    assert rows["alarm"]["smse_end"] < 0.01
+    assert (tmp_path / "changing_world.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
 @pytest.mark.data
 def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
     finished = run("control_loop.py", tmp_path, "--quick")

@@ -144,6 +144,19 @@ def _ours(hyperparameters: str) -> Iterator[tuple[str, Method]]:
         )
 
 
+FORGETFUL = {
+    f"{points.replace(' ', '-')}-{forgets}": Method(
+        "ours:streaming_gp",
+        f"{POINTS[points]}, {forgets}",
+        "this package",
+        (points, "forgetting", forgets),
+        group="ours",
+        labels=True,
+    )
+    for points, forgets in (("private", "fading"), ("every input", "window"))
+}
+"""Ours for functions that change with time."""
+
 LIMITS = {
     f"{name}@all": replace(method, group="limit", tuned="all data")
     for name, method in FIXED.items()
@@ -155,5 +168,6 @@ METHODS = {
     **AT_ONCE,
     **dict(_ours("forgetting")),
     **dict(_ours("point")),
+    **FORGETFUL,
     **LIMITS,
 }

@@ -1,4 +1,6 @@
-"""Every strategy of this package, with three ways of learning hyperparameters."""
+"""Every strategy of this package, with three ways of learning hyperparameters; and two that forget
+the function.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import numpy as np
 
 import streaming_gp as sgp
 from benchmarks.methods.learner import Held, Prediction, Setup
+from streaming_gp.gp import Forgetting
 
 BUDGET = 480
 """Private points are merged where a stream would end with more."""
@@ -18,6 +21,8 @@ HYPERPARAMETERS: dict[str, Any] = {
     "forgetting": sgp.VariationalHyperparameters(forgetting_factor=0.7),
     "point": sgp.PointHyperparameters(),
 }
+FADING, WINDOW = 0.7, 1500
+"""The power for each batch, and the number of data in a window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +67,16 @@ def strategy(name: str, setup: Setup) -> tuple[Any, sgp.LocalOptimiser]:
     return sgp.SharedPseudoPoints(number, growth=points, kept_batches=1), optimiser
 
 
-def streaming_gp(setup: Setup, points: str, hyperparameters: str) -> Ours:
+def forgetting(name: str, setup: Setup) -> Forgetting:
+    """What earlier batches still say of the function."""
+    if name == "fading":
+        return sgp.Fading(FADING)
+    if name == "window":
+        return sgp.SlidingWindow(max(1, round(WINDOW * setup.num_batches / setup.num_data)))
+    return sgp.ForgetNothing()
+
+
+def streaming_gp(setup: Setup, points: str, hyperparameters: str, forgets: str = "nothing") -> Ours:
     """Before its first batch."""
     pseudo_points, optimiser = strategy(points, setup)
     start = setup.hyperparameters
@@ -72,6 +86,7 @@ def streaming_gp(setup: Setup, points: str, hyperparameters: str) -> Ours:
         gpflow.likelihoods.Bernoulli() if setup.classes else noisy,
         pseudo_points=pseudo_points,
         hyperparameters=HYPERPARAMETERS[hyperparameters],
+        forgetting=forgetting(forgets, setup),
         optimiser=optimiser,
         seed=setup.seed,
     )
