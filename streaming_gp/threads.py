@@ -27,17 +27,19 @@ def one_blas_thread() -> Iterator[None]:
 
     OpenBLAS takes its number of threads from the main thread alone; in others nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [library.num_threads for library in _blas()]
-    _set_each([1] * len(before))
+    many = _with_many_threads()
+    for library, _ in many:
+        library.set_num_threads(1)
     try:
         yield
     finally:
-        _set_each(before)
+        for library, number in many:
+            library.set_num_threads(number)
 
 
-def _set_each(numbers: list[int]) -> None:
-    for library, number in zip(_blas(), numbers, strict=True):
-        library.set_num_threads(number)
+def _with_many_threads() -> list[tuple[Any, int]]:
+    """Each library that has more than one thread, with how many it has."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    numbers = ((library, library.num_threads) for library in _blas())
+    return [(library, number) for library, number in numbers if number > 1]

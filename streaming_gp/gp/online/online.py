@@ -70,7 +70,7 @@ class OnlineGP:
         :param x: The input [D].
         :raises InvalidDataError: if it is not a finite vector of D numbers.
         """
-        with self._lock:
+        with self._lock, one_blas_thread():
             return self._state.predict(_vector("x", x, self._state.input_dim))
 
     def update(self, x: Any, y: Any) -> None:

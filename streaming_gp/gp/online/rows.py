@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,11 @@ class Rows:
         """The first slot that is empty."""
         return int(np.argmin(self.is_used))
 
-    def put(self, slot: int, x: np.ndarray) -> None:
+    def row_of(self, x: np.ndarray) -> Any:
+        """What the rows want to know of x [D]."""
+        return x
+
+    def put(self, slot: int, x: np.ndarray, row: Any) -> None:
         """Hold x [D]."""
         self.Z[slot] = x
         self.is_used[slot] = True
@@ -45,12 +50,12 @@ class Rows:
         """Empty a slot."""
         self.is_used[slot] = False
 
-    def against(self, x: np.ndarray) -> np.ndarray:
-        """Covariances [slots] of f(x) with f at all points, for x [D]."""
-        return self._covariances(x) * self.is_used
+    def against(self, row: Any) -> np.ndarray:
+        """Covariances [slots] of f(x) with f at all points, for the row of x."""
+        return self._covariances(row) * self.is_used
 
-    def _covariances(self, x: np.ndarray) -> np.ndarray:
-        return self.kernel.covariance(self.Z, x[None])[:, 0]
+    def _covariances(self, row: Any) -> np.ndarray:
+        return self.kernel.covariance(self.Z, row[None])[:, 0]
 
 
 class IsotropicRows(Rows):
@@ -62,13 +67,18 @@ class IsotropicRows(Rows):
         super().__init__(kernel, slots, input_dim)
         self._scaled, self._squares = kernel.prepared(self.Z)
 
-    def put(self, slot: int, x: np.ndarray) -> None:
-        super().put(slot, x)
-        self._scaled[slot], self._squares[slot] = self.kernel.prepared(x[None])
+    def row_of(self, x: np.ndarray) -> tuple[np.ndarray, float]:
+        """x [D] scaled, and its squared norm."""
+        scaled, squares = self.kernel.prepared(x[None])
+        return scaled[0], squares[0]
 
-    def _covariances(self, x: np.ndarray) -> np.ndarray:
-        scaled, square = self.kernel.prepared(x[None])
-        r2 = self._scaled @ scaled[0]
+    def put(self, slot: int, x: np.ndarray, row: tuple[np.ndarray, float]) -> None:
+        super().put(slot, x, row)
+        self._scaled[slot], self._squares[slot] = row
+
+    def _covariances(self, row: tuple[np.ndarray, float]) -> np.ndarray:
+        scaled, square = row
+        r2 = self._scaled @ scaled
         r2 *= -2.0
         r2 += self._squares
         r2 += square

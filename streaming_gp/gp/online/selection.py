@@ -13,9 +13,9 @@ def losses(Q: np.ndarray, gamma: np.ndarray, alpha: np.ndarray, W: np.ndarray) -
 
     :param Q: The diagonal of Q [M].
     :param gamma: The diagonal of Γ [M].
-    :param alpha: α [M, C].
+    :param alpha: α or its negative [C, M].
     :param W: The diagonal of W [M].
     """
-    C = alpha.shape[1]
-    nats = C * np.log1p(W / Q) + (np.einsum("mc,mc->m", alpha, alpha) - C * gamma) / Q
+    C = len(alpha)
+    nats = C * np.log1p(W / Q) + (np.einsum("cm,cm->m", alpha, alpha) - C * gamma) / Q
     return 0.5 * nats

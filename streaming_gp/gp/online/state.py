@@ -10,7 +10,9 @@ An observation adds one point; beyond the budget the point goes that matters lea
 the exact marginal of the others, as in Csató & Opper (2002, "Sparse on-line Gaussian processes"):
 ``p(u_j | u)`` is integrated out of both parts of the information, of what was known before and of
 what was learned since. All changes are of rank one or two. Q, an inverse, is held as its entries
-say what a point loses and how others stand for it.
+say what a point loses and how others stand for it. Every change of Γ is one of α as well, whose
+negative is held as the last C rows of the same matrix (as h is of W, see
+:class:`.Information`).
 
 What a point matters is the KL divergence by which the posterior changes without it, times its
 relevance: the largest prior correlation with an input that came t observations ago, times
@@ -41,9 +43,11 @@ SMALLEST_VARIANCE = 1e-12
 class _Seen(NamedTuple):
     """An observation, as the process sees it.
 
-    :param q: Q k [slots].
-    :param g: Γ k [slots].
-    :param correlation: The prior's, of f(x) with f at each point [slots].
+    :param row: x as the rows hold it.
+    :param slot: Where its point would be.
+    :param q: Q k [slots + C], −1 at the slot and zero in the last rows.
+    :param g: Γ k [slots + C], −1 at the slot, and in the last rows the residuals.
+    :param correlation: The prior's, of f(x) with f at each point [slots + C].
     :param scale: The prior standard deviation of f(x).
     :param novelty: The prior variance of its u given the others.
     :param variance: The predictive variance of y.
@@ -51,6 +55,8 @@ class _Seen(NamedTuple):
     :param residual: y less its predictive mean [C].
     """
 
+    row: Any
+    slot: int
     q: np.ndarray
     g: np.ndarray
     correlation: np.ndarray
@@ -86,33 +92,36 @@ class OnlineState:
         nugget: float,
         memory: float,
     ) -> None:
-        slots = budget + 1
+        self.slots = slots = budget + 1
+        size = slots + columns
         self.process = process
         self.budget = budget
         self.nugget = nugget
         self.memory = memory
         self._precision = 1.0 / (process.noise - nugget)  # of u: the nugget is a part of the noise
-        self.rows = rows_of(process.kernel, slots, input_dim)
+        self.rows = rows_of(process.kernel, size, input_dim)  # the last C stay empty
         self.base, self.own = Information(slots, columns), Information(slots, columns)
         self.log_evidence = 0.0
         self.input_dim, self.columns = input_dim, columns
-        self._Q, self._gamma = symmetric.zeros(slots), symmetric.zeros(slots)
-        self._alpha = np.zeros((slots, columns))
-        self._last: tuple[np.ndarray, tuple[Any, ...]] | None = None
-        self._relevance, self._scale = np.zeros(slots), np.ones(slots)
+        self._Q, self._gamma = symmetric.zeros(size), symmetric.zeros(size)
+        self._last: tuple[bytes, tuple[Any, ...]] | None = None
+        self._relevance, self._scale = np.zeros(size), np.ones(size)
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [C] of f(x), for x [D]."""
-        k, g, prior, mean = self._met(x)
+        _, k, g, prior, mean = self._met(x)
         variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior)
-        return mean + k @ self._alpha, np.full(self.columns, variance)
+        return mean - g[self.slots :], np.full(self.columns, variance)
 
-    def _met(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-        """k(Z, x), Γ k(Z, x), prior variance and mean; what was predicted last is at hand."""
-        if self._last is None or not np.array_equal(self._last[0], x):
-            k = self.rows.against(x)
+    def _met(self, x: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, float, np.ndarray]:
+        """x as a row, k(Z, x), Γ k(Z, x), prior variance and mean; the last x is at hand."""
+        name = x.tobytes()
+        if self._last is None or self._last[0] != name:
+            row = self.rows.row_of(x)
+            k = self.rows.against(row)
             prior, mean = self.process.variance_at(x), self.process.mean_at(x)
-            self._last = x.copy(), (k, symmetric.times(self._gamma, k), prior, mean)
+            self._gamma[self.slots :, self.slots :] = 0.0  # where squares of residuals gather
+            self._last = name, (row, k, symmetric.times(self._gamma, k), prior, mean)
         return self._last[1]
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -133,45 +142,46 @@ class OnlineState:
     # ---- one observation ----
 
     def _seen(self, x: np.ndarray, y: np.ndarray) -> _Seen:
-        k, g, prior, mean = self._met(x)
+        row, k, g, prior, mean = self._met(x)
         self._last = None
         q, g, centred = symmetric.times(self._Q, k), g.copy(), y - mean
+        novelty = prior + self.nugget - float(k @ q)
+        variance = prior + self.process.noise - float(k @ g)
+        slot = self.rows.free_slot
+        q[slot] = g[slot] = -1.0
+        g[self.slots :] += centred
         return _Seen(
+            row,
+            slot,
             q,
             g,
             correlation=np.abs(k) / (sqrt(prior) * self._scale),
             scale=sqrt(prior),
-            novelty=prior + self.nugget - float(k @ q),
-            variance=prior + self.process.noise - float(k @ g),
+            novelty=novelty,
+            variance=variance,
             centred=centred,
-            residual=centred - k @ self._alpha,
+            residual=g[self.slots :].copy(),
         )
 
     def _what_matters(self, seen: _Seen) -> np.ndarray:
-        """How much each point [slots] matters after it; its own is at the free slot."""
-        free = self.rows.free_slot
-        Q = self._Q.diagonal() + seen.q**2 / seen.novelty
-        gamma = self._gamma.diagonal() + seen.g**2 / seen.variance
-        alpha = self._alpha - np.multiply.outer(seen.g, seen.residual / seen.variance)
-        W = self.base.precision.diagonal() + self.own.precision.diagonal()
-        Q[free], gamma[free], W[free] = 1 / seen.novelty, 1 / seen.variance, self._precision
-        alpha[free] = seen.residual / seen.variance
-        relevance = self._relevance.copy()
-        relevance[free] = 1.0
-        return losses(Q, gamma, alpha, W) * relevance
+        """How much each point [slots] matters after it, its own among them."""
+        slots, q, g = self.slots, seen.q[: self.slots], seen.g[: self.slots]
+        Q = self._Q.diagonal()[:slots] + q * q / seen.novelty
+        gamma = self._gamma.diagonal()[:slots] + g * g / seen.variance
+        alpha = self._gamma[slots:, :slots] + np.multiply.outer(seen.residual / seen.variance, g)
+        W = (self.base.matrix.diagonal() + self.own.matrix.diagonal())[:slots]
+        W[seen.slot], self._relevance[seen.slot] = self._precision, 1.0
+        return losses(Q, gamma, alpha, W) * self._relevance[:slots]
 
     def _add(self, x: np.ndarray, seen: _Seen) -> None:
         """A point at x, and what it observed."""
-        j = self.rows.free_slot
-        self._put(j, x, seen.scale)
-        seen.q[j] = seen.g[j] = -1.0
+        self._put(seen.slot, x, seen.row, seen.scale)
         symmetric.add_outer(self._Q, 1.0 / seen.novelty, seen.q)
         symmetric.add_outer(self._gamma, 1.0 / seen.variance, seen.g)
-        self._alpha -= np.multiply.outer(seen.g, seen.residual / seen.variance)
-        self.own.observe_slot(j, seen.centred, self._precision)
+        self.own.observe_slot(seen.slot, seen.centred, self._precision)
 
-    def _put(self, j: int, x: np.ndarray, scale: float) -> None:
-        self.rows.put(j, x)
+    def _put(self, j: int, x: np.ndarray, row: Any, scale: float) -> None:
+        self.rows.put(j, x, row)
         self._relevance[j], self._scale[j] = 1.0, scale
 
     def _remove(self, j: int) -> None:
@@ -184,18 +194,15 @@ class OnlineState:
         symmetric.clear(self._Q, j)
         symmetric.add_outer_pair(self._gamma, a, gamma_j + 0.5 * gamma_j[j] * a)
         symmetric.clear(self._gamma, j)
-        self._alpha += np.multiply.outer(a, self._alpha[j])
-        self._alpha[j] = 0.0
         integrate_out_of_both(self.base, self.own, j, Qj, a)
         self.rows.drop(j)
 
     def _project(self, seen: _Seen) -> None:
         """The same as adding the point and removing it at once."""
-        a, change = seen.q, seen.q - seen.g
-        symmetric.add_outer(self._gamma, 1.0 / seen.variance, change)
-        self._alpha += np.multiply.outer(change, seen.residual / seen.variance)
+        symmetric.add_outer(self._gamma, 1.0 / seen.variance, seen.q - seen.g)
         noise = self.process.noise + seen.novelty - self.nugget
-        self.own.observe(a, seen.centred, 1.0 / noise)
+        seen.q[seen.slot] = 0.0
+        self.own.observe(seen.q, seen.centred, 1.0 / noise)
 
     # ---- as a whole ----
 
@@ -206,7 +213,6 @@ class OnlineState:
         clone.rows = self.rows.copy()
         clone.base, clone.own = self.base.copy(), self.own.copy()
         clone._Q, clone._gamma = self._Q.copy(order="K"), self._gamma.copy(order="K")
-        clone._alpha = self._alpha.copy()
         clone._relevance, clone._scale = self._relevance.copy(), self._scale.copy()
         return clone
 
@@ -223,7 +229,7 @@ class OnlineState:
         """
         self.rows.is_used[:] = False
         for slot, z in enumerate(Z):
-            self._put(slot, z, sqrt(self.process.variance_at(z)))
+            self._put(slot, z, self.rows.row_of(z), sqrt(self.process.variance_at(z)))
         self.base.set(*base)
         self.own.set(*own)
         self.refresh()
@@ -241,16 +247,14 @@ class OnlineState:
         B = linalg.cho_factor(np.eye(size) + R.T @ K @ R, lower=True)
         found = R @ linalg.cho_solve(B, np.hstack([R.T, targets]))
         inverse = linalg.cho_solve(linalg.cho_factor(K, lower=True), np.eye(size))
-        for matrix in (self._Q, self._gamma, self._alpha):
-            matrix[:] = 0.0
+        self._Q[:], self._gamma[:] = 0.0, 0.0
         self._Q[among], self._gamma[among] = inverse, found[:, :size]
-        self._alpha[used] = found[:, size:]
+        self._gamma[self.slots :, used] = -found[:, size:].T
 
     def settle(self) -> None:
         """What was learned becomes a part of what was known before."""
-        self.base.precision += self.own.precision
-        self.base.precision_mean += self.own.precision_mean
-        self.own.precision[:], self.own.precision_mean[:] = 0.0, 0.0
+        self.base.matrix += self.own.matrix
+        self.own.matrix[:] = 0.0
         self.log_evidence = 0.0
 
     def own_observations(self) -> PseudoObservations | None:
