@@ -7,14 +7,14 @@ Dropping a point j from points u with covariance K and information W = R Rᵀ le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import block_diag, cholesky, lapack, qr, solve_triangular
+from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
+from streaming_gp import symmetric
 from streaming_gp.gp.fitting.problem import NUGGET
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 
 AT_ONCE = 128
 """So many points are dropped before the rest is brought up to date."""
@@ -38,106 +38,113 @@ def thinned(
     Z = np.concatenate([one.Z for one in members])
     diagonal = np.diagonal(covariance, axis1=1, axis2=2)
     nugget = max(*(one.nugget for one in members), NUGGET * float(np.mean(diagonal)))
-    K = covariance + nugget * np.eye(len(Z))
-    information = np.stack([block_diag(*each) for each in _by_group(members, "precision")])
-    kept = least_lost(K, information, len(Z) - number)
+    K = np.array(covariance)
+    np.einsum("grr->gr", K)[:] += nugget
+    groups = [_about(m, group, members) for group, m in enumerate(mean)]
+    kept = least_lost(K, [W for W, _, _ in groups], len(Z) - number)
     constant, parts = 0.0, []
-    for group, (k, w, m) in enumerate(zip(K, information, mean, strict=True)):
-        factors = [one.precision_factor[group] for one in members]
-        targets = np.concatenate([one.pseudo_targets[group] for one in members])
-        *found, left_over = _projected(k, factors, targets, m, kept)
-        unexplained = np.sum(k * w) - np.sum(found.pop() ** 2)
-        constant -= 0.5 * (left_over + m.shape[1] * unexplained)
-        parts.append(found)
-    factor, fewer = (np.stack(part) for part in zip(*parts, strict=True))
-    return PseudoObservations(Z[kept], factor, fewer, nugget), float(constant)
+    for k, m, (W, h, squares) in zip(K, mean, groups, strict=True):
+        onto, fewer = _projected(k, W, h, kept)
+        R, s = factored(onto, fewer)
+        unexplained = np.vdot(W, k) - symmetric.inner(onto, k[np.ix_(kept, kept)])
+        constant -= 0.5 * (squares - np.sum(s**2) + m.shape[1] * unexplained)
+        parts.append((R, s + R.T @ m[kept]))
+    factor, targets = (np.stack(part) for part in zip(*parts, strict=True))
+    return PseudoObservations(Z[kept], factor, targets, nugget), float(constant)
 
 
-def _by_group(members: Sequence[PseudoObservations], name: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(getattr(one, name) for one in members), strict=True)
+def _about(
+    mean: np.ndarray, group: int, members: Sequence[PseudoObservations]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """What the members say of one group about its mean [R, C]: W [R, R], h [R, C] and ``‖s‖²``."""
+    W, h, squares, start = np.zeros((len(mean), len(mean))), np.zeros_like(mean), 0.0, 0
+    for one in members:
+        mine = slice(start, start + len(one.Z))
+        R = one.precision_factor[group]
+        residual = one.pseudo_targets[group] - R.T @ mean[mine]
+        W[mine, mine] = R @ R.T
+        h[mine], squares, start = R @ residual, squares + float(np.sum(residual**2)), mine.stop
+    return W, h, squares
 
 
-def least_lost(covariance: np.ndarray, information: np.ndarray, number: int) -> np.ndarray:
+def least_lost(
+    covariance: np.ndarray, information: Sequence[np.ndarray], number: int
+) -> np.ndarray:
     """Indices of the points that stay when ``number`` of them are dropped, in order.
 
     :param covariance: K [G, R, R].
-    :param information: W [G, R, R].
+    :param information: W [R, R] of each group.
     """
-    precision = np.mean([_inverse(k) for k in covariance], axis=0)
-    weight = np.sum(information, axis=0)
-    stay = np.arange(len(precision))
+    precision, weight = symmetric.zeros(covariance.shape[1]), symmetric.zeros(covariance.shape[1])
+    for K, W in zip(covariance, information, strict=True):
+        precision += _inverse(K) / len(covariance)
+        weight += W
+    stays = np.ones(len(precision), bool)
     while number > 0:
-        some = min(AT_ONCE, number)
-        dropped = _first_to_go(precision, weight, some)
-        rest = np.setdiff1d(np.arange(len(stay)), dropped)
-        precision, weight = _without(precision, weight, dropped, rest)
-        stay, number = stay[rest], number - some
-    return stay
+        dropped = _first_to_go(precision, weight, stays, min(AT_ONCE, number))
+        _drop(precision, weight, dropped)
+        stays[dropped] = False
+        number -= len(dropped)
+    return np.flatnonzero(stays)
 
 
 def _inverse(K: np.ndarray) -> np.ndarray:
     """K⁻¹: scores need its diagonal and its rows, and nothing else is computed from it."""
-    lower, _ = lapack.dpotri(cholesky(K, lower=True), lower=1)
-    return np.asarray(np.tril(lower) + np.tril(lower, -1).T)
+    lower, _ = lapack.dpotri(cholesky(K, lower=True), lower=1, overwrite_c=1)
+    return np.asarray(lower)
 
 
-def _first_to_go(precision: np.ndarray, weight: np.ndarray, number: int) -> np.ndarray:
+def _first_to_go(
+    precision: np.ndarray, weight: np.ndarray, stays: np.ndarray, number: int
+) -> np.ndarray:
     """The points whose loss is smallest, one after another; scores of the finalists are exact."""
-    losses = weight.diagonal() / precision.diagonal()
-    finalists = np.argsort(losses)[: FINALISTS * number]
-    P, W = precision[np.ix_(finalists, finalists)], weight[np.ix_(finalists, finalists)]
+    staying = np.flatnonzero(stays)
+    losses = (weight.diagonal() / precision.diagonal())[staying]
+    finalists = np.sort(staying[np.argsort(losses)[: FINALISTS * number]])
+    P, W = symmetric.among(precision, finalists), symmetric.among(weight, finalists)
     gone: list[int] = []
     for _ in range(number):
         losses = W.diagonal() / P.diagonal()
         losses[gone] = np.inf
         j = int(np.argmin(losses))
-        onto = -P[:, j] / P[j, j]
-        onto[[*gone, j]] = 0.0
-        half = np.outer(onto, W[:, j] + 0.5 * W[j, j] * onto)
-        W += half + half.T
-        P -= np.outer(P[:, j] / P[j, j], P[j])
+        p, w = symmetric.column(P, j), symmetric.column(W, j)
+        onto = p / -p[j]
+        onto[j] = 0.0
+        symmetric.add_outer_pair(W, onto, w + 0.5 * w[j] * onto)
+        symmetric.add_outer(P, -1.0 / p[j], p)
         gone.append(j)
-        P[gone, gone] = 1.0
+        _forget(P, j)
     return finalists[gone]
 
 
-def _without(
-    precision: np.ndarray, weight: np.ndarray, dropped: np.ndarray, rest: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """K⁻¹ and W of the points that stay."""
-    across = precision[np.ix_(rest, dropped)]
-    onto = -np.linalg.solve(precision[np.ix_(dropped, dropped)], across.T)
-    moved = weight[np.ix_(rest, dropped)] @ onto
-    inner = onto.T @ (weight[np.ix_(dropped, dropped)] @ onto)
-    kept = np.ix_(rest, rest)
-    return precision[kept] + across @ onto, weight[kept] + moved + moved.T + inner
+def _forget(precision: np.ndarray, j: int) -> None:
+    """Nothing depends on point j any more."""
+    symmetric.clear(precision, j)
+    precision[j, j] = 1.0
+
+
+def _drop(precision: np.ndarray, weight: np.ndarray, dropped: np.ndarray) -> None:
+    """Make K⁻¹ and W those of the points that stay, in their rows and columns."""
+    across = symmetric.columns(precision, dropped)
+    chol = cholesky(across[:, dropped], lower=True)
+    white = solve_triangular(chol, across, lower=True)
+    onto = solve_triangular(chol, -white, lower=True, trans=1)
+    onto[:, dropped] = 0.0
+    moved = symmetric.columns(weight, dropped)
+    symmetric.add_product_pairs(weight, onto, moved + 0.5 * moved[:, dropped] @ onto)
+    symmetric.add_products(precision, -1.0, white)
+    for j in dropped:
+        _forget(precision, j)
 
 
 def _projected(
-    K: np.ndarray,
-    factors: Sequence[np.ndarray],
-    s: np.ndarray,
-    mean: np.ndarray,
-    kept: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """One group on the points that stay: R' [M, M], s' [M, C], the rows of the design on whitened
-    points [R, M], and ``‖s‖² − ‖s'‖²`` about the mean.
-    """
+    K: np.ndarray, W: np.ndarray, h: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """W and h of one group on the points that stay, by ``u_d = A u_k + …`` for the others."""
+    dropped = np.setdiff1d(np.arange(len(K)), kept)
     chol = cholesky(K[np.ix_(kept, kept)], lower=True)
-    design = solve_triangular(chol, K[kept], lower=True).T
-    rows, shift = _transposed_times(factors, design), _transposed_times(factors, mean)
-    M, residual = len(kept), s - shift
-    triangle = qr(np.hstack([rows, residual]), mode="r", check_finite=False)[0]
-    fewer = np.zeros((M, M + s.shape[1]))
-    fewer[: min(M, len(triangle))] = triangle[:M]
-    factor = solve_triangular(chol, fewer[:, :M].T, lower=True, trans=1)
-    targets = fewer[:, M:] + factor.T @ mean[kept]
-    left_over = float(np.sum(residual**2) - np.sum(fewer[:, M:] ** 2))
-    return factor, targets, rows, left_over
-
-
-def _transposed_times(factors: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
-    """``Rᵀ values``, for R block diagonal."""
-    starts = np.cumsum([0, *(len(R) for R in factors)])
-    spans = zip(factors, starts[:-1], starts[1:], strict=True)
-    return np.concatenate([R.T @ values[i:j] for R, i, j in spans])
+    A = cho_solve((chol, True), K[np.ix_(kept, dropped)]).T
+    onto = np.asfortranarray(W[np.ix_(kept, kept)])
+    moved = W[np.ix_(dropped, kept)] + 0.5 * W[np.ix_(dropped, dropped)] @ A
+    symmetric.add_product_pairs(onto, A, moved)
+    return onto, h[kept] + A.T @ h[dropped]

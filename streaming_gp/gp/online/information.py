@@ -6,12 +6,8 @@ import copy
 from math import sqrt
 
 import numpy as np
-from scipy import linalg
 
-from streaming_gp.gp.online import symmetric
-
-SMALLEST_PRECISION = 1e-14
-"""In any direction, as a part of the largest: rounding below is cut off."""
+from streaming_gp import symmetric
 
 
 class Information:
@@ -84,14 +80,6 @@ class Information:
             s, half = -variance * root / (1.0 + root), 0.5 * theta * weight
             symmetric.add_outer_pair(self.matrix, a + s * w, half * a + (theta - s * half) * w)
         symmetric.clear(self.matrix, j)
-
-
-def factored(W: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """R [M, M] and s [M, C] with ``W = R Rᵀ`` and ``h = R s``."""
-    values, vectors = linalg.eigh(W)
-    roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))[:, None]
-    targets = np.divide(vectors.T @ h, roots, where=roots > 0.0, out=np.zeros_like(h))
-    return vectors * roots.T, targets
 
 
 def integrate_out_of_both(

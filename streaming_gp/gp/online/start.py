@@ -140,7 +140,7 @@ def _within(
         return Z, base, own
     K = known.among(Z) + nugget * np.eye(len(Z))
     together = _Information(base.W + own.W, base.h + own.h)
-    kept = least_lost(K[None], together.W[None], len(Z) - budget)
+    kept = least_lost(K[None], [together.W], len(Z) - budget)
     weights = linalg.solve(K[np.ix_(kept, kept)], K[kept], assume_a="pos").T
     conditional = K - weights @ K[kept]
     conditional[kept], conditional[:, kept] = 0.0, 0.0

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg
 
-from streaming_gp.gp.online import symmetric
-from streaming_gp.gp.online.information import Information, factored, integrate_out_of_both
+from streaming_gp import symmetric
+from streaming_gp.gp.online.information import Information, integrate_out_of_both
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
 SMALLEST_VARIANCE = 1e-12

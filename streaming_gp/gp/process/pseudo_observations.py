@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh, lapack, solve_triangular
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.linalg import compress_rows
 from streaming_gp.serialization import storable
+
+SMALLEST_PRECISION = 1e-14
+"""In any direction, as a part of the largest: rounding below is cut off."""
 
 
 @storable
@@ -158,6 +162,24 @@ def same(one: Observations, other: Observations) -> bool:
             for mine, yours in zip(one.arrays, other.arrays, strict=True)
         )
     )
+
+
+def factored(W: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """R [M, M] and s [M, C] with ``W = R Rᵀ`` and ``h = R s``, for information (W, h) about u.
+
+    R is a lower triangle where W is positive, beyond rounding.
+
+    :param W: [M, M]; its lower triangle counts.
+    :param h: [M, C].
+    """
+    R, failed = lapack.dpotrf(W, lower=1, clean=1)
+    diagonal = R.diagonal()
+    if not failed and diagonal.min() ** 2 > SMALLEST_PRECISION * diagonal.max() ** 2:
+        return R, solve_triangular(R, h, lower=True)
+    values, vectors = eigh(W, lower=True)
+    roots = np.sqrt(np.where(values > SMALLEST_PRECISION * values[-1], values, 0.0))[:, None]
+    targets = np.divide(vectors.T @ h, roots, where=roots > 0.0, out=np.zeros_like(h))
+    return vectors * roots.T, targets
 
 
 def product(factors: Sequence[PseudoObservations]) -> tuple[PseudoObservations, float]:

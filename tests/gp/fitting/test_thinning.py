@@ -62,7 +62,7 @@ def test_one_point_after_another_the_least_needed_goes(seed):
     for _ in range(3):
         lost = {j: loss(K, W, [i for i in stay if i != j]) for j in stay}
         stay.remove(min(lost, key=lost.__getitem__))
-    np.testing.assert_array_equal(least_lost(K[None], W[None], 3), stay)
+    np.testing.assert_array_equal(least_lost(K[None], [W], 3), stay)
 
 
 def test_many_points_go_as_few_at_a_time_would(rng, monkeypatch):

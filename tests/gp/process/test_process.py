@@ -12,6 +12,7 @@ from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process import GaussianProcess, Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.process.conditioning import packed, times_factor
+from streaming_gp.gp.process.pseudo_observations import factored
 from tests.reference import conditioned_process
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
@@ -186,3 +187,13 @@ def test_packed_observations_stay_apart_and_waste_little(sizes):
     assert len(taken) == len(set(taken)) == sum(sizes)
     assert all(place[0] // block == place[-1] // block < number for place in places)
     assert (number - 1) * block <= 2 * sum(sizes)
+
+
+@pytest.mark.parametrize("rank", [5, 3, 0])
+def test_information_is_that_of_observations(rng, rank):
+    R, s = rng.standard_normal((5, rank)), rng.standard_normal((rank, 2))
+    factor, targets = factored(R @ R.T, R @ s)
+    np.testing.assert_allclose(factor @ factor.T, R @ R.T, atol=ALGEBRA)
+    np.testing.assert_allclose(factor @ targets, R @ s, atol=ALGEBRA)
+    assert np.all(np.triu(factor, 1) == 0.0) == (rank in (5, 0))
+    assert np.linalg.norm(targets) <= np.linalg.norm(s) + ALGEBRA
