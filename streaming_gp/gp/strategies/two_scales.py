@@ -72,6 +72,10 @@ class TwoScaleFactor(PseudoPointFactor):
             coarse=coarse,
         )
 
+    def faded(self, power: float) -> TwoScaleFactor:
+        said = of_two_scales(super().faded(power))
+        return replace(said, coarse=self.coarse, is_coarse=self.is_coarse)
+
 
 def of_two_scales(factor: PseudoPointFactor) -> TwoScaleFactor:
     """The same factor, which knows no coarse ε yet."""

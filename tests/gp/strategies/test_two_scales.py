@@ -60,6 +60,7 @@ def test_products_and_powers_know_both_scales(rng):
         for a, b in zip(found.natural, wanted.natural, strict=True):
             np.testing.assert_allclose(a, b)
     assert (one**0.5).lost == 3.0
+    assert other.faded(0.0).coarse is other.faded(0.5).coarse is other.coarse
 
 
 def test_the_coarse_scale_takes_over_once_projections_lose_too_much(rng):
