@@ -42,6 +42,8 @@ class StreamingGP(OnlineLearningGP):
     :param likelihood: Any GPflow likelihood.
     :param mean_function: Any GPflow mean function; zero by default.
     :param pseudo_points: How many points a batch gets and where, and what becomes of earlier ones.
+        By default one at every input, within a budget of 1,000; ten for each batch where ``alpha``
+        or ``bound`` say how few points are fitted.
     :param hyperparameters: What is learned about kernel, mean function and likelihood parameters.
     :param num_latent_gps: The number of latent functions; by default what kernel, likelihood and
         first batch say.
@@ -86,7 +88,7 @@ class StreamingGP(OnlineLearningGP):
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
             )
         settings = st.Settings(
-            pseudo_points or PrivatePseudoPoints(10),
+            pseudo_points or _points(exact=alpha == 0.0 and bound is None),
             hyperparameters or VariationalHyperparameters(),
             num_latent_gps,
             optimiser or LocalOptimiser(),
@@ -232,6 +234,11 @@ class StreamingGP(OnlineLearningGP):
     def __getstate__(self) -> dict[str, Any]:
         """Compiled functions and the journal, which has one writer, stay behind."""
         return {**vars(self), "_compiled": None, "_journal": None}
+
+
+def _points(exact: bool) -> PseudoPointStrategy:
+    """What is best on most streams, or what a bound for few points is for."""
+    return PrivatePseudoPoints("all", budget=1000) if exact else PrivatePseudoPoints(10)
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:

@@ -5,7 +5,10 @@ The factor of a batch is its likelihood, known as soon as ε is: nothing about f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -30,44 +33,46 @@ from streaming_gp.linalg import LOG_TWO_PI
 
 
 def fitted(
-    fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample
+    fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample, most: int | None
 ) -> tuple[PseudoPointFactor, FitReport]:
     """The factor of a batch: first ε, if anything is learned, then the likelihood at it.
 
     :param cavity: Prior times all other factors.
     :param sample: What ε is learned from.
+    :param most: The largest number of points; None for no limit.
     """
     hyperparameters = fitter.local.hyperparameters
     if not batch.learn or not hyperparameters.limits(fitter.local.parameters):
-        return _absorbed(fitter, cavity, batch, fitter.location(cavity))
+        return _absorbed(fitter, cavity, batch, fitter.location(cavity), most)
     of_epsilon, report = learned(fitter, cavity, batch, sample)
-    if fitter.bound.is_conjugate:
+    if fitter.bound.is_conjugate and len(batch.data[0]) <= (most or np.inf):
         observations, constant = _likelihood(fitter, batch, report.epsilon)
         return PseudoPointFactor((observations,), of_epsilon, constant), report
     moved = cavity if of_epsilon is None else cavity.times([PseudoPointFactor((), of_epsilon)])
-    found, at_rest = _absorbed(fitter, moved, batch, report.epsilon)
+    found, at_rest = _absorbed(fitter, moved, batch, report.epsilon, most)
     report = at_rest._replace(epsilon=report.epsilon, iterations=report.iterations)
     return replace(found, hyperparameters=of_epsilon), report
 
 
 def fitted_at_two_scales(
-    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch
+    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch, most: int | None
 ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
     """As :func:`fitted`, where a budget is full and noise Gaussian.
 
     :param cavity: Prior times all other factors of the ledger.
+    :param most: The largest number of points of the batch.
     :returns: the ledger, at the coarse ε from when that serves better; the factor; what was done.
     """
     few = coarse(len(batch.data[0]))
     if two_scales.is_coarse(ledger):
-        return ledger, *fitted(fitter, cavity, batch, few)
+        return ledger, *fitted(fitter, cavity, batch, few, most)
     smoother = two_scales.coarse_cavity(ledger, cavity, batch.name)
     noise, larger = (_noise_variance(fitter, batch, one) for one in (cavity, smoother))
     if two_scales.unexplained(ledger, noise) > larger:
         ledger = two_scales.made_coarse(ledger, noise, larger)
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
-        return ledger, *fitted(fitter, others.posterior, batch, few)
-    factor, report = fitted(fitter, cavity, batch, FINE)
+        return ledger, *fitted(fitter, others.posterior, batch, few, most)
+    factor, report = fitted(fitter, cavity, batch, FINE, most)
     weaker = tuple(one ** (noise / larger) for one in cavity.pseudo_observations)
     smoother = replace(smoother, pseudo_observations=weaker)
     of_epsilon, _ = learned(fitter, smoother, batch, few)
@@ -81,9 +86,26 @@ def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:
 
 
 def _absorbed(
+    fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray, most: int | None
+) -> tuple[PseudoPointFactor, FitReport]:
+    """The factor at one ε, which is not learned; a batch of very many data comes part by part."""
+    X, Y = batch.data
+    size = most or len(X)
+    found, report = _at_every_input(
+        fitter, cavity, replace(batch, data=(X[:size], Y[:size])), epsilon
+    )
+    for start in range(size, len(X), size):
+        rows = slice(start, start + size)
+        part = replace(batch, data=(X[rows], Y[rows]))
+        one, of_part = _at_every_input(fitter, cavity.times([found]), part, epsilon)
+        found = _thinned(fitter, [found, one], cavity, epsilon, size)
+        report = of_part._replace(free_energy=report.free_energy + of_part.free_energy)
+    return found, report
+
+
+def _at_every_input(
     fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray
 ) -> tuple[PseudoPointFactor, FitReport]:
-    """The factor at one ε, which is not learned."""
     if not fitter.bound.is_conjugate:
         at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)
@@ -126,11 +148,22 @@ def within(fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int) -
     tenth = budget // 10
     apart = newest(ledger, tenth)
     older = [name for name in ledger.factors if name not in apart]
-    after = multiplied(ledger, older)
-    merged = after.factors[MERGED]
     spare = tenth if len(ledger.factors[list(ledger.factors)[-1]].Z) <= tenth else 0
     number = budget - spare - sum(len(ledger.factors[name].Z) for name in apart)
-    fewer = fitter.thinned(merged, after.cavity(MERGED), epsilon, number)
-    joining = (ledger.factors[name] for name in older if name != MERGED)
-    num_new = sum(two_scales.num_targets(factor) for factor in joining)
-    return after.replaced(MERGED, two_scales.projected(merged, fewer, num_new))
+    after = multiplied(ledger, older)
+    factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
+    fewer = _thinned(fitter, factors, after.cavity(MERGED), epsilon, number)
+    return after.replaced(MERGED, fewer)
+
+
+def _thinned(
+    fitter: Fitter,
+    factors: Sequence[PseudoPointFactor],
+    others: Process,
+    epsilon: np.ndarray,
+    number: int,
+) -> PseudoPointFactor:
+    """The product of factors on ``number`` of their points, which knows what that lost."""
+    product = reduce(mul, factors)
+    fewer = fitter.thinned(product, others, epsilon, number)
+    return two_scales.projected(product, fewer, sum(map(two_scales.num_unprojected, factors)))

@@ -95,7 +95,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
         cavity = question.cavity
         if self._learns_at_two_scales(fitter, cavity, batch):
-            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch)
+            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, self.budget)
         return super().visit(fitter, ledger, question, batch)
 
     def _learns_at_two_scales(self, fitter: Fitter, cavity: Process, batch: Batch) -> bool:
@@ -110,7 +110,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         if self.number != "all":
             return super().fit_alone(fitter, cavity, batch, own)
         default = FINE if self._is_full(batch, cavity) else LearningSample()
-        return every_input.fitted(fitter, cavity, batch, self.sample or default)
+        sample = self.sample or default
+        return every_input.fitted(fitter, cavity, batch, sample, self.budget)
 
     def make_room(
         self,

@@ -153,11 +153,13 @@ def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:
 
 def _log_scale(factor: PseudoPointFactor, fine: float, coarse: float) -> float:
     """Its log constant ``−½ N log 2πσ² − ½ Σ r²/σ²`` at another σ²."""
-    number = of_two_scales(factor).num_projected or num_targets(factor)
+    number = of_two_scales(factor).num_projected + num_unprojected(factor)
     misfit = factor.log_scale + 0.5 * number * (LOG_TWO_PI + np.log(fine))
     return float(misfit * fine / coarse - 0.5 * number * (LOG_TWO_PI + np.log(coarse)))
 
 
-def num_targets(factor: PseudoPointFactor) -> int:
-    """The number of targets of a factor that has a pseudo-observation for each."""
+def num_unprojected(factor: PseudoPointFactor) -> int:
+    """The number of targets of a factor that still has a pseudo-observation for each."""
+    if of_two_scales(factor).num_projected > 0:
+        return 0
     return sum(one.pseudo_targets.size for one in plain(Process(factor.pseudo_observations)))
