@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import gpflow.likelihoods as gl
 import numpy as np
 import tensorflow as tf
+from check_shapes.exceptions import ShapeMismatchError
 
 from streaming_gp.errors import InvalidDataError
 
@@ -163,7 +164,13 @@ def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> N
     """The density at f = 0 must be finite, whatever the likelihood."""
     latent = likelihood.latent_dim or Y.shape[1]
     F = tf.zeros([len(Y), latent], tf.float64)
-    log_density = np.asarray(likelihood.log_prob(X, F, observations(likelihood, tf.constant(Y))))
+    Y_as_wanted = observations(likelihood, tf.constant(Y))
+    try:
+        log_density = np.asarray(likelihood.log_prob(X, F, Y_as_wanted))
+    except (ShapeMismatchError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise InvalidDataError(
+            f"{type(likelihood).__name__} and its parameters do not fit Y of shape {list(Y.shape)}"
+        ) from error
     if not np.isfinite(log_density).all():
         row = int(np.argmin(np.isfinite(log_density)))
         raise InvalidDataError(

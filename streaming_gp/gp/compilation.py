@@ -8,10 +8,10 @@ from typing import Any
 import gpflow
 
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.bounds.sites import is_conjugate
+from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.hyperparameters import ParameterVector
-from streaming_gp.gp.predictor import Predictor
+from streaming_gp.gp.outputs import Outputs, Predictions, outputs_of
 from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.state import Settings
 from streaming_gp.gp.structure import Modules
@@ -31,30 +31,34 @@ class HyperparameterModules(gpflow.Module):
 class CompiledGP:
     """Fits and predictions of one model.
 
-    :param local: The model.
+    :param local: The model of the functions that are fitted.
     :param fitter: Its local fits.
+    :param dims: D and P, the numbers of columns of X and Y.
+    :param outputs: How the outputs are made of these functions.
     """
 
     local: LocalModel
     fitter: Fitter
-    _predictors: dict[int, Predictor] = field(default_factory=dict)
+    dims: tuple[int, int]
+    outputs: Outputs
+    _predictors: dict[int, Predictions] = field(default_factory=dict)
 
-    def predictor(self, num_draws: int) -> Predictor:
+    def predictor(self, num_draws: int) -> Predictions:
         """Its predictions, averaged over so many values of ε."""
         if num_draws not in self._predictors:
             self._predictors.clear()  # one holds a factorised process for each draw
-            self._predictors[num_draws] = Predictor(self.local, num_draws)
+            self._predictors[num_draws] = self.outputs.predictor(self.local, num_draws)
         return self._predictors[num_draws]
+
+    @property
+    def num_latent_gps(self) -> int:
+        """The number L of latent functions."""
+        return self.outputs.num_latent_gps or self.local.gp.num_latent
 
     @property
     def parameters(self) -> ParameterVector:
         """The vector ε of trainable parameters."""
         return self.local.parameters
-
-    @property
-    def dims(self) -> tuple[int, int]:
-        """D and P, the numbers of columns of X and Y."""
-        return self.local.input_dim, self.local.output_dim
 
     def fits(self, parameters: ParameterVector, dims: tuple[int, int]) -> bool:
         """Whether it was compiled for these parameters and dimensions."""
@@ -74,22 +78,17 @@ def compile_gp(
     :param settings: The strategies of the model.
     :param dims: D and P, the numbers of columns of X and Y.
     """
-    kernel, likelihood = modules["kernel"], modules["likelihood"]
-    num_latent = _num_latent(kernel, likelihood, settings.num_latent_gps, dims[1])
-    shared = is_conjugate(likelihood) and len(latent_kernels(kernel)) == 1
+    outputs = outputs_of(modules["kernel"], modules["likelihood"], settings.num_latent_gps)
+    own = outputs.modules(modules)
+    kernel, likelihood = own["kernel"], own["likelihood"]
+    num_functions = outputs.num_functions(own, dims[1])
+    one_noise = is_conjugate(likelihood) and has_one_noise(likelihood)
+    shared = one_noise and len(latent_kernels(kernel)) == 1
     hyperparameters = settings.hyperparameters
     bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
     gp = bound.gaussian_process(
-        kernel, modules["mean_function"], num_latent, 1 if shared else num_latent
+        kernel, own["mean_function"], num_functions, 1 if shared else num_functions
     )
-    local = LocalModel(gp, likelihood, parameters, hyperparameters, *dims)
+    local = LocalModel(gp, likelihood, parameters, hyperparameters, *outputs.dims(*dims))
     fitter = Fitter(bound, local, settings.optimiser)
-    return CompiledGP(local, fitter)
-
-
-def _num_latent(kernel: Any, likelihood: Any, wanted: int | None, output_dim: int) -> int:
-    if wanted is not None:
-        return wanted
-    if likelihood.latent_dim is not None:
-        return int(likelihood.latent_dim)
-    return int(gpflow.models.GPModel.calc_num_latent_gps(kernel, likelihood, output_dim))
+    return CompiledGP(local, fitter, dims, outputs)

@@ -11,6 +11,7 @@ from gpflow.likelihoods.utils import inv_probit
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.kernel_descriptions import constrained_value, describe, describe_kernel
+from streaming_gp.gp.outputs import Predictions
 from streaming_gp.gp.predictor import Predictor
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.covariances import latent_kernels
@@ -24,13 +25,18 @@ _MEAN_FUNCTIONS: dict[type, tuple[str, ...]] = {
 }
 
 
-def exported(predictor: Predictor) -> ExportedGP:
+def exported(predictor: Predictions) -> ExportedGP:
     """What predictions need of the process that a predictor holds.
 
     :param predictor: A predictor after :meth:`Predictor.condition`.
-    :raises InvalidDataError: for conditional pseudo-points, and for a kernel or mean function that
-        has no NumPy form.
+    :raises InvalidDataError: for mixed outputs, for conditional pseudo-points, and for a kernel or
+        mean function that has no NumPy form.
     """
+    if not isinstance(predictor, Predictor):
+        raise InvalidDataError(
+            "LinearCoregionalization has no NumPy form and cannot be exported; wanted latent "
+            "functions that are not mixed"
+        )
     if type(predictor.gp) is not GaussianProcess:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"

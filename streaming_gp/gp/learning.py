@@ -137,7 +137,8 @@ class LearningGP(LedgerOperationsGP):
         compiled = self._compile(checked[0].shape[1], checked[1].shape[1])
         if None in self._dims:
             self._compiled = compiled
-        batch = Batch("", checked, _seed(self.settings.seed, _fingerprint(checked[0])), hold=True)
+        seed = _seed(self.settings.seed, _fingerprint(checked[0]))
+        batch = Batch("", compiled.outputs.data(checked), seed, hold=True)
         return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
 
     # ---- one step ----
@@ -167,12 +168,13 @@ class LearningGP(LedgerOperationsGP):
             ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
         if is_next and learn:
             ledger = hyperparameters.forget(ledger)
+        local = {name: compiled.outputs.data(data) for name, data in checked.items()}
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
                 batch=self._batch(name, data, is_next, rho, callback, learn),
             )
-            for name, data in checked.items()
+            for name, data in local.items()
         }  # fmt: skip
         rule = pvi.Damping(rho, len(fits))
         done = pvi.step(ledger, fits, rule, self.settings.policy)
@@ -228,9 +230,10 @@ class LearningGP(LedgerOperationsGP):
     def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
         """D and P of the data that a ledger's factors speak of."""
         input_dim, output_dim = self._dims
+        extra = self._outputs.index_columns
         known = chain.from_iterable(one.pseudo_observations for one in ledger.factors.values())
-        found = next((one.Z.shape[1] for one in known), 1)
-        return input_dim or found, output_dim or default_output_dim(self)
+        columns = next((one.Z.shape[1] for one in known), 1 + extra)
+        return input_dim or columns - extra, output_dim or default_output_dim(self)
 
 
 def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from streaming_gp.gp.compilation import CompiledGP, HyperparameterModules, compi
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.journal import Journal
+from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 
@@ -26,7 +27,8 @@ class LedgerGP(gpflow.models.GPModel):
 
     A change is made as a whole or not at all, and is in the journal before it is made.
 
-    :param kernel: Any GPflow kernel with independent latent functions.
+    :param kernel: Any GPflow kernel of one output, or ``SharedIndependent``,
+        ``SeparateIndependent`` or ``LinearCoregionalization``.
     :param likelihood: Any GPflow likelihood.
     :param mean_function: Any GPflow mean function; zero if None.
     :param settings: The strategies of the model.
@@ -37,10 +39,12 @@ class LedgerGP(gpflow.models.GPModel):
     def __init__(
         self, kernel: Any, likelihood: Any, mean_function: Any, settings: st.Settings
     ) -> None:
-        wanted = settings.num_latent_gps or getattr(kernel, "num_latent_gps", None)
-        super().__init__(kernel, likelihood, mean_function, wanted or likelihood.latent_dim or 1)
+        outputs = outputs_of(kernel, likelihood, settings.num_latent_gps)
+        num_latent = outputs.num_latent_gps or likelihood.latent_dim or 1
+        super().__init__(kernel, likelihood, mean_function, num_latent)
         self.settings = settings
-        self._dims: tuple[int | None, int | None] = (None, None)
+        self._outputs = outputs
+        self._dims: tuple[int | None, int | None] = (None, outputs.num_columns)
         self._num_updates = 0
         self._shift = math.inf
         self._time: float | None = None
@@ -153,6 +157,6 @@ class LedgerGP(gpflow.models.GPModel):
             self._journal.append(self.state.after(values, ledger, num_updates, dims, shift, time))
         compiled.parameters.assign(epsilon)
         self._compiled, self._dims = compiled, compiled.dims
-        self.num_latent_gps = compiled.local.gp.num_latent
+        self.num_latent_gps = compiled.num_latent_gps
         self._ledger, self._num_updates = ledger, num_updates
         self._shift, self._time = shift, time

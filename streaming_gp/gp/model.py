@@ -21,7 +21,6 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalH
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.online.learning import OnlineLearningGP
-from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.pvi.properness import PropernessPolicy
@@ -38,7 +37,8 @@ class StreamingGP(OnlineLearningGP):
     factor of private pseudo-points, fitted under the cavity that all earlier batches left, and no
     earlier data are needed (PVI 2018, section 6.2).
 
-    :param kernel: Any GPflow kernel with independent latent functions.
+    :param kernel: Any GPflow kernel of one output, or ``SharedIndependent``,
+        ``SeparateIndependent`` or ``LinearCoregionalization``.
     :param likelihood: Any GPflow likelihood.
     :param mean_function: Any GPflow mean function; zero by default.
     :param pseudo_points: How many points a batch gets and where, and what becomes of earlier ones.
@@ -82,7 +82,6 @@ class StreamingGP(OnlineLearningGP):
         learning: LearningSchedule | None = None,
         forgetting: Forgetting | None = None,
     ) -> None:
-        latent_kernels(kernel)
         if num_prediction_samples < 2 or num_prediction_samples % 2:
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
@@ -155,7 +154,7 @@ class StreamingGP(OnlineLearningGP):
         model._shift, model._time = state.shift, state.time
         if None not in state.dims:
             model._compiled = model._compile_for_dims()
-            model.num_latent_gps = model._compiled.local.gp.num_latent
+            model.num_latent_gps = model._compiled.num_latent_gps
         st.assign_parameters(model.modules, state.parameters)  # last, as the caller owns them
         return model
 

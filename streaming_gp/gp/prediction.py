@@ -14,6 +14,7 @@ from streaming_gp.gp import predictor as pr
 from streaming_gp.gp.export import exported
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.ledger_gp import LedgerGP
+from streaming_gp.gp.outputs import Predictions
 from streaming_gp.quadrature import standard_normals
 from streaming_gp.runtime import exported as exported_files
 from streaming_gp.serialization import PathLike
@@ -63,10 +64,8 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
         """
         X = self._inputs(Xnew)
-        means, variances = self._predictor(X.shape[1]).f(X, full_cov)
-        if full_cov or full_output_cov:
-            return pr.mixture_covariance(means, variances, full_cov, full_output_cov)
-        return pr.mixture_moments(means, variances)
+        found = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
+        return pr.mixture_moments(*found, full_cov, full_output_cov)
 
     def predict_y(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
@@ -95,7 +94,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         )
         X, Y = as_data(data, self.likelihood, *self._dims)
         predictor = self._predictor(X.shape[1], Y.shape[1])
-        return predictor.log_density(tf.constant(X), tf.constant(Y))
+        return pr.mixture_log_density(predictor.log_densities(tf.constant(X), tf.constant(Y)))
 
     def predict_f_samples(
         self,
@@ -110,19 +109,20 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :param Xnew: The inputs [N, D].
         :param num_samples: The number S of draws; one without the leading axis if None.
         :param full_cov: Whether draws are correlated over the inputs.
-        :param full_output_cov: Not supported with ``full_cov``; outputs are independent given ε.
+        :param full_output_cov: Whether draws are correlated over the outputs, as they are given ε
+            where the kernel mixes latent functions; not supported with ``full_cov``.
         :param seed: The seed of the draws: the model's own by default, so that a second call gives
             the same draws.
         """
         if full_cov and full_output_cov:
             raise NotImplementedError("full_cov together with full_output_cov is not supported")
         X = self._inputs(Xnew)
-        means, variances = self._predictor(X.shape[1]).f(X, full_cov)
+        means, variances = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
         rng = np.random.default_rng(self.settings.seed if seed is None else seed)
         chosen = np.resize(rng.permutation(means.shape[0]), num_samples or 1)
         noise = tf.constant(rng.standard_normal((len(chosen), *means.shape[1:])))
         means, variances = tf.gather(means, chosen), tf.gather(variances, chosen)
-        samples = means + _scaled_noise(variances, noise, full_cov)
+        samples = means + _scaled_noise(variances, noise, full_cov, full_output_cov)
         return samples[0] if num_samples is None else samples
 
     def hyperparameter_samples(
@@ -178,7 +178,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         checked = as_matrix("Xnew", X, self._dims[0])
         return tf.cast(X, tf.float64) if tf.is_tensor(X) else tf.constant(checked)  # for gradients
 
-    def _predictor(self, input_dim: int, output_dim: int | None = None) -> pr.Predictor:
+    def _predictor(self, input_dim: int, output_dim: int | None = None) -> Predictions:
         """A predictor for the posterior; P is guessed before any data."""
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
             outputs = self._dims[1] or output_dim or default_output_dim(self)
@@ -196,10 +196,12 @@ def default_output_dim(model: LedgerGP) -> int:
     return int(model.num_latent_gps) + int(switched)  # its last column says which likelihood
 
 
-def _scaled_noise(variances: tf.Tensor, noise: tf.Tensor, full_cov: bool) -> tf.Tensor:
-    if not full_cov:
+def _scaled_noise(
+    variances: tf.Tensor, noise: tf.Tensor, full_cov: bool, full_output_cov: bool
+) -> tf.Tensor:
+    if not (full_cov or full_output_cov):
         return tf.sqrt(variances) * noise
     diagonal = tf.linalg.diag_part(variances)
     jitter = 1e-6 * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     chol = tf.linalg.cholesky(tf.linalg.set_diag(variances, diagonal + jitter))
-    return tf.einsum("spnm,smp->snp", chol, noise)
+    return tf.einsum("spnm,smp->snp" if full_cov else "snpq,snq->snp", chol, noise)

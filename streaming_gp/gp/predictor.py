@@ -101,10 +101,7 @@ class Predictor:
             with self.epsilon.substituted(epsilon):
                 return site_rules.predictive_log_density(self.likelihood, X, m, v, Y)
 
-        scores = at_each_sample(at, draws, mean, variance)
-        return tf.reduce_logsumexp(scores, axis=0) - tf.math.log(
-            tf.cast(tf.shape(scores)[0], scores.dtype)
-        )
+        return at_each_sample(at, draws, mean, variance)
 
     # ---- for the model ----
 
@@ -131,11 +128,30 @@ class Predictor:
         assert self._held is not None, "condition() comes first"
         return self._held
 
-    def f(self, X: tf.Tensor, full_cov: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] for each ε."""
+    def f(
+        self, X: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [S, N, L] and (co)variance for each ε.
+
+        Functions are independent given ε.
+
+        :returns: mean, and variance [S, N, L]; with ``full_cov`` [S, L, N, N], with
+            ``full_output_cov`` [S, N, L, L], with both [S, N, L, N, L].
+        """
+        mean, variance = self._joint_over_inputs(X) if full_cov else self._at_inputs(X)
+        if not full_output_cov:
+            return mean, variance
+        if not full_cov:
+            return mean, tf.linalg.diag(variance)
+        diagonal = tf.linalg.diag(tf.transpose(variance, [0, 2, 3, 1]))
+        return mean, tf.transpose(diagonal, [0, 1, 3, 2, 4])
+
+    def _joint_over_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         _, _, stack, draws, conditioned = self.held
-        if full_cov:
-            return self._joint(draws, stack, conditioned, X)
+        return self._joint(draws, stack, conditioned, X)
+
+    def _at_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        _, _, stack, draws, conditioned = self.held
         chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
         if X.shape[0] is None or X.shape[0] <= chunk:
             return self._marginals(draws, stack, conditioned, X)
@@ -150,38 +166,39 @@ class Predictor:
         """Mean and variance [S, N, P] of the observations for each ε."""
         return self._observe(self.held.draws, X, *self.f(X))
 
-    def log_density(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
-        """``log E_ε[p(y_n | ε)]`` [N]."""
+    def log_densities(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        """``log p(y_n | ε)`` [S, N] for each ε."""
         return self._score(self.held.draws, X, *self.f(X), Y)
 
 
-def mixture_moments(means: tf.Tensor, variances: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance of an equal mixture over the leading axis."""
-    mean = tf.reduce_mean(means, axis=0)
-    return mean, tf.reduce_mean(variances + tf.square(means - mean), axis=0)
+_BETWEEN = {
+    (False, False): "snp,snp->np",
+    (True, False): "snp,smp->pnm",
+    (False, True): "snp,snq->npq",
+    (True, True): "snp,smq->npmq",
+}
 
 
-def mixture_covariance(
-    means: tf.Tensor, variances: tf.Tensor, full_cov: bool, full_output_cov: bool
+def mixture_moments(
+    means: tf.Tensor, variances: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moments of the mixture in GPflow's shapes.
+    """Mean and (co)variance of an equal mixture over the leading axis, in GPflow's shapes.
 
-    Outputs are independent given ε, but ε moves all their means, so that the mixture's outputs are
-    correlated.
+    ε moves all means together, so that outputs are correlated even where they are independent
+    given ε.
 
     :param means: The mean under each ε, [S, N, P].
-    :param variances: The variance under each ε, [S, N, P], or [S, P, N, N] with ``full_cov``.
-    :returns: mean [N, P]; covariance [P, N, N], [N, P, P] or [N, P, N, P].
+    :param variances: The (co)variance under each ε, as :meth:`Predictor.f` gives it.
+    :returns: mean [N, P], and variance [N, P] or covariance [P, N, N], [N, P, P] or [N, P, N, P].
     """
     mean = tf.reduce_mean(means, axis=0)
     shift = means - mean
+    between = tf.einsum(_BETWEEN[full_cov, full_output_cov], shift, shift)
     weight = 1.0 / tf.cast(tf.shape(means)[0], means.dtype)
-    within = tf.reduce_mean(variances, axis=0)
-    if full_cov and full_output_cov:
-        between = weight * tf.einsum("snp,smq->npmq", shift, shift)
-        return mean, between + tf.transpose(
-            tf.linalg.diag(tf.transpose(within, [1, 2, 0])), [0, 2, 1, 3]
-        )
-    if full_cov:
-        return mean, within + weight * tf.einsum("snp,smp->pnm", shift, shift)
-    return mean, tf.linalg.diag(within) + weight * tf.einsum("snp,snq->npq", shift, shift)
+    return mean, tf.reduce_mean(variances, axis=0) + weight * between
+
+
+def mixture_log_density(log_densities: tf.Tensor) -> tf.Tensor:
+    """``log E_ε[p(y_n | ε)]`` [N] of an equal mixture of S densities [S, N]."""
+    number = tf.cast(tf.shape(log_densities)[0], log_densities.dtype)
+    return tf.reduce_logsumexp(log_densities, axis=0) - tf.math.log(number)

@@ -32,10 +32,18 @@ def classification(scale):
     return {"kernel": kernel, "likelihood": gpflow.likelihoods.Bernoulli()}
 
 
+def two_outputs(scale):
+    """Outputs that mix two functions."""
+    kernels = [gpflow.kernels.SquaredExponential(scale), gpflow.kernels.Matern52(scale)]
+    kernel = gpflow.kernels.LinearCoregionalization(kernels, scale * np.eye(2))
+    return {"kernel": kernel, "likelihood": gpflow.likelihoods.Gaussian([0.1 * scale, 0.2])}
+
+
 STREAMS = {
     "variational": (regression, sgp.VariationalHyperparameters(num_samples=2)),
     "labels": (classification, sgp.PointHyperparameters()),
     "fixed": (regression, sgp.FixedHyperparameters()),
+    "mixed": (two_outputs, sgp.VariationalHyperparameters(num_samples=2)),
 }
 
 
@@ -52,6 +60,8 @@ def batch(name, index):
     rng = np.random.default_rng(index)
     X = rng.uniform(-3.0, 3.0, (8, 1))
     Y = np.sin(X) + 0.1 * rng.standard_normal((8, 1))
+    if name == "mixed":
+        return X, np.c_[Y, Y**2 - Y]
     return X, (Y > 0.0).astype(float) if name == "labels" else Y
 
 

@@ -138,12 +138,6 @@ def test_another_float_type_is_refused():
         sgp.StreamingGP(k, gpflow.likelihoods.Gaussian())
 
 
-def test_kernels_that_mix_latent_functions_are_refused():
-    mixing = gpflow.kernels.LinearCoregionalization([gpflow.kernels.RBF()], W=np.ones((2, 1)))
-    with pytest.raises(InvalidDataError, match="LinearCoregionalization"):
-        sgp.StreamingGP(mixing, gpflow.likelihoods.Gaussian())
-
-
 @pytest.mark.parametrize("number", [0, -3, 2.5, "some", True])
 def test_senseless_numbers_of_points_are_refused(number):
     with pytest.raises(InvalidDataError, match="pseudo-points"):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from gpflow import Parameter
 from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood
 
 from streaming_gp.quadrature import standard_normals
@@ -34,6 +35,12 @@ def is_conjugate(likelihood: Likelihood) -> bool:
     return type(likelihood) is Gaussian
 
 
+def has_one_noise(likelihood: Gaussian) -> bool:
+    """Whether the noise variance is one number, and so the same for all outputs."""
+    noise = likelihood.variance if likelihood.scale is None else likelihood.scale
+    return isinstance(noise, Parameter) and int(np.prod(noise.shape)) == 1
+
+
 @check_shapes(
     "X: [N, D]",
     "Y: [N, P]",
@@ -41,8 +48,8 @@ def is_conjugate(likelihood: Likelihood) -> bool:
     "return.precision: [N, P]",
 )
 def conjugate_sites(likelihood: Gaussian, X: tf.Tensor, Y: tf.Tensor) -> Sites:
-    """``w = 1/σ²(x)``, ``λ = y/σ²(x)``; the noise may depend on X [N, D]."""
-    precision = tf.ones_like(Y) / likelihood.variance_at(X)
+    """``w = 1/σ²_p(x)``, ``λ = y/σ²_p(x)``: noise may depend on X [N, D] and differ by output."""
+    precision = 1.0 / likelihood.conditional_variance(X, tf.zeros_like(Y))
     return Sites(Y * precision, precision)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import gpflow
@@ -104,9 +105,11 @@ class ParameterVector:
         A GPflow prior is matched in its first two moments in unconstrained space, which is the
         projection that minimises KL(prior ‖ Gaussian). A parameter without one gets a Gaussian
         around its value whose width is ``log_scale`` in the logarithm of the constrained value
-        (delta method), or ``log_scale · max(1, |value|)`` if it is unconstrained.
+        (delta method), or ``log_scale · max(1, |value|)`` if it is unconstrained. Only the weights
+        W [P, L] by which L functions are mixed get the width ``1/√L``, whatever ``log_scale``: all
+        of them together then add about as much to an output as one function has.
         """
-        moments = [_prior_moments(p, log_scale) for p in self.parameters.values()]
+        moments = [self._prior_moments(p, log_scale) for p in self.parameters.values()]
         means = [np.ravel(mean) for mean, _ in moments]
         scales = [np.ravel(scale) for _, scale in moments]
         return np.concatenate([*means, np.zeros(0)]), np.concatenate([*scales, np.zeros(0)])
@@ -117,9 +120,25 @@ class ParameterVector:
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self) -> np.ndarray:
-        """:func:`unit_log_width` of every parameter, as one vector [E]."""
-        widths = [np.ravel(unit_log_width(p)) for p in self.parameters.values()]
+        """:func:`unit_log_width` of every parameter, or that of mixing weights: [E]."""
+        widths = [np.ravel(self._width(p)) for p in self.parameters.values()]
         return np.concatenate([*widths, np.zeros(0)])
+
+    @cached_property
+    def _mixing(self) -> dict[int, float]:
+        return _mixing_widths(self._module)
+
+    def _width(self, parameter: gpflow.Parameter) -> np.ndarray:
+        found = self._mixing.get(id(parameter))
+        return unit_log_width(parameter) if found is None else np.full(parameter.shape, found)
+
+    def _prior_moments(
+        self, parameter: gpflow.Parameter, log_scale: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if parameter.prior is not None:
+            return _moments_of_gpflow_prior(parameter)
+        unit = 1.0 if id(parameter) in self._mixing else log_scale
+        return parameter.unconstrained_variable.numpy(), unit * self._width(parameter)
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
         """Each parameter with its part of ε [E], in the parameter's shape."""
@@ -140,11 +159,11 @@ def _forward(parameter: gpflow.Parameter, unconstrained: np.ndarray) -> Any:
     return parameter.transform.forward(tf.convert_to_tensor(unconstrained, parameter.dtype))
 
 
-def _prior_moments(parameter: gpflow.Parameter, log_scale: float) -> tuple[np.ndarray, np.ndarray]:
-    if parameter.prior is not None:
-        return _moments_of_gpflow_prior(parameter)
-    value = parameter.unconstrained_variable.numpy()
-    return value, log_scale * unit_log_width(parameter)
+def _mixing_widths(module: tf.Module) -> dict[int, float]:
+    """``1/√L`` for the weights of every kernel that mixes L functions, by the parameter's id."""
+    mixing = gpflow.kernels.LinearCoregionalization
+    kernels = [part for part in (module, *module.submodules) if isinstance(part, mixing)]
+    return {id(kernel.W): float(kernel.num_latent_gps) ** -0.5 for kernel in kernels}
 
 
 def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:

@@ -15,6 +15,7 @@ from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.fitting.thinning import least_lost
 from streaming_gp.gp.online.kernel import KnownProcess, process_at
 from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.process.mixing import PairKernel
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
@@ -27,6 +28,10 @@ def require_supported(local: LocalModel, process: Process) -> None:
     if not is_conjugate(local.likelihood):
         raise InvalidDataError(
             f"one point at a time wants Gaussian noise, got {type(local.likelihood).__name__}"
+        )
+    if isinstance(local.gp.kernel, PairKernel):
+        raise InvalidDataError(
+            "one point at a time wants functions that share one kernel, got a mixture of functions"
         )
     if local.gp.num_groups != 1:
         raise InvalidDataError(

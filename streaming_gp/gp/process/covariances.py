@@ -17,7 +17,7 @@ from streaming_gp.shapes import check_shapes
 def latent_kernels(kernel: Kernel) -> list[Kernel]:
     """One kernel if all latent functions share it, else one for each.
 
-    :raises InvalidDataError: for kernels whose outputs are correlated mixtures.
+    :raises InvalidDataError: for other kernels of several outputs.
     """
     if not isinstance(kernel, MultioutputKernel):
         return [kernel]
@@ -26,8 +26,8 @@ def latent_kernels(kernel: Kernel) -> list[Kernel]:
     if isinstance(kernel, SeparateIndependent):
         return list(kernel.kernels)
     raise InvalidDataError(
-        f"{type(kernel).__name__} mixes latent functions; wanted a single-output kernel, "
-        "SharedIndependent or SeparateIndependent (or Coregion on an input column)"
+        "wanted a kernel of one output, SharedIndependent, SeparateIndependent or "
+        f"LinearCoregionalization, got {type(kernel).__name__}"
     )
 
 

@@ -156,6 +156,27 @@ def test_shared_independent_kernel_is_the_plain_kernel(rng):
     np.testing.assert_array_equal(*means)
 
 
+def test_noise_that_differs_by_output_makes_separate_models_of_one_kernel(rng):
+    X, Y = smooth_data(rng, 30, 2)
+    noise = np.array([0.03, 0.4])
+    model = sgp.StreamingGP(
+        rough_kernel(), gpflow.likelihoods.Gaussian(noise),
+        pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED,
+    )  # fmt: skip
+    batches = (slice(0, 9), slice(9, 30))
+    energies = [model.update((X[rows], Y[rows])).free_energy for rows in batches]
+    Xnew = rng.uniform(-2, 2, (15, 2))
+    mean, variance = (np.asarray(part) for part in model.predict_y(Xnew))
+    evidence = 0.0
+    for p, column in enumerate(np.split(Y, 2, axis=1)):
+        alone = gpflow.models.GPR((X, column), rough_kernel(), noise_variance=noise[p])
+        evidence += float(alone.log_marginal_likelihood())
+        expected = alone.predict_y(Xnew)
+        np.testing.assert_allclose(mean[:, [p]], expected[0], atol=THROUGH_CHOLESKY)
+        np.testing.assert_allclose(variance[:, [p]], expected[1], atol=THROUGH_CHOLESKY)
+    np.testing.assert_allclose(sum(energies), evidence, rtol=THROUGH_CHOLESKY)
+
+
 def test_the_cavity_of_a_batch_is_the_model_that_never_saw_it(rng):
     X, Y = smooth_data(rng, 60)
     make = lambda: sgp.StreamingGP(  # noqa: E731
