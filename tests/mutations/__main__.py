@@ -104,27 +104,24 @@ def known(path: Path) -> dict[str, bool]:
 
 
 def summary(verdicts: dict[str, bool], reasons: dict[str, str]) -> dict:
-    """For each target how many mutants there are, were tried, were killed, and which live."""
-    found = {}
+    """For each target how many mutants there are, were tried and killed; and those that live."""
+    targets, survivors = [], []
     for name, target in TARGETS.items():
         names = [one.name for one in all_of(target)]
         tried = [each for each in names if each in verdicts]
         alive = [each for each in tried if not verdicts[each]]
-        if tried:
-            found[name] = {
-                "mutants": len(names),
-                "tried": len(tried),
-                "killed": len(tried) - len(alive),
-                "killed_share": 1.0 - len(alive) / len(tried),
-                "survivors": [{"mutant": one, "reason": reasons.get(one, "")} for one in alive],
-            }
-    return found
+        killed = len(tried) - len(alive)
+        share = killed / len(tried) if tried else None
+        counts = {"mutants": len(names), "tried": len(tried), "killed": killed}
+        targets.append({"target": name, **counts, "killed_share": share})
+        survivors += [{"mutant": one, "reason": reasons.get(one, "not looked at")} for one in alive]
+    return {"targets": targets, "survivors": survivors}
 
 
 def write(out: Path, arguments: argparse.Namespace) -> None:
     verdicts = known(out / "runs.jsonl")
     found = summary(verdicts, json.loads(EQUIVALENT.read_text()))
-    results = {"command": "make mutate", "seed": arguments.seed, "targets": found}
+    results = {"command": "make mutate", "seed": arguments.seed, **found}
     (out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
