@@ -295,6 +295,8 @@ def test_other_rules_take_the_network_as_well(rng):
 
 # ---- what may go wrong ----
 
+PLAIN = bnn.MomentNetwork(2)
+
 
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -304,7 +306,7 @@ def test_other_rules_take_the_network_as_well(rng):
         (lambda: bnn.MomentNetwork(2, noise_variance=0.0), "noise_variance"),
         (lambda: bnn.MomentNetwork(2, prior_variance=-1.0), "prior_variance must be positive"),
         (lambda: bnn.MomentNetwork(2).as_data(np.ones((3, 1)), np.ones((3, 1))), r"shape \[N, 2\]"),
-        (lambda: bnn.MomentNetwork(2).predict(None, np.ones((3, 1))), r"shape \[N, 2\]"),
+        (lambda: PLAIN.predict(PLAIN.prior(), np.ones((3, 1))), r"shape \[N, 2\]"),
         (lambda: pvi.AssumedDensityUpdate(0), "passes must be positive, got 0"),
     ],
 )
