@@ -36,26 +36,27 @@ class Method:
     """One way to live in a world that changes.
 
     :param title: Its name in the figure.
+    :param style: How it is drawn there.
     :param forgetting: What earlier batches still say of the function.
     :param of_epsilon: The forgetting factor of what they say of the hyperparameters.
     :param listens: Whether the function is forgotten at an alarm.
     """
 
     title: str
+    style: str
     forgetting: Forgetting
     of_epsilon: float = 1.0
     listens: bool = False
 
 
 METHODS = (
-    Method("every batch counts", sgp.ForgetNothing()),
-    Method("fading, 0.7 a batch", sgp.Fading(0.7)),
-    Method("fading, ε too", sgp.Fading(0.7), of_epsilon=0.7),
-    Method("window of 5 batches", sgp.SlidingWindow(5)),
-    Method("window, ε fading", sgp.SlidingWindow(5), of_epsilon=0.7),
-    Method("alarm", sgp.ForgetNothing(), listens=True),
+    Method("every batch counts", "C0-", sgp.ForgetNothing()),
+    Method("fading, 0.7 a batch", "C1-", sgp.Fading(0.7)),
+    Method("fading, ε too", "C1--", sgp.Fading(0.7), of_epsilon=0.7),
+    Method("window of 5 batches", "C2-", sgp.SlidingWindow(5)),
+    Method("window, ε fading", "C2--", sgp.SlidingWindow(5), of_epsilon=0.7),
+    Method("alarm", "C3-", sgp.ForgetNothing(), listens=True),
 )
-STYLES = ("C0-", "C1-", "C1--", "C2-", "C2--", "C3-")
 
 
 def truth(X: np.ndarray, is_late: bool) -> np.ndarray:
@@ -120,9 +121,11 @@ def summary(method: Method, records: list[Results]) -> Results:
 
 def draw(runs: dict[str, list[Results]]) -> plt.Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    for (title, records), style in zip(runs.items(), STYLES, strict=True):
+    for method in METHODS:
+        records, style = runs[method.title], method.style
         batches = [record["batch"] for record in records]
-        left.semilogy(batches, [record["test_smse"] for record in records], style, label=title)
+        errors = [record["test_smse"] for record in records]
+        left.semilogy(batches, errors, style, label=method.title)
         right.plot(batches, [record["log_density"] for record in records], style)
     change = len(records) // 2 + 0.5
     for axes in (left, right):

@@ -162,7 +162,7 @@ class LearningGP(LedgerOperationsGP):
         strategy, hyperparameters = self.settings.pseudo_points, self.settings.hyperparameters
         new = [name for name in shards if name not in self.factors]
         is_next = time is not None
-        ledger = self._ledger if time is None else self._remembered(time)
+        ledger = self._remembered(time)
         if new:
             epsilon = self._point_estimate(ledger, compiled)
             ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
@@ -188,8 +188,10 @@ class LearningGP(LedgerOperationsGP):
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
 
-    def _remembered(self, time: float) -> GPLedger:
-        """What is left of the ledger for a batch of this time."""
+    def _remembered(self, time: float | None) -> GPLedger:
+        """What is left of the ledger for the next batch, if it comes at a time."""
+        if time is None:
+            return self._ledger
         elapsed = 1.0 if self._time is None else time - self._time
         return self.settings.forgetting.forget(self._ledger, elapsed)
 

@@ -1,6 +1,4 @@
-"""Every strategy of this package, with three ways of learning hyperparameters; and two that forget
-the function.
-"""
+"""Every strategy of this package; three ways to learn hyperparameters, two to forget the past."""
 
 from __future__ import annotations
 
