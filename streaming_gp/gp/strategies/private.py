@@ -1,4 +1,4 @@
-"""The default: private points that start where the bound gains most."""
+"""Private points: those by which the bound gains most, or one at every input."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
 
     They start at the inputs by which the bound gains most.
 
-    :param number: The number of points for each batch; ``"auto"`` for as many as the bound can
-        still gain from; ``"all"`` for one at every input, which is exact and moves none.
+    :param number: The number of points for each batch; ``"auto"``, the default, for as many as the
+        bound can still gain from; ``"all"`` for one at every input, which is exact and moves none.
     :param optimise_locations: Whether the locations are optimised together with the rest.
     :param budget: The largest number of points that all batches may hold together; None for no
         budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
@@ -50,7 +50,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :raises InvalidDataError: if an argument is out of its range.
     """
 
-    number: int | Literal["all", "auto"]  # type: ignore[assignment]
+    number: int | Literal["all", "auto"] = "auto"  # type: ignore[assignment]
     optimise_locations: bool = True
     budget: int | None = None
     tolerance: float = 0.01

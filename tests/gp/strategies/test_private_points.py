@@ -34,3 +34,7 @@ def test_automatic_points_leave_little_to_gain(rng):
     exact = make(sgp.PrivatePseudoPoints("all")).update((X, Y))
     assert chosen.num_pseudo_points < 75
     assert 0.0 <= exact.free_energy - chosen.free_energy < 2 * 0.01 * 150
+
+
+def test_without_a_number_the_bound_decides():
+    assert sgp.PrivatePseudoPoints() == sgp.PrivatePseudoPoints("auto")
