@@ -112,6 +112,17 @@ def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.data
+def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_path):
+    finished = run("seven_torques.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [one["pseudo_points"] for one in results["summary"]] == [28, 28]
+    assert [row["joint"] for row in results["joints"]] == list(range(1, 8))
+    assert (tmp_path / "seven_torques.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
     first = run("robot_arm.py", tmp_path, *options, "--methods", "private VI")

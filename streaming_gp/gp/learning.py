@@ -168,13 +168,13 @@ class LearningGP(LedgerOperationsGP):
             ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
         if is_next and learn:
             ledger = hyperparameters.forget(ledger)
-        local = {name: compiled.outputs.data(data) for name, data in checked.items()}
+        own = {name: compiled.outputs.data(data) for name, data in checked.items()}
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
                 batch=self._batch(name, data, is_next, rho, callback, learn),
             )
-            for name, data in local.items()
+            for name, data in own.items()
         }  # fmt: skip
         rule = pvi.Damping(rho, len(fits))
         done = pvi.step(ledger, fits, rule, self.settings.policy)

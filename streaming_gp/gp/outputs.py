@@ -122,6 +122,11 @@ def outputs_of(kernel: Any, likelihood: Any, num_latent_gps: int | None) -> Outp
 
 def _refuse_unmixable(kernel: gk.LinearCoregionalization, likelihood: Any) -> None:
     """Refuse what has no meaning for a single output."""
+    if len(kernel.kernels) != kernel.num_latent_gps:
+        raise InvalidDataError(
+            f"W of shape {list(kernel.W.shape)} wants {kernel.num_latent_gps} kernels, got "
+            f"{len(kernel.kernels)}"
+        )
     if any(isinstance(part, gk.White) for part in kernel.submodules):
         raise InvalidDataError(
             "latent functions that are mixed cannot hold white noise, got a White kernel; the "

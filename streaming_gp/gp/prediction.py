@@ -86,6 +86,8 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
     ) -> tf.Tensor:
         """``log p(y_n | x_n)`` [N] of held-out data, in nats, integrated over q(ε).
 
+        Given ε, outputs count one by one, as in GPflow, even where the kernel mixes functions.
+
         :param data: The inputs X [N, D] and the observations Y [N, P].
         :raises InvalidDataError: as :meth:`StreamingGP.update`.
         """

@@ -66,7 +66,7 @@ class ModelState:
     :param prior: The prior over (f, ε).
     :param factors: The factor of every batch, in order of arrival.
     :param num_updates: The number of batches that have been learned from.
-    :param dims: D and P of the data; None before the first batch.
+    :param dims: D and P of the data; None where that is not known before the first batch.
     :param shift: How far the newest update that learned moved ε; see
         :meth:`LearningSchedule.wants`.
     :param time: The time of the newest batch; None before the first one.

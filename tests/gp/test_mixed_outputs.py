@@ -5,6 +5,7 @@ import copy
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 from gpflow import kernels as gk
 from gpflow import likelihoods as gl
 from scipy import stats
@@ -14,6 +15,7 @@ from streaming_gp.errors import InvalidDataError
 from tests.gp.builders import (
     EVERY_INPUT,
     FIXED,
+    QUICK,
     assert_same_arrays,
     assert_same_predictions,
     assert_unchanged,
@@ -133,6 +135,15 @@ def test_samples_have_the_predicted_covariance(exact, Xnew, across):
     assert (np.abs(found - expected) < STANDARD_ERRORS * error).all()
 
 
+def test_predictions_work_inside_a_graph_for_inputs_of_any_number(exact, Xnew):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float64)])
+    def graph(X):
+        return [exact[0].predict_f(X, *flags)[1] for flags in COVARIANCES]
+
+    expected = [exact[0].predict_f(Xnew, *flags)[1] for flags in COVARIANCES]
+    assert_same_arrays(graph(tf.constant(Xnew)), expected, ALGEBRA)
+
+
 def test_a_removed_batch_was_never_seen(exact, shards, Xnew):
     model = copy.deepcopy(exact[0])
     model.remove("batch-1")
@@ -214,6 +225,28 @@ def test_the_mixing_is_learned_and_points_keep_their_outputs(rng):
     assert model.posterior_process.num_pseudo_points == 24
 
 
+STRATEGIES = {
+    "auto": (sgp.PrivatePseudoPoints("auto", max_number=8), 16),
+    "all within a budget": (sgp.PrivatePseudoPoints("all", budget=50), 50),
+    "shared": (sgp.SharedPseudoPoints(9), 9),
+    "conditional": (sgp.ConditionalPseudoPoints(6), 12),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_pairs_for_points(shards, name):
+    strategy, number = STRATEGIES[name]
+    model = mixed(strategy, sgp.VariationalHyperparameters(), optimiser=QUICK)
+    for data in (joined(shards, "batch-0", "batch-1"), shards["batch-2"]):
+        model.update(data)
+    assert model.posterior_process.num_pseudo_points <= number
+    assert all(set(factor.Z[:, 2]) <= {0.0, 1.0, 2.0} for factor in model.factors.values())
+    X, Y = joined(shards)
+    residual = Y - mean_of_three()(X)
+    assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.6 * np.mean(residual**2)
+
+
 # ---- what is refused ----
 
 BAD_BATCHES = {
@@ -262,7 +295,12 @@ def noisy():
     return gk.LinearCoregionalization([gk.RBF() + gk.White()], WEIGHTS[:, :1])
 
 
+def too_few():
+    return gk.LinearCoregionalization([gk.RBF()], WEIGHTS)
+
+
 UNFIT = {
+    "a kernel too few": (too_few, gl.Gaussian, {}, r"W of shape \[3, 2\] wants 2 kernels, got 1"),
     "another kernel": (Mine, gl.Gaussian, {}, "LinearCoregionalization, got Mine"),
     "white noise": (noisy, gl.Gaussian, {}, "cannot hold white noise"),
     "one likelihood of all": (mixing, lambda: gl.Softmax(3), {}, "got Softmax"),

@@ -35,8 +35,8 @@ def require_supported(local: LocalModel, process: Process) -> None:
         )
     if local.gp.num_groups != 1:
         raise InvalidDataError(
-            "one point at a time wants functions that share one kernel, got "
-            f"{local.gp.num_groups} kernels"
+            "one point at a time wants functions that share one kernel and one noise variance, got "
+            f"{local.gp.num_groups} functions that do not"
         )
     for one in process.pseudo_observations:
         if not isinstance(one, PseudoObservations):
