@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import tensorflow as tf
-from scipy.linalg import solve_triangular
 
 from streaming_gp.shapes import check_shapes
 
@@ -43,13 +40,6 @@ def add_to_diagonal(matrix: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """``matrix + diag(values)`` for ``matrix`` [..., N, N] and broadcastable ``values`` [N]."""
     diagonal = tf.linalg.diag_part(matrix)
     return tf.linalg.set_diag(matrix, diagonal + values)
-
-
-def solve_triangles(chol: np.ndarray, rhs: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """``L⁻¹ rhs`` or ``L⁻ᵀ rhs`` in NumPy, for G lower factors [G, N, N] and ``rhs`` [G, N, K]."""
-    pairs = zip(chol, rhs, strict=True)
-    solve = partial(solve_triangular, lower=True, trans=int(transposed), check_finite=False)
-    return np.stack([solve(L, b) for L, b in pairs])
 
 
 @check_shapes(

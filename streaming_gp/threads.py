@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import scipy.linalg  # noqa: F401  so that its BLAS is loaded before it is looked for
 from threadpoolctl import ThreadpoolController
+
+FEW_ROWS = 4000
+"""Below so many rows of a matrix one BLAS thread is enough."""
+
+
+def blas_threads_for(rows: int) -> AbstractContextManager[None]:
+    """One BLAS thread for matrices of so few rows; all that there are for larger ones."""
+    return one_blas_thread() if rows < FEW_ROWS else nullcontext()
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import gpflow
 import gpflow.likelihoods as gl
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ Data = tuple[np.ndarray, np.ndarray]
 """Inputs X [N, D] and observations Y [N, P]."""
 
 _LARGEST_EXACT_INTEGER = 2**53
+_LARGEST_SQUARED = 1e150
 
 
 @runtime_checkable
@@ -137,7 +139,7 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
             f"Y holds {Y[~inside][0]:g}, outside the support of {type(likelihood).__name__}: "
             f"wanted {support}"
         )
-    if not isinstance(likelihood, gl.SwitchedLikelihood):
+    if not isinstance(likelihood, gl.SwitchedLikelihood) and not _has_constant_noise(likelihood):
         _check_density(likelihood, X, Y)
 
 
@@ -155,9 +157,20 @@ def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str]
         return whole & (Y >= 0) & (levels > Y), f"levels 0 to {levels - 1}"
     if isinstance(likelihood, (gl.Exponential, gl.Gamma)):
         return Y > 0, "positive numbers"
+    if _has_constant_noise(likelihood):
+        return np.abs(Y) < _LARGEST_SQUARED, f"numbers below {_LARGEST_SQUARED:g} in size"
     if isinstance(likelihood, gl.Beta):
         return (Y > 0) & (Y < 1), "numbers strictly between 0 and 1"
     return None
+
+
+def _has_constant_noise(likelihood: gl.Likelihood) -> bool:
+    """Gaussian noise of one size, whose density need not be computed to know that it is finite."""
+    return type(likelihood) is gl.Gaussian and all(
+        isinstance(size, gpflow.Parameter) and size.shape.rank == 0
+        for size in (likelihood.variance, likelihood.scale)
+        if size is not None
+    )
 
 
 def _check_density(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:

@@ -41,7 +41,7 @@ def exported(predictor: Predictions) -> ExportedGP:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
-    held = predictor.held
+    held = predictor.held.tensors
     factorised = [np.asarray(part) for part in held.conditioned]
     draws = zip(held.draws.numpy(), *factorised, strict=True)
     return ExportedGP(

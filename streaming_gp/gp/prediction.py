@@ -11,6 +11,7 @@ from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import predictor as pr
+from streaming_gp.gp.compilation import CompiledGP
 from streaming_gp.gp.export import exported
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.ledger_gp import LedgerGP
@@ -95,8 +96,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
         )
         X, Y = as_data(data, self.likelihood, *self._dims)
-        predictor = self._predictor(X.shape[1], Y.shape[1])
-        return pr.mixture_log_density(predictor.log_densities(tf.constant(X), tf.constant(Y)))
+        return pr.mixture_log_density(self._predictor(X.shape[1], Y.shape[1]).log_densities(X, Y))
 
     def predict_f_samples(
         self,
@@ -173,23 +173,30 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         stack = local.gp.stack(process.pseudo_observations, local.input_dim)
         return local.gp.log_normaliser(local.gp.condition(stack)) + process.log_scale
 
-    def _inputs(self, X: Any) -> tf.Tensor:
+    def _inputs(self, X: Any) -> pr.Inputs:
         """X [N, D] in float64, checked once unless its values are not known yet."""
         if tf.is_symbolic_tensor(X):  # inside a tf.function
             return tf.cast(X, tf.float64)
         checked = as_matrix("Xnew", X, self._dims[0])
-        return tf.cast(X, tf.float64) if tf.is_tensor(X) else tf.constant(checked)  # for gradients
+        return tf.cast(X, tf.float64) if tf.is_tensor(X) else checked  # a tensor for gradients
 
     def _predictor(self, input_dim: int, output_dim: int | None = None) -> Predictions:
         """A predictor for the posterior; P is guessed before any data."""
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
             outputs = self._dims[1] or output_dim or default_output_dim(self)
             self._compiled = compiled = self._compile(input_dim, outputs)
-            fixed = b"".join(p.numpy().tobytes() for p in self.parameters if not p.trainable)
             draws = self._draws(compiled.parameters)
             predictor = compiled.predictor(len(draws))
-            predictor.condition(self._ledger.posterior, draws, fixed)
+            token = self._token(compiled)
+            predictor.condition(self._ledger.posterior, draws, token)
         return predictor
+
+    def _token(self, compiled: CompiledGP) -> bytes:
+        """Changes whenever q(ε) does, or a value that is not in ε."""
+        q = self.hyperparameter_posterior
+        of_epsilon = [compiled.parameters.value()] if q is None else q.natural
+        values = b"".join(np.asarray(part).tobytes() for part in of_epsilon)
+        return values + compiled.local.fixed_values()
 
 
 def default_output_dim(model: LedgerGP) -> int:

@@ -6,34 +6,50 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
-from streaming_gp.gp.process.conditioning import Conditioned, Stack
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
+from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.tensor_predictor import CHUNK_ELEMENTS, HeldTensors, TensorPredictor
+from streaming_gp.threads import blas_threads_for
 
-CHUNK_ELEMENTS = 2**24
-"""The largest number of elements that an intermediate array of a prediction should have."""
+Inputs: TypeAlias = np.ndarray | tf.Tensor
+"""Inputs [N, D]: an array; or a tensor, for gradients and inside a caller's graph."""
 
 
-class Held(NamedTuple):
-    """A factorised process, and what it was factorised for."""
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A process at some values of ε, factorised when it is first asked for, in arrays or tensors.
+
+    :param token: What it was made for.
+    :param factorised: It in arrays; None where it rests on conditional pseudo-points.
+    """
 
     process: Process
+    draws: np.ndarray
     token: bytes
-    stack: Stack
-    draws: tf.Tensor
-    conditioned: Conditioned
+    factorised: Factorised | None
+    tensor_predictor: TensorPredictor
+
+    @cached_property
+    def tensors(self) -> HeldTensors:
+        """It in tensors."""
+        with tf.init_scope():  # now, even while a caller is being traced
+            return self.tensor_predictor.conditioned(self.process, self.draws)
 
 
 class Predictor:
-    """Compiled predictions for one model.
+    """Predictions for one model.
 
     :param local: The model.
     :param num_samples: The number S of values of ε that predictions are averaged over.
@@ -44,23 +60,11 @@ class Predictor:
         self.likelihood = local.likelihood
         self.epsilon = local.parameters
         self.input_dim = local.input_dim
+        self._prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
+        self._tensors = TensorPredictor(local, num_samples)
         self._held: Held | None = None
-        S, G, L = num_samples, self.gp.num_groups, self.gp.num_latent
-        C = L // G
-
-        stack = self.gp.stack_spec(self.input_dim)
-        conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, C))
-        draws, inputs = spec(S, local.parameters.size), spec(None, self.input_dim)
-
-        self._condition = compiled(self._condition_samples, draws, stack)
-        self._marginals = compiled(
-            lambda e, s, c, X: self._predict_samples(e, s, c, X, False),
-            draws, stack, conditioned, inputs,
-        )  # fmt: skip
-        self._joint = compiled(
-            lambda e, s, c, X: self._predict_samples(e, s, c, X, True),
-            draws, stack, conditioned, inputs,
-        )  # fmt: skip
+        S, L = num_samples, self.gp.num_latent
+        draws, inputs = spec(S, self.epsilon.size), spec(None, self.input_dim)
         moments = spec(S, None, L)
         self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
         self._score = compiled(
@@ -68,22 +72,6 @@ class Predictor:
         )
 
     # ---- compiled ----
-
-    def _condition_samples(self, draws: tf.Tensor, stack: Stack) -> Conditioned:
-        def at(epsilon: tf.Tensor) -> Conditioned:
-            with self.epsilon.substituted(epsilon):
-                return self.gp.condition(stack)
-
-        return at_each_sample(at, draws)
-
-    def _predict_samples(
-        self, draws: tf.Tensor, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            with self.epsilon.substituted(epsilon):
-                return self.gp.predict(stack, Conditioned(*parts), X, full_cov)
-
-        return at_each_sample(at, draws, *conditioned)
 
     def _observe_samples(
         self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
@@ -106,30 +94,34 @@ class Predictor:
     # ---- for the model ----
 
     def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
-        """Factorise ``process`` at every ε in ``draws``, unless that is what is held already.
+        """Factorise ``process`` at every ε in ``draws``; what is held of it already is extended.
 
         :param process: Prior × factors.
         :param draws: The values of ε [S, E].
-        :param token: Bytes that change whenever anything else changes that the process depends on.
+        :param token: Bytes that change whenever ε changes, or anything else that predictions depend
+            on; under equal ones the draws that are held are kept, which rounding might change.
         :raises NumericalError: if the pseudo-observation covariance is not positive.
         """
-        token += draws.tobytes()
-        if self._held is not None and self._held.process is process and self._held.token == token:
+        held = self._held if self._held is not None and self._held.token == token else None
+        if held is not None and held.process is process:
             return
-        stack = self.gp.stack(process.compact.pseudo_observations, self.input_dim)
-        conditioned = self._condition(draws, stack)
-        if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
-            raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
-        self._held = Held(process, token, stack, tf.constant(draws), conditioned)
+        factorised = None
+        if type(self.gp) is GaussianProcess:
+            known = None if held is None else held.factorised
+            known = known or Factorised(PriorAt(self._prior, draws))
+            with blas_threads_for(process.num_pseudo_points):
+                factorised = known.conditioned_on(plain(process))
+        draws = draws if held is None else held.draws
+        self._held = Held(process, draws, token, factorised, self._tensors)
 
     @property
     def held(self) -> Held:
-        """What :meth:`condition` factorised last."""
+        """What :meth:`condition` was given last."""
         assert self._held is not None, "condition() comes first"
         return self._held
 
     def f(
-        self, X: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+        self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [S, N, L] and (co)variance for each ε.
 
@@ -138,7 +130,7 @@ class Predictor:
         :returns: mean, and variance [S, N, L]; with ``full_cov`` [S, L, N, N], with
             ``full_output_cov`` [S, N, L, L], with both [S, N, L, N, L].
         """
-        mean, variance = self._joint_over_inputs(X) if full_cov else self._at_inputs(X)
+        mean, variance = self._moments(X, full_cov)
         if not full_output_cov:
             return mean, variance
         if not full_cov:
@@ -146,29 +138,49 @@ class Predictor:
         diagonal = tf.linalg.diag(tf.transpose(variance, [0, 2, 3, 1]))
         return mean, tf.transpose(diagonal, [0, 1, 3, 2, 4])
 
-    def _joint_over_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        _, _, stack, draws, conditioned = self.held
-        return self._joint(draws, stack, conditioned, X)
+    def _moments(self, X: Inputs, full_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        held = self.held
+        if held.factorised is None or tf.is_tensor(X):
+            return self._tensors.moments(held.tensors, X, full_cov)
+        moments = _joint if full_cov else _marginals
+        with blas_threads_for(held.process.num_pseudo_points):
+            return moments(held.factorised, X, self.gp)
 
-    def _at_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        _, _, stack, draws, conditioned = self.held
-        chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
-        if X.shape[0] is None or X.shape[0] <= chunk:
-            return self._marginals(draws, stack, conditioned, X)
-        pieces = [
-            self._marginals(draws, stack, conditioned, X[i : i + chunk])
-            for i in range(0, X.shape[0], chunk)
-        ]
-        mean, variance = (tf.concat(parts, axis=1) for parts in zip(*pieces, strict=True))
-        return mean, variance
-
-    def y(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def y(self, X: Inputs) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
         return self._observe(self.held.draws, X, *self.f(X))
 
-    def log_densities(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+    def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
         return self._score(self.held.draws, X, *self.f(X), Y)
+
+
+def _marginals(
+    process: Factorised, X: np.ndarray, gp: GaussianProcess
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance [S, N, L] of f(X) [N, D], some inputs after others to save memory."""
+    chunk = max(256, CHUNK_ELEMENTS // max(1, process.size))
+    pieces = [process.marginals(X[i : i + chunk]) for i in range(0, len(X), chunk)]
+    mean, variance = (np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True))
+    by_draw = -1, gp.num_groups, len(X)
+    variance = variance.reshape(by_draw).transpose(0, 2, 1)
+    shape = len(variance), len(X), gp.num_latent
+    return _latent_means(mean, gp), tf.constant(np.broadcast_to(variance, shape))
+
+
+def _joint(process: Factorised, X: np.ndarray, gp: GaussianProcess) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean [S, N, L] and covariance [S, L, N, N] of f(X)."""
+    V = process.project(X)
+    covariance = process.covariance(X, V).reshape(-1, gp.num_groups, len(X), len(X))
+    shape = len(covariance), gp.num_latent, len(X), len(X)
+    return _latent_means(process.mean(X, V), gp), tf.constant(np.broadcast_to(covariance, shape))
+
+
+def _latent_means(mean: np.ndarray, gp: GaussianProcess) -> tf.Tensor:
+    """Means of groups [S G, N, C] as [S, N, L]."""
+    _, N, C = mean.shape
+    by_draw = mean.reshape(-1, gp.num_groups, N, C).transpose(0, 2, 1, 3)
+    return tf.constant(by_draw.reshape(-1, N, gp.num_latent))
 
 
 _BETWEEN = {

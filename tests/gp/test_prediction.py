@@ -1,5 +1,7 @@
 """Shapes, samples and gradients of predictions."""
 
+import copy
+
 import gpflow
 import numpy as np
 import pytest
@@ -111,6 +113,27 @@ def test_predictions_have_gradients_in_the_input(model, Xnew):
     step = 1e-5 * np.eye(1, 10, 3).reshape(5, 2)
     ahead, behind = (np.sum(model.predict_f(Xnew + s)[0]) for s in (step, -step))
     np.testing.assert_allclose(gradient[1, 1], (ahead - behind) / 2e-5, rtol=1e-4)
+
+
+def test_tensors_and_arrays_are_predicted_alike(model, Xnew):
+    for full_cov in (False, True):
+        arrays = model.predict_f(Xnew, full_cov)
+        tensors = model.predict_f(tf.constant(Xnew), full_cov)
+        for one, other in zip(arrays, tensors, strict=True):
+            np.testing.assert_allclose(one, other, atol=THROUGH_CHOLESKY)
+
+
+def test_after_a_batch_is_absorbed_what_was_factorised_is_extended(rng, Xnew):
+    model = regressor()
+    model.update(smooth_data(rng, 30))
+    model.predict_f(Xnew)
+    before = model._predictor(2).held.factorised
+    model.update(smooth_data(rng, 20), learn=False)
+    found = model.predict_f(Xnew)
+    after = model._predictor(2).held.factorised
+    assert after.rows[0] is before.rows[0]
+    for one, other in zip(found, copy.deepcopy(model).predict_f(Xnew), strict=True):
+        np.testing.assert_allclose(one, other, atol=THROUGH_CHOLESKY)
 
 
 def test_predictions_work_inside_a_graph(rng):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -72,13 +73,15 @@ class LocalModel:
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""
+        return b"".join(variable.numpy().tobytes() for variable in self._fixed)
+
+    @cached_property
+    def _fixed(self) -> list[tf.Variable]:
+        """The variables that are not in ε."""
         learned = {id(p.unconstrained_variable) for p in self.parameters.parameters.values()}
-        variables = (
-            variable
-            for module in (self.gp.kernel, self.gp.mean_function, self.likelihood)
-            for variable in module.variables
-        )
-        return b"".join(v.numpy().tobytes() for v in variables if id(v) not in learned)
+        modules = (self.gp.kernel, self.gp.mean_function, self.likelihood)
+        variables = (variable for module in modules for variable in module.variables)
+        return [variable for variable in variables if id(variable) not in learned]
 
     def problem_spec(self, takes_over: bool) -> Problem:
         """The signature of problems of any size, for compiled functions.

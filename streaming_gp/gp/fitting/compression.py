@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from streaming_gp import triangular
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import solve_triangles
 
 MOST_ROWS = 1000
 """Of more observations of one input each, those closest to a batch are looked at."""
@@ -53,7 +53,7 @@ def _closest_rows(
     prior: PriorAt, observations: tuple[PseudoObservations, ...], X: np.ndarray
 ) -> tuple[PseudoObservations, ...]:
     """Where there are very many observations of one input each, those closest to X."""
-    single = [is_diagonal(one) for one in observations]
+    single = [one.is_diagonal for one in observations]
     number = sum(len(one.Z) for one, alone in zip(observations, single, strict=True) if alone)
     if number <= MOST_ROWS:
         return observations
@@ -73,14 +73,6 @@ def _closest_rows(
 def _rows(one: PseudoObservations, kept: np.ndarray) -> PseudoObservations:
     factor = one.precision_factor[:, kept][:, :, kept]
     return PseudoObservations(one.Z[kept], factor, one.pseudo_targets[:, kept], one.nugget)
-
-
-def is_diagonal(one: PseudoObservations) -> bool:
-    """Whether it observes every point by itself."""
-    R = one.precision_factor
-    return np.count_nonzero(R) <= R.shape[0] * R.shape[1] and bool(
-        np.all(np.diagonal(R, axis1=1, axis2=2) != 0.0)
-    )
 
 
 def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: int) -> np.ndarray:
@@ -122,14 +114,20 @@ def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
     K = prior.covariance(points)
     nugget = NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
     chol = np.linalg.cholesky(K + nugget * np.eye(len(points)))
-    A = solve_triangles(chol, np.swapaxes(V, 1, 2))
+    A = _solved(chol, np.swapaxes(V, 1, 2))
     explained, U = np.linalg.eigh(A @ np.swapaxes(A, 1, 2))
     explained = np.clip(explained, 0.0, 1.0 - CERTAIN)[:, :, None]
     gain = np.sqrt(explained / (1.0 - explained))
-    factor = solve_triangles(chol, U * np.swapaxes(gain, 1, 2), transposed=True)
-    shift = solve_triangles(chol, process.mean(points, V) - prior.mean(points))
+    factor = _solved(chol, U * np.swapaxes(gain, 1, 2), transposed=True)
+    shift = _solved(chol, process.mean(points, V) - prior.mean(points))
     white = np.swapaxes(U, 1, 2) @ shift
     # s makes the mean of the whitened points what it is: (1 + g²) mean = g s̃, and s = s̃ + Rᵀ m.
     told = np.where(gain > 0.0, white * (1.0 + gain**2) / np.maximum(gain, CERTAIN), 0.0)
     targets = told + np.swapaxes(factor, 1, 2) @ prior.mean(points)
     return PseudoObservations(points, factor, targets, nugget)
+
+
+def _solved(chol: np.ndarray, rhs: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """``L⁻¹ rhs`` or ``L⁻ᵀ rhs`` for G lower factors [G, N, N] and rhs [G, N, K]."""
+    pairs = zip(chol, rhs, strict=True)
+    return np.stack([triangular.solve(L, b, transposed) for L, b in pairs])

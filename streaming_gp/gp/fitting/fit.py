@@ -74,7 +74,7 @@ class Fitter:
         """
         token = epsilon.tobytes() + self.local.fixed_values()
         if self._held is None or self._held[0] != token:
-            self._held = token, Factorised(PriorAt(self.prior, epsilon))
+            self._held = token, Factorised(PriorAt(self.prior, epsilon[None]))
         found = self._held[1].conditioned_on(plain(process))
         self._held = token, found
         return found
@@ -85,7 +85,7 @@ class Fitter:
         if cavity.num_pseudo_points <= number:
             return cavity
         epsilon = self.location(cavity)
-        prior = PriorAt(self.prior, epsilon)
+        prior = PriorAt(self.prior, epsilon[None])
         return nearby(prior, lambda part: self.factorised(epsilon, part), cavity, X, number)
 
     @one_blas_thread()

@@ -107,7 +107,8 @@ class Solver:
         sites = initial_sites(self.bound, offsets, problem)
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         value = self.bound.value(offsets, variables, problem, sites)
-        return self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
+        found = self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
+        return found._replace(hyperparameters=cavity.hyperparameters)  # bit for bit
 
     def _optimum(
         self,

@@ -1,6 +1,7 @@
-"""A process factorised at one ε, as a value that is extended and never factorised again.
+"""A process factorised at one ε or several, as a value that is extended and not factorised again.
 
-With pseudo-observations one after another, ``B = I + Rᵀ K R = L Lᵀ`` grows by a block row for each:
+With pseudo-observations one after another, ``B = I + Rᵀ K R = L Lᵀ`` grows by a block row for some
+more of them:
 
 - ``C = L⁻¹ Rᵀ k(Z, Z') R'``
 - ``L' = chol(I + R'ᵀ k(Z', Z') R' − Cᵀ C)``
@@ -13,33 +14,58 @@ blocks with the one that it came from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky
 
+from streaming_gp import triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import solve_triangles
+
+MOST_ROWS = 16
+"""More block rows than this are copied into one: many small products are slow."""
+SMALLEST_VARIANCE = 1e-12
+"""As a part of the prior's: rounding below is cut off."""
 
 
 class _Row(NamedTuple):
-    """One member: its block row of L, ``left`` [G, M, R] beside ``chol`` [G, M, M], and of w."""
+    """Some members: for each group the block row of L, ``left`` [M, R] beside ``chol`` [M, M], and
+    of w, ``white`` [M, C].
+    """
 
-    member: PseudoObservations
-    left: np.ndarray
-    chol: np.ndarray
-    white: np.ndarray
+    members: tuple[PseudoObservations, ...]
+    left: list[np.ndarray]
+    chol: list[np.ndarray]
+    white: list[np.ndarray]
+
+    @property
+    def size(self) -> int:
+        return len(self.white[0])
+
+    def first(self, number: int) -> _Row:
+        """The row of its first members alone."""
+        members = self.members[:number]
+        M = sum(len(one.Z) for one in members)
+        return _Row(
+            members,
+            [left[:M] for left in self.left],
+            [np.ascontiguousarray(chol[:M, :M]) for chol in self.chol],
+            [white[:M] for white in self.white],
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Factorised:
-    """A Gaussian process at one ε, conditioned on pseudo-observations.
+    """A Gaussian process at S values of ε, conditioned on pseudo-observations.
 
-    :param prior: The prior at that ε.
+    Arrays have an axis of S G groups: the G groups of latent functions at the first ε and so on.
+
+    :param prior: The prior at these ε.
     :param rows: The block rows of L and w.
     """
 
@@ -49,77 +75,173 @@ class Factorised:
     @property
     def members(self) -> tuple[PseudoObservations, ...]:
         """What it is conditioned on."""
-        return tuple(row.member for row in self.rows)
+        return tuple(one for row in self.rows for one in row.members)
 
     @property
-    def white(self) -> np.ndarray:
-        """w [G, R, C]."""
-        parts = [row.white for row in self.rows]
-        empty = np.zeros((self.prior.num_groups, 0, self.prior.num_columns))
-        return np.concatenate([empty, *parts], axis=1)
+    def size(self) -> int:
+        """R, the number of points."""
+        return sum(row.size for row in self.rows)
 
-    def conditioned_on(self, members: tuple[PseudoObservations, ...]) -> Factorised:
+    @cached_property
+    def Z(self) -> np.ndarray:
+        """The members' points [R, D]."""
+        return np.concatenate([one.Z for one in self.members])
+
+    @cached_property
+    def white(self) -> list[np.ndarray]:
+        """w [R, C] of every group."""
+        number, nothing = len(self.prior.groups), np.zeros((0, self.prior.num_columns))
+        return [
+            np.concatenate([nothing, *(row.white[group] for row in self.rows)])
+            for group in range(number)
+        ]
+
+    def conditioned_on(self, members: Sequence[PseudoObservations]) -> Factorised:
         """The process conditioned on these and nothing else; what both have in front is shared.
 
         :raises NumericalError: if a covariance of pseudo-observations is not positive.
         """
-        pairs = zip(self.rows, members, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0].member is pair[1], pairs))
-        found = replace(self, rows=self.rows[:shared])
-        for member in members[shared:]:
-            found = found.extended(member)
-        return found
+        pairs = zip(self.members, members, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        found = replace(self, rows=tuple(_first(self.rows, shared)))
+        return found.extended(*members[shared:])
 
-    def extended(self, member: PseudoObservations) -> Factorised:
-        """The process conditioned on one more member.
+    def extended(self, *members: PseudoObservations) -> Factorised:
+        """The process conditioned on more members, which are one block row.
 
         :raises NumericalError: if the covariance of the pseudo-observations is not positive.
         """
-        Z, R = member.Z, member.precision_factor
-        C = self.project(Z) @ R
-        K = self.prior.covariance(Z) + member.nugget * np.eye(len(Z))
-        B = np.eye(len(Z)) + np.swapaxes(R, 1, 2) @ K @ R - np.swapaxes(C, 1, 2) @ C
-        residual = member.pseudo_targets - np.swapaxes(R, 1, 2) @ self.prior.mean(Z)
-        chol = _cholesky(B)
-        white = solve_triangles(chol, residual - np.swapaxes(C, 1, 2) @ self.white)
-        row = _Row(member, np.ascontiguousarray(np.swapaxes(C, 1, 2)), chol, white)
-        return replace(self, rows=(*self.rows, row))
+        if not members:
+            return self
+        Z = np.concatenate([one.Z for one in members])
+        nugget = np.repeat([one.nugget for one in members], [len(one.Z) for one in members])
+        parts = zip(
+            self.prior.groups, self.prior.covariances(Z), self.prior.mean(Z),
+            self._projections(Z), self.white, strict=True,
+        )  # fmt: skip
+        found = [
+            _extension(members, group, _with_diagonal(K, nugget), mean, V, white)
+            for group, K, mean, V, white in parts
+        ]
+        left, chol, white = (list(part) for part in zip(*found, strict=True))
+        rows = (*self.rows, _Row(members, left, chol, white))
+        return replace(self, rows=rows if len(rows) <= MOST_ROWS else (_joined(rows),))
+
+    # ---- at inputs ----
 
     def project(self, X: np.ndarray) -> np.ndarray:
-        """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N], block by block."""
-        size = sum(len(row.member.Z) for row in self.rows)
-        V = np.empty((self.prior.num_groups, size, len(X)))
-        start = 0
-        for row in self.rows:
-            mine = slice(start, start + len(row.member.Z))
-            transposed = np.swapaxes(row.member.precision_factor, 1, 2)
-            right = transposed @ self.prior.covariance(row.member.Z, X)
-            V[:, mine] = solve_triangles(row.chol, right - row.left @ V[:, :start])
-            start = mine.stop
-        return V
+        """``V = L⁻¹ Rᵀ k(Z, X)`` [S G, R, N]."""
+        return np.stack(list(self._projections(X)))
+
+    def _projections(self, X: np.ndarray) -> Iterator[np.ndarray]:
+        """V [R, N] of every group."""
+        if not self.rows:
+            yield from np.zeros((len(self.prior.groups), 0, len(X)))
+            return
+        covariances = self.prior.covariances(self.Z, X)
+        for index, (group, K) in enumerate(zip(self.prior.groups, covariances, strict=True)):
+            V, start = np.empty(K.shape), 0
+            for row in self.rows:
+                mine = slice(start, start + row.size)
+                right = _weighted(row.members, group, K[mine])
+                if start > 0:
+                    right -= row.left[index] @ V[:start]
+                V[mine] = triangular.solve(row.chol[index], right)
+                start = mine.stop
+            yield V
 
     def mean(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Mean [G, N, C] at X, from its projection."""
-        return np.asarray(self.prior.mean(X) + np.swapaxes(V, 1, 2) @ self.white)
+        """Mean [S G, N, C] at X, from its projection."""
+        return np.asarray(self.prior.mean(X) + np.swapaxes(V, 1, 2) @ np.stack(self.white))
 
     def covariance(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Covariance [G, N, N] at X, from its projection."""
+        """Covariance [S G, N, N] at X, from its projection."""
         return np.asarray(self.prior.covariance(X) - np.swapaxes(V, 1, 2) @ V)
+
+    def marginals(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [S G, N, C] and variance [S G, N] at X; one group after another, to save memory.
+
+        Rounding of variances below zero is cut off.
+        """
+        mean, prior = np.array(self.prior.mean(X)), self.prior.variance(X)
+        variance = np.array(prior)
+        for index, V in enumerate(self._projections(X)):
+            mean[index] += V.T @ self.white[index]
+            variance[index] -= np.einsum("rn,rn->n", V, V)
+        return mean, np.maximum(variance, SMALLEST_VARIANCE * prior)
+
+    # ---- of the whole ----
 
     @property
     def log_normaliser(self) -> float:
-        """``log 𝒵`` of the members, without the log constants of factors: in nats."""
+        """``log 𝒵`` of the members, without the log constants of factors, in nats: at one ε."""
         return sum(_log_normaliser(row, self.prior.num_columns) for row in self.rows)
 
 
+def _with_diagonal(K: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """``K + diag(values)``."""
+    found = np.array(K)
+    np.einsum("mm->m", found)[:] += values
+    return found
+
+
+def _weighted(members: Sequence[PseudoObservations], group: int, B: np.ndarray) -> np.ndarray:
+    """``Rᵀ B`` for the block diagonal R of some members, and B [M, N]."""
+    ends = np.cumsum([len(one.Z) for one in members])
+    pieces = np.split(B, ends[:-1])
+    found = [one.weighted(group, piece) for one, piece in zip(members, pieces, strict=True)]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _extension(
+    members: Sequence[PseudoObservations],
+    group: int,
+    K: np.ndarray,
+    mean: np.ndarray,
+    V: np.ndarray,
+    white: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The blocks Cᵀ, L' and w' of one group.
+
+    :param K: The prior covariance of the members' u [M, M].
+    :param V: Their projection on what is there already [R, M].
+    """
+    left = _weighted(members, group, V.T)
+    B = _weighted(members, group, _weighted(members, group, K).T)
+    B -= left @ left.T
+    np.einsum("mm->m", B)[:] += 1.0
+    chol = triangular.cholesky(B)
+    if chol is None:
+        raise NumericalError("the covariance of the pseudo-observations is not positive")
+    targets = np.concatenate([one.pseudo_targets[group] for one in members])
+    residual = targets - _weighted(members, group, mean) - left @ white
+    return left, chol, triangular.solve(chol, residual)
+
+
+def _first(rows: Sequence[_Row], number: int) -> Iterator[_Row]:
+    """The rows of the first members, so many of them."""
+    for row in rows:
+        if number <= 0:
+            return
+        yield row if len(row.members) <= number else row.first(number)
+        number -= len(row.members)
+
+
+def _joined(rows: Sequence[_Row]) -> _Row:
+    """All rows as one."""
+    size = sum(row.size for row in rows)
+    whole = [np.zeros((size, size)) for _ in rows[0].chol]
+    start = 0
+    for row in rows:
+        mine = slice(start, start + row.size)
+        for L, left, chol in zip(whole, row.left, row.chol, strict=True):
+            L[mine, :start], L[mine, mine] = left, chol
+        start = mine.stop
+    members = tuple(one for row in rows for one in row.members)
+    white = [np.concatenate(parts) for parts in zip(*(row.white for row in rows), strict=True)]
+    return _Row(members, [np.zeros((size, 0)) for _ in whole], whole, white)
+
+
 def _log_normaliser(row: _Row, num_columns: int) -> float:
-    diagonal = np.diagonal(row.chol, axis1=1, axis2=2)
-    return float(-num_columns * np.sum(np.log(diagonal)) - 0.5 * np.sum(row.white**2))
-
-
-def _cholesky(matrices: np.ndarray) -> np.ndarray:
-    try:
-        return np.stack([cholesky(one, lower=True) for one in matrices])
-    except (LinAlgError, ValueError) as error:
-        message = f"the covariance of the pseudo-observations is not positive: {error}"
-        raise NumericalError(message) from error
+    logdets = sum(float(np.sum(np.log(chol.diagonal()))) for chol in row.chol)
+    return -num_columns * logdets - 0.5 * sum(float(np.sum(white**2)) for white in row.white)

@@ -1,7 +1,8 @@
-"""Values of the prior at one ε, in NumPy arrays."""
+"""Values of the prior at one ε or at several, in NumPy arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ from streaming_gp.gp.process.compiled import compiled, spec
 if TYPE_CHECKING:
     from streaming_gp.gp.process.conditioning import GaussianProcess
 
+MOST_ELEMENTS = 2**24
+"""The largest number of elements of covariances that are computed in one call."""
+
 
 class PriorFunctions:
-    """Compiled values of kernel and mean function, whatever ε.
+    """Compiled values of kernel and mean function at any number of values of ε.
 
     :param gp: Kernel and mean function.
     :param parameters: The vector ε of trainable parameters.
@@ -26,54 +30,78 @@ class PriorFunctions:
     def __init__(self, gp: GaussianProcess, parameters: Any, input_dim: int) -> None:
         self.gp = gp
         self.parameters = parameters
-        epsilon, inputs = spec(parameters.size), spec(None, input_dim)
-        self.covariance = compiled(self._covariance, epsilon, inputs, inputs)
-        self.among = compiled(self._covariance, epsilon, inputs)
-        self.mean = compiled(self._mean, epsilon, inputs)
+        inputs = spec(None, input_dim)
+        self.covariance = self._at_each(lambda X, X2: cov.covariance(gp.kernel, X, X2), inputs, 2)
+        self.among = self._at_each(lambda X: cov.covariance(gp.kernel, X), inputs, 1)
+        self.variance = self._at_each(lambda X: cov.variance(gp.kernel, X), inputs, 1)
+        self.mean = self._at_each(
+            lambda X: cov.to_groups(gp.prior_mean(X), gp.num_groups), inputs, 1
+        )
 
-    def _covariance(
-        self, epsilon: tf.Tensor, X: tf.Tensor, X2: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        with self.parameters.substituted(epsilon):
-            return cov.covariance(self.gp.kernel, X, X2)
+    def _at_each(self, function: Callable[..., tf.Tensor], inputs: Any, number: int) -> Any:
+        """``function`` of so many inputs at every ε of [S, E]."""
 
-    def _mean(self, epsilon: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
-        with self.parameters.substituted(epsilon):
-            return cov.to_groups(self.gp.prior_mean(X), self.gp.num_groups)
+        def at(draws: tf.Tensor, *X: tf.Tensor) -> tf.Tensor:
+            def at_one(epsilon: tf.Tensor) -> tf.Tensor:
+                with self.parameters.substituted(epsilon):
+                    return function(*X)
+
+            return tf.vectorized_map(at_one, draws)
+
+        return compiled(at, spec(None, self.parameters.size), *(inputs,) * number)
 
 
 @dataclass(frozen=True, eq=False)
 class PriorAt:
-    """The prior at one ε [E].
+    """The prior at S values of ε.
+
+    For each there are G groups of latent functions; the S G groups of all follow one another.
 
     :param functions: Its compiled values.
-    :param epsilon: The value of ε.
+    :param draws: The values of ε [S, E].
     """
 
     functions: PriorFunctions
-    epsilon: np.ndarray
+    draws: np.ndarray
 
     @property
-    def num_groups(self) -> int:
-        """G, the number of groups of latent functions."""
-        return self.functions.gp.num_groups
+    def groups(self) -> list[int]:
+        """Which group of the latent functions each of the S G groups is."""
+        return list(range(self.functions.gp.num_groups)) * len(self.draws)
 
     @property
     def num_columns(self) -> int:
         """C, the number of latent functions of a group."""
         return self.functions.gp.num_latent // self.functions.gp.num_groups
 
-    def covariance(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
-        """Covariance [G, N, N2] between f(X) and f(X2); X2 is X by default.
+    def covariances(self, X: np.ndarray, X2: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """The covariance [N, N2] between f(X) and f(X2) of every group; X2 is X by default.
 
         White noise is shared by no two sets of inputs, even if they are equal.
         """
-        if X2 is None:
-            found, size = self.functions.among(self.epsilon, X).numpy(), len(X)
-        else:
-            found, size = self.functions.covariance(self.epsilon, X, X2).numpy(), len(X2)
-        return np.broadcast_to(found, (self.num_groups, len(X), size))
+        number = self.functions.gp.num_groups
+        size = number * len(X) * len(X if X2 is None else X2)
+        at_once = max(1, MOST_ELEMENTS // max(1, size))
+        for start in range(0, len(self.draws), at_once):
+            draws = self.draws[start : start + at_once]
+            if X2 is None:
+                found = self.functions.among(draws, X)
+            else:
+                found = self.functions.covariance(draws, X, X2)
+            for one in np.asarray(found):  # no copy, as numpy() would be
+                yield from np.broadcast_to(one, (number, *one.shape[1:]))
+
+    def covariance(self, X: np.ndarray, X2: np.ndarray | None = None) -> np.ndarray:
+        """All of :meth:`covariances`: [S G, N, N2]."""
+        return np.stack(list(self.covariances(X, X2)))
+
+    def variance(self, X: np.ndarray) -> np.ndarray:
+        """Variance [S G, N] of f(X)."""
+        found = np.asarray(self.functions.variance(self.draws, X))
+        shape = len(self.draws), self.functions.gp.num_groups, len(X)
+        return np.broadcast_to(found, shape).reshape(-1, len(X))
 
     def mean(self, X: np.ndarray) -> np.ndarray:
-        """Mean [G, N, C] of f(X)."""
-        return np.asarray(self.functions.mean(self.epsilon, X))
+        """Mean [S G, N, C] of f(X)."""
+        found = np.asarray(self.functions.mean(self.draws, X))
+        return found.reshape(-1, *found.shape[2:])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh, lapack, solve_triangular
 
+from streaming_gp import triangular
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.linalg import compress_rows
 from streaming_gp.serialization import storable
@@ -67,6 +69,24 @@ class PseudoObservations:
         return self.Z.ndim == 2 and _share_groups(
             len(self.Z), square=self.precision_factor, others=[self.pseudo_targets]
         )
+
+    @cached_property
+    def is_diagonal(self) -> bool:
+        """Whether R is: every point is observed by itself, or not at all."""
+        R = self.precision_factor
+        return np.count_nonzero(R) == np.count_nonzero(np.diagonal(R, axis1=1, axis2=2))
+
+    @cached_property
+    def is_triangular(self) -> bool:
+        """Whether R is a lower triangle."""
+        return not np.any(np.triu(self.precision_factor, 1))
+
+    def weighted(self, group: int, B: np.ndarray) -> np.ndarray:
+        """``Rᵀ B`` for the R of one group and B [M, N]: a new array."""
+        R = self.precision_factor[group]
+        if self.is_diagonal:
+            return R.diagonal()[:, None] * B
+        return triangular.times_transposed(R, B) if self.is_triangular else R.T @ B
 
     def __pow__(self, power: float) -> PseudoObservations:
         """``t(u)^power``.

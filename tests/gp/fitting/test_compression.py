@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streaming_gp.gp.fitting import compression
-from streaming_gp.gp.fitting.compression import is_diagonal, nearby
+from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.process import Process, PseudoObservations
 from streaming_gp.gp.process.factorised import Factorised
 from tests.gp.process.test_factorised import prior
@@ -64,5 +64,5 @@ def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
     assert len(rows.Z) == 20
     assert (rows.Z > 0.0).all()
     assert kept is whole
-    assert is_diagonal(rows)
-    assert not is_diagonal(whole)
+    assert rows.is_diagonal
+    assert not whole.is_diagonal

@@ -7,7 +7,7 @@ import pytest
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, PseudoObservations
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.factorised import MOST_ROWS, Factorised
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from tests.gp.process.test_process import observed
 from tests.tolerances import ALGEBRA
@@ -19,7 +19,7 @@ def prior(num_latent=1, num_groups=1, white_noise=0.0):
         kernel += gpflow.kernels.White(white_noise)
     gp = GaussianProcess(kernel, gpflow.functions.Constant(0.8), num_latent, num_groups)
     parameters = ParameterVector(kernel)
-    return PriorAt(PriorFunctions(gp, parameters, 2), parameters.value())
+    return PriorAt(PriorFunctions(gp, parameters, 2), parameters.value()[None])
 
 
 @pytest.mark.parametrize(("num_latent", "num_groups"), [(1, 1), (3, 1), (3, 3)])
@@ -46,12 +46,56 @@ def test_what_two_processes_have_in_front_is_shared(rng):
     whole = Factorised(prior()).conditioned_on(members)
     longer = whole.conditioned_on((*members, observed(rng, 2)))
     shorter = longer.conditioned_on((members[0], members[2]))
-    assert all(a is b for a, b in zip(longer.rows, whole.rows, strict=False))
-    assert shorter.rows[0] is whole.rows[0]
+    assert longer.rows[0] is whole.rows[0]
+    np.testing.assert_array_equal(shorter.rows[0].chol[0], whole.rows[0].chol[0][:3, :3])
     anew = Factorised(prior()).conditioned_on((members[0], members[2]))
     X = rng.uniform(-2, 2, (5, 2))
     np.testing.assert_allclose(shorter.project(X), anew.project(X), atol=ALGEBRA)
+    np.testing.assert_allclose(shorter.log_normaliser, anew.log_normaliser, rtol=ALGEBRA)
     assert Factorised(prior()).conditioned_on(()).log_normaliser == 0.0
+
+
+def test_many_rows_become_one_that_says_the_same(rng):
+    members = [observed(rng, m) for m in (2, *([1] * MOST_ROWS))]
+    grown = Factorised(prior())
+    for member in members:
+        grown = grown.extended(member)
+    assert len(grown.rows) == 1
+    anew = Factorised(prior()).extended(*members)
+    np.testing.assert_allclose(grown.rows[0].chol[0], anew.rows[0].chol[0], atol=ALGEBRA)
+    X = rng.uniform(-2, 2, (5, 2))
+    for found, wanted in zip(grown.marginals(X), anew.marginals(X), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize(("num_latent", "num_groups"), [(1, 1), (3, 1), (2, 2)])
+def test_several_values_of_epsilon_are_each_by_itself(rng, num_latent, num_groups):
+    one = prior(num_latent, num_groups, white_noise=0.1)
+    draws = one.draws + 0.3 * rng.standard_normal((3, one.draws.shape[1]))
+    members = [observed(rng, m, num_groups, num_latent // num_groups) for m in (4, 2)]
+    X = rng.uniform(-2, 2, (5, 2))
+    together = Factorised(PriorAt(one.functions, draws)).extended(members[0]).extended(members[1])
+    apart = [Factorised(PriorAt(one.functions, each[None])).extended(*members) for each in draws]
+    for found, *wanted in zip(
+        together.marginals(X), *(process.marginals(X) for process in apart), strict=True
+    ):
+        np.testing.assert_allclose(found, np.concatenate(wanted), atol=ALGEBRA)
+    V = together.project(X)
+    mean, variance = together.marginals(X)
+    np.testing.assert_allclose(together.mean(X, V), mean, atol=ALGEBRA)
+    covariance = together.covariance(X, V)
+    np.testing.assert_allclose(np.einsum("gnn->gn", covariance), variance, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "triangular", "full"])
+def test_every_kind_of_precision_factor_is_multiplied(rng, kind):
+    R = rng.standard_normal((2, 4, 4))
+    R = {"diagonal": R * np.eye(4), "triangular": np.tril(R), "full": R}[kind]
+    one = PseudoObservations(rng.standard_normal((4, 2)), R, rng.standard_normal((2, 4, 1)), 0.0)
+    assert (one.is_diagonal, one.is_triangular) == (kind == "diagonal", kind != "full")
+    B = rng.standard_normal((4, 3))
+    for group in range(2):
+        np.testing.assert_allclose(one.weighted(group, B), R[group].T @ B, atol=ALGEBRA)
 
 
 def test_a_covariance_that_is_not_positive_is_refused(rng):
