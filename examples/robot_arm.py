@@ -214,7 +214,8 @@ def train(model: Any, max_iterations: int) -> None:
     )
 
 
-VI, ML = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
+VI = sgp.VariationalHyperparameters()
+ML = sgp.PointHyperparameters(remember=False)
 FORGETTING = sgp.VariationalHyperparameters(forgetting_factor=0.7)
 """Early batches were fitted with few points, which the bound takes for noise: let that fade."""
 SHARED_POINTS = sgp.SharedPseudoPoints(POINTS_IN_ALL, growth=POINTS_A_BATCH, kept_batches=1)

@@ -100,6 +100,15 @@ def conditional_bound(kernel, mean_function, noise_variance, frozen, added, data
     return expected - kl
 
 
+def expected_log_prior(kernel, mean_function, frozen):
+    """``E[log p(a)]`` under N(m, S Sᵀ) of the points a = f(Z) plus nugget noise, without its 2π."""
+    K = kernel(frozen.Z).numpy() + frozen.nugget * np.eye(len(frozen.Z))
+    off = np.column_stack(
+        [frozen.intercept[0] - np.asarray(mean_function(frozen.Z)), frozen.scale[0]]
+    )
+    return -0.5 * (np.linalg.slogdet(K)[1] + np.sum(off * np.linalg.solve(K, off)))
+
+
 def svgp_at_optimum(data, kernel, likelihood, Z):
     """GPflow's SVGP at fixed Z and hyperparameters, its q(u) optimised; the model and its ELBO."""
     model = gpflow.models.SVGP(

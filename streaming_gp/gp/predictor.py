@@ -18,9 +18,10 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.moments import joint, marginals
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.tensor_predictor import CHUNK_ELEMENTS, HeldTensors, TensorPredictor
+from streaming_gp.gp.tensor_predictor import HeldTensors, TensorPredictor
 from streaming_gp.threads import blas_threads_for
 
 Inputs: TypeAlias = np.ndarray | tf.Tensor
@@ -142,9 +143,10 @@ class Predictor:
         held = self.held
         if held.factorised is None or tf.is_tensor(X):
             return self._tensors.moments(held.tensors, X, full_cov)
-        moments = _joint if full_cov else _marginals
+        moments = joint if full_cov else marginals
         with blas_threads_for(held.process.num_pseudo_points):
-            return moments(held.factorised, X, self.gp)
+            mean, variance = moments(held.factorised, X)
+        return tf.constant(mean), tf.constant(variance)
 
     def y(self, X: Inputs) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
@@ -153,34 +155,6 @@ class Predictor:
     def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
         return self._score(self.held.draws, X, *self.f(X), Y)
-
-
-def _marginals(
-    process: Factorised, X: np.ndarray, gp: GaussianProcess
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance [S, N, L] of f(X) [N, D], some inputs after others to save memory."""
-    chunk = max(256, CHUNK_ELEMENTS // max(1, process.size))
-    pieces = [process.marginals(X[i : i + chunk]) for i in range(0, len(X), chunk)]
-    mean, variance = (np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True))
-    by_draw = -1, gp.num_groups, len(X)
-    variance = variance.reshape(by_draw).transpose(0, 2, 1)
-    shape = len(variance), len(X), gp.num_latent
-    return _latent_means(mean, gp), tf.constant(np.broadcast_to(variance, shape))
-
-
-def _joint(process: Factorised, X: np.ndarray, gp: GaussianProcess) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean [S, N, L] and covariance [S, L, N, N] of f(X)."""
-    V = process.project(X)
-    covariance = process.covariance(X, V).reshape(-1, gp.num_groups, len(X), len(X))
-    shape = len(covariance), gp.num_latent, len(X), len(X)
-    return _latent_means(process.mean(X, V), gp), tf.constant(np.broadcast_to(covariance, shape))
-
-
-def _latent_means(mean: np.ndarray, gp: GaussianProcess) -> tf.Tensor:
-    """Means of groups [S G, N, C] as [S, N, L]."""
-    _, N, C = mean.shape
-    by_draw = mean.reshape(-1, gp.num_groups, N, C).transpose(0, 2, 1, 3)
-    return tf.constant(by_draw.reshape(-1, N, gp.num_latent))
 
 
 _BETWEEN = {

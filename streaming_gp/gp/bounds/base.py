@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from gpflow.likelihoods import Likelihood
@@ -18,6 +18,10 @@ from streaming_gp.gp.process.conditioning import GaussianProcess
 @dataclass(frozen=True)
 class Bound:
     """A bound for any GPflow likelihood, on a process without approximations of its own."""
+
+    is_evidence_bound: ClassVar[bool] = False
+    """Whether it is the expected log-likelihood less a divergence: then an update reports that of
+    the one factor that is kept for all ε."""
 
     def check(self, likelihood: Likelihood) -> None:
         """Any likelihood will do."""

@@ -69,7 +69,11 @@ class _Conditional(NamedTuple):
 @storable
 @dataclass(frozen=True)
 class Conditional(Bound):
-    """``F = E_q(ε)[Σ_n E log p(y_n | f_n) − E_q(a) KL(q(b | a) ‖ p(b | a, ε))]`` (eq. 94)."""
+    """``F = E_q(ε)[Σ_n E log p(y_n | f_n) − E_q(a) KL(q(b | a) ‖ p(b | a, ε))]`` (eq. 94).
+
+    Where a point ε remembers, ``−KL(q(a) ‖ p(a | ε))`` is added, less its value at the ε before
+    (eq. 93).
+    """
 
     def gaussian_process(
         self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
@@ -86,7 +90,8 @@ class Conditional(Bound):
             with local.parameters.substituted(epsilon):
                 one = _BatchGivenFrozen(*parts)
                 q = _at_data(local.gp, one, q_b)
-                return expected_log_likelihood(local, q, problem) - _kl(local.gp, one, q_b)
+                own = expected_log_likelihood(local, q, problem) - _kl(local.gp, one, q_b)
+                return own + local.hyperparameters.past_evidence(lambda: _of_past(local, problem))
 
         return tf.reduce_mean(at_each_sample(bound, draws, *given))
 
@@ -173,6 +178,18 @@ def _at_one_epsilon(
     T = tf.linalg.matrix_transpose(U_b)
     J = solve_lower_transposed(chol, A)
     return _BatchGivenFrozen(mean_b, mean_f, T, U_f, chol, J, left, w, site_mean)
+
+
+def _of_past(local: LocalModel, problem: Problem) -> tf.Tensor:
+    """``KL(q(a) ‖ p(a | ε_old)) − KL(q(a) ‖ p(a | ε))`` at the ε that the parameters hold (eq. 93).
+
+    It is the change of E_q(a) log p(a | ε): q(a) itself is frozen.
+    """
+    gp = local.gp
+    assert isinstance(gp, FrozenGaussianProcess)
+    now = gp.expected_log_prior(problem.stack)
+    with local.parameters.substituted(problem.location):
+        return now - gp.expected_log_prior(problem.stack)
 
 
 def _optimum(given: _BatchGivenFrozen) -> _Conditional:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +34,8 @@ class Exact(Bound):
     With Gaussian noise it is the log evidence of the batch under the cavity, and its factor is the
     likelihood. The pseudo-inputs are the inputs of the batch, whatever Z is.
     """
+
+    is_evidence_bound: ClassVar[bool] = True
 
     def free_energy(
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites

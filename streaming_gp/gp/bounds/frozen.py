@@ -16,7 +16,12 @@ from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import add_to_diagonal, solve_lower, solve_lower_transposed
+from streaming_gp.linalg import (
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
 
 SAYS_NOTHING = 1e20
 """Nugget of the one point that stands in for no points at all."""
@@ -89,6 +94,14 @@ class FrozenGaussianProcess(GaussianProcess):
     def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
         """q(u) is normalised."""
         return tf.zeros([], tf.float64)
+
+    def expected_log_prior(self, stack: FrozenStack) -> tf.Tensor:
+        """``E_q(u)[log p(u | ε)]``, but for its 2π: [], in nats."""
+        chol, white = self.condition(stack)
+        spread = tf.reduce_sum(tf.square(solve_lower(chol, stack.scale)))
+        columns = tf.cast(self.num_latent // self.num_groups, chol.dtype)
+        logdet = tf.reduce_sum(logdet_from_cholesky(tf.broadcast_to(chol, tf.shape(stack.scale))))
+        return -0.5 * (columns * (logdet + spread) + tf.reduce_sum(tf.square(white)))
 
 
 def open_and_frozen(projection: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -21,6 +22,8 @@ class Variational(SparseBound):
 
     With the exact sites of a Gaussian likelihood this is Titsias' collapsed bound.
     """
+
+    is_evidence_bound: ClassVar[bool] = True
 
     def expected(
         self,

@@ -14,6 +14,7 @@ from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
+from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
@@ -45,6 +46,7 @@ class Fitter:
         self.solver = Solver(self.bound, self.cavity, optimiser)
         self.projection = Projection(local, optimiser)
         self.prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
+        self.kept_bound = KeptBound(local, self.prior)
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
         self._held: tuple[bytes, Factorised] | None = None
 
@@ -162,6 +164,22 @@ class Fitter:
             return moved, factor, solution.report
 
         return with_larger_nuggets(attempt, problem)
+
+    def of_what_is_kept(
+        self, cavity: Process, batch: Batch, factor: PseudoPointFactor, report: FitReport
+    ) -> FitReport:
+        """The report with the free energy of the factor, which is the same for all ε.
+
+        A fit's own is as large or larger: it knows a better factor for every ε.
+        """
+        is_bound = getattr(self.bound.bound, "is_evidence_bound", False)
+        if factor.hyperparameters is None or not batch.learn or not is_bound:
+            return report
+        q = cavity.times([factor]).hyperparameters
+        assert q is not None
+        (kept,) = plain(Process(factor.pseudo_observations))
+        found = self.kept_bound.free_energy(cavity, kept, q, batch.data, batch.seed)
+        return report._replace(free_energy=found)
 
     def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
         """Common random numbers [S, E], fewer where there are many earlier points."""

@@ -81,14 +81,15 @@ class PointHyperparameters(_Point):
     :param max_log_decrease: The logarithm of a constrained parameter falls in one update by at most
         so much, to first order. A batch of one point has its maximum likelihood at no noise at all,
         and from there no gradient leads back.
-    :param remember: Whether to add the log evidence that ε gives to all earlier
-        pseudo-observations, as the bounds of appendices C.1 and C.2 (eq. 93) do; without it the
-        newest batch alone decides.
+    :param remember: Whether what is known of f has a say: then the log evidence that ε gives to
+        all earlier pseudo-observations is added, as in appendix C.1, or with conditional points
+        ``−KL(q(a) ‖ p(a | ε))``, as in appendix C.2 (eq. 93). Without it the newest batch alone
+        decides.
     :raises InvalidDataError: if ``max_log_decrease`` is not positive.
     """
 
     max_log_decrease: float = 5.0
-    remember: bool = False
+    remember: bool = True
 
     def __post_init__(self) -> None:
         if not self.max_log_decrease > 0.0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import numpy as np
 
@@ -57,21 +56,9 @@ class ConditionalPseudoPoints:
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
-        """Refuse this.
-
-        :raises InvalidDataError: for another bound than the variational one, and where ε answers
-        to the evidence of earlier points, which are frozen here.
-        """
-
-        def refuse(*_: Any) -> NoReturn:
-            raise InvalidDataError(
-                "conditional pseudo-points take neither power EP nor remember=True, got "
-                f"{default} and {hyperparameters}"
-            )
-
+        """:raises InvalidDataError: for another bound than the variational one."""
         if default != Variational():
-            refuse()
-        hyperparameters.past_evidence(refuse)
+            raise InvalidDataError(f"conditional pseudo-points take no other bound, got {default}")
         return Conditional()
 
     def visit(

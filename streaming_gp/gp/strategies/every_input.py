@@ -47,7 +47,8 @@ def fitted(
     of_epsilon, report = learned(fitter, cavity, batch, sample)
     if fitter.bound.is_conjugate and len(batch.data[0]) <= (most or np.inf):
         observations, constant = _likelihood(fitter, batch, report.epsilon)
-        return PseudoPointFactor((observations,), of_epsilon, constant), report
+        factor = PseudoPointFactor((observations,), of_epsilon, constant)
+        return factor, fitter.of_what_is_kept(cavity, batch, factor, report)
     moved = cavity if of_epsilon is None else cavity.times([PseudoPointFactor((), of_epsilon)])
     found, at_rest = _absorbed(fitter, moved, batch, report.epsilon, most)
     report = at_rest._replace(epsilon=report.epsilon, iterations=report.iterations)

@@ -51,6 +51,9 @@ class LearningSample:
             raise InvalidDataError(f"alpha must lie in [0, 1], got {self.alpha}")
 
 
+MOST_REMEMBERED = 500
+"""A point ε answers to all earlier pseudo-points up to so many; beyond, to those near the batch."""
+
 FINE = LearningSample(num_points=40)
 """What ε is learned from once a budget is full."""
 
@@ -67,8 +70,11 @@ def learned(
     X, Y = batch.data
     rng = np.random.default_rng(batch.seed)
     some = np.sort(rng.permutation(len(X))[: sample.num_data])
-    needs_all = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
-    small = cavity if needs_all else fitter.nearby(cavity, X[some], sample.num_earlier)
+    remembers = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
+    earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
+    small = cavity
+    if cavity.num_pseudo_points > earlier:
+        small = fitter.nearby(cavity, X[some], sample.num_earlier)
     number = len(some) if sample.num_points is None else sample.num_points
     bound = _bound(sample.alpha, fitter.bound.is_conjugate) if number < len(some) else Exact()
     part = replace(batch, data=(X[some], Y[some]))

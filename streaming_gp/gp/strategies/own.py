@@ -90,7 +90,10 @@ class OwnPseudoPoints(abc.ABC):
     ) -> tuple[PseudoPointFactor, FitReport]:
         at = _points_of(own)
         move = self.optimise_locations and not (batch.hold and at is not None)
-        return fitter.fit(cavity, batch, self.place, at, move)
+        factor, report = fitter.fit(cavity, batch, self.place, at, move)
+        kept = fitter.of_what_is_kept(cavity, batch, factor, report)
+        constant = factor.log_scale + kept.free_energy - report.free_energy
+        return replace(factor, log_scale=constant), kept
 
     def make_room(
         self,

@@ -16,7 +16,7 @@ from tests.gp.builders import (
     known_model,
     predicted,
 )
-from tests.reference import conditional_bound, smooth_data
+from tests.reference import conditional_bound, expected_log_prior, smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
 SHORT = sgp.LocalOptimiser(max_iterations=24, rounds=3)
@@ -145,6 +145,45 @@ def test_only_the_newest_batch_can_be_taken_back(rng):
     assert_same_arrays(fitted.predict_f(X), before, 0.0)
 
 
-def test_what_conditional_points_cannot_do_is_refused():
-    with pytest.raises(InvalidDataError, match="neither power EP nor remember"):
-        short(sgp.ConditionalPseudoPoints(5), sgp.PointHyperparameters(remember=True))
+def test_a_point_answers_to_the_frozen_points(rng):
+    """The free energy is that of eq. 93: what q(a) and the new ε say of each other is in it."""
+    X, Y = smooth_data(rng, 41)
+    order = np.argsort(X[:, 0])
+    fitted = short(sgp.ConditionalPseudoPoints(6), sgp.PointHyperparameters())
+    fitted.update((X[order[:20]], Y[order[:20]]))
+    frozen = fitted.factors["batch-0"].pseudo_observations[0]
+    before = gpflow.utilities.deepcopy((fitted.kernel, fitted.mean_function))
+    new = (X[order[20:]], Y[order[20:]])
+    info = fitted.update(new)
+    after = fitted.kernel, fitted.mean_function
+    found = fitted.factors["batch-1"].pseudo_observations[0]
+    noise = fitted.likelihood.variance.numpy()
+    wanted = conditional_bound(*after, noise, frozen, found, new)
+    wanted += expected_log_prior(*after, frozen) - expected_log_prior(*before, frozen)
+    assert info.free_energy == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
+
+
+def test_one_datum_does_not_overrule_the_frozen_points(rng):
+    X = rng.uniform(-3, 3, (61, 1))
+    Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
+    variances = {}
+    for remember in (True, False):
+        fitted = sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.ConditionalPseudoPoints(10),
+            hyperparameters=sgp.PointHyperparameters(remember=remember),
+        )  # fmt: skip
+        fitted.update((X[:60], Y[:60]))
+        before = fitted.kernel.variance.numpy()
+        fitted.update((X[60:], Y[60:]))
+        variances[remember] = fitted.kernel.variance.numpy() / before
+    assert 0.5 < variances[True] < 2.0
+    assert variances[False] < 0.1
+
+
+def test_other_bounds_are_refused():
+    with pytest.raises(InvalidDataError, match="no other bound"):
+        sgp.StreamingGP(
+            gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.ConditionalPseudoPoints(5), alpha=0.5,
+        )  # fmt: skip
