@@ -88,6 +88,17 @@ def require_strategy(name: str, value: object, protocol: type, example: str) -> 
         raise InvalidDataError(f"{name} must be a strategy such as {example}, got {value!r}")
 
 
+def as_name(name: str, value: object) -> str:
+    """A plain string, which files take as a key; strings of NumPy become one.
+
+    :param name: What to call the argument in the error.
+    :raises InvalidDataError: if it is no string.
+    """
+    if not isinstance(value, str):
+        raise InvalidDataError(f"{name} must be a string, got {value!r}")
+    return str(value)
+
+
 def as_groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
     """The group of each of so many things [size]; all are in group 0 if None.
 

@@ -13,6 +13,7 @@ import numpy as np
 from gpflow.likelihoods import SwitchedLikelihood
 from tqdm import tqdm
 
+from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.evaluate.forgetting import KeptBatches
 from streaming_gp.evaluate.learner import HasPseudoPoints, Learner, ReportsFreeEnergy
@@ -30,7 +31,10 @@ class BatchError(StreamingGPError):
 
     def __init__(self, batch: int, message: str) -> None:
         super().__init__(f"batch {batch} {message}")
-        self.batch = batch
+        self.batch, self._message = batch, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchError, (self.batch, self._message)
 
 
 def prequential(
@@ -92,7 +96,7 @@ def _step(
     model: Learner, number: int, data: Any, targets: _Targets, kept: KeptBatches
 ) -> tuple[Step, _Targets]:
     with _named(number, "could not be scored"):
-        X, Y = map(np.asarray, as_pair(data))
+        X, Y = map(as_real_array, "XY", as_pair(data))
         loss, nlpd = losses(model, X, Y).mean(axis=0).tolist()
     with _named(number, "was scored but could not be learned"):
         start = time.perf_counter()

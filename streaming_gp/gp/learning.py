@@ -19,7 +19,7 @@ from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
-from streaming_gp.gp.ledger_operations import LedgerOperationsGP, refuse_merged
+from streaming_gp.gp.ledger_operations import LedgerOperationsGP, batch_name
 from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -55,8 +55,7 @@ class LearningGP(LedgerOperationsGP):
             outside the likelihood's support, or its name is taken, or time runs backwards.
         :raises NumericalError: if a covariance stays indefinite.
         """
-        batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
-        refuse_merged(batch_id)
+        batch_id = batch_name(f"batch-{self._num_updates}" if batch_id is None else batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
         if learn is None:
@@ -80,7 +79,7 @@ class LearningGP(LedgerOperationsGP):
         :raises ImproperError: if q(ε) without this batch is no distribution, and the policy refuses
             that.
         """
-        self._require_factor(batch_id)
+        batch_id = self._factor_name(batch_id)
         return self._step({batch_id: data}, damping, callback)[batch_id]
 
     def synchronous_round(
@@ -102,7 +101,8 @@ class LearningGP(LedgerOperationsGP):
         if not shards:
             raise InvalidDataError("a synchronous round needs at least one shard, got none")
         rho = 1.0 / len(shards) if damping is None else damping
-        return self._step(shards, rho, None, is_round=True)
+        named = {batch_name(name): data for name, data in shards.items()}
+        return self._step(named, rho, None, is_round=True)
 
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.
@@ -206,7 +206,6 @@ class LearningGP(LedgerOperationsGP):
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         dims = self._dims
         for name, data in shards.items():
-            refuse_merged(name)
             X, Y = checked[name] = as_data(data, self.likelihood, *dims)
             dims = X.shape[1], Y.shape[1]
         return checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import is_positive_integer, require_probability
+from streaming_gp.arguments import as_name, is_positive_integer, require_probability
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.forgetting import faded
 from streaming_gp.gp.prediction import PredictiveGP
@@ -23,7 +23,7 @@ class LedgerOperationsGP(PredictiveGP):
         :raises InvalidDataError: if there is no such factor.
         :raises ImproperError: if q(ε) without it is no distribution.
         """
-        self._require_factor(batch_id)
+        batch_id = self._factor_name(batch_id)
         compiled = self._compile_for_dims()
         ledger = self._ledger.without(batch_id)
         self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
@@ -62,18 +62,24 @@ class LedgerOperationsGP(PredictiveGP):
         self._commit(compiled, ledger, epsilon)
         return loss
 
-    def _require_factor(self, name: str) -> None:
-        """The named factor is there, is one batch's, and no other rests on it."""
-        refuse_merged(name)
+    def _factor_name(self, value: object) -> str:
+        """The name of a factor that is there, is one batch's, and that no other rests on."""
+        name = batch_name(value)
         if name not in self.factors:
             raise InvalidDataError(
                 f"no factor {name!r} in the ledger: it has {list(self.factors)} "
                 f"(batches under {MERGED!r} are kept together, not one by one)"
             )
         self.settings.pseudo_points.check_change(self._ledger, name)
+        return name
 
 
-def refuse_merged(name: str) -> None:
-    """Refuse the name of the merged factor where one batch is meant."""
+def batch_name(value: object) -> str:
+    """The name of one batch's factor: a string, and not the name of the merged factor.
+
+    :raises InvalidDataError: if it is none.
+    """
+    name = as_name("the name of a batch", value)
     if name == MERGED:
         raise InvalidDataError(f"{name!r} holds several batches, not one")
+    return name

@@ -178,7 +178,8 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         if tf.is_symbolic_tensor(X):  # inside a tf.function
             return tf.cast(X, tf.float64)
         checked = as_matrix("Xnew", X, self._dims[0])
-        return tf.cast(X, tf.float64) if tf.is_tensor(X) else tf.constant(checked)  # for gradients
+        has_gradient = isinstance(X, (tf.Tensor, tf.Variable))
+        return tf.cast(X, tf.float64) if has_gradient else tf.constant(checked)
 
     def _predictor(self, input_dim: int, output_dim: int | None = None) -> Predictions:
         """A predictor for the posterior; P is guessed before any data."""

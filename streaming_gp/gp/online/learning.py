@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import require_positive, require_positive_integer
+from streaming_gp.arguments import as_name, require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.online.online import OnlineGP
@@ -48,7 +48,7 @@ class OnlineLearningGP(LearningGP):
         :returns: the name, or None if nothing was learned since the last time.
         :raises InvalidDataError: if the object is another model's, or the name is taken.
         """
-        name = f"online-{self.num_updates}" if name is None else name
+        name = as_name("name", f"online-{self.num_updates}" if name is None else name)
         if online.model is not self:
             raise InvalidDataError("wanted an online object of this model, got another model's")
         if name in (*self.factors, MERGED):
