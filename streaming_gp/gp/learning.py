@@ -23,6 +23,7 @@ from streaming_gp.gp.ledger_operations import LedgerOperationsGP, batch_name
 from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.validation import as_data
 
@@ -32,6 +33,7 @@ Data = tuple[Any, Any]
 class LearningGP(LedgerOperationsGP):
     """A ledger of Gaussian-process factors that learns."""
 
+    @one_at_a_time
     def update(
         self,
         data: Data,
@@ -55,14 +57,15 @@ class LearningGP(LedgerOperationsGP):
             outside the likelihood's support, or its name is taken, or time runs backwards.
         :raises NumericalError: if a covariance stays indefinite.
         """
-        batch_id = batch_name(f"batch-{self._num_updates}" if batch_id is None else batch_id)
+        batch_id = batch_name(f"batch-{self._now.num_updates}" if batch_id is None else batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
         if learn is None:
-            learn = self.settings.learning.wants(self._num_updates, self._shift)
-        time = next_time(self._time, time)
+            learn = self.settings.learning.wants(self._now.num_updates, self._now.shift)
+        time = next_time(self._now.time, time)
         return self._step({batch_id: data}, 1.0, callback, learn=learn, time=time)[batch_id]
 
+    @one_at_a_time
     def revisit(
         self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
     ) -> UpdateInfo:
@@ -82,6 +85,7 @@ class LearningGP(LedgerOperationsGP):
         batch_id = self._factor_name(batch_id)
         return self._step({batch_id: data}, damping, callback)[batch_id]
 
+    @one_at_a_time
     def synchronous_round(
         self, shards: Mapping[str, Data], damping: float | None = None
     ) -> dict[str, UpdateInfo]:
@@ -104,6 +108,7 @@ class LearningGP(LedgerOperationsGP):
         named = {batch_name(name): data for name, data in shards.items()}
         return self._step(named, rho, None, is_round=True)
 
+    @one_at_a_time
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.
 
@@ -113,7 +118,7 @@ class LearningGP(LedgerOperationsGP):
         :raises InvalidDataError: if its factors are none of this model.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
-        refuse_foreign(ledger, self._ledger.prior)
+        refuse_foreign(ledger, self._now.ledger.prior)
         compiled = self._compile(*self._dims_of(ledger))
         gp, input_dim = compiled.local.gp, compiled.local.input_dim
         sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
@@ -121,6 +126,7 @@ class LearningGP(LedgerOperationsGP):
         num_new = len(set(ledger.factors) - set(self.factors))
         self._commit(compiled, ledger, self._point_estimate(ledger, compiled), num_new)
 
+    @one_at_a_time
     def fit_factor(
         self, data: Data, cavity: Process, own: PseudoPointFactor | None
     ) -> tuple[PseudoPointFactor, FitReport]:
@@ -133,9 +139,9 @@ class LearningGP(LedgerOperationsGP):
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
         self.settings.hyperparameters.check_round()
-        checked = as_data(data, self.likelihood, *self._dims)
+        checked = as_data(data, self.likelihood, *self._now.dims)
         compiled = self._compile(checked[0].shape[1], checked[1].shape[1])
-        if None in self._dims:
+        if None in self._now.dims:
             self._compiled = compiled
         seed = _seed(self.settings.seed, _fingerprint(checked[0]))
         batch = Batch("", compiled.outputs.data(checked), seed, hold=True)
@@ -191,20 +197,20 @@ class LearningGP(LedgerOperationsGP):
     def _remembered(self, time: float | None) -> GPLedger:
         """What is left of the ledger for the next batch, if it comes at a time."""
         if time is None:
-            return self._ledger
-        elapsed = 1.0 if self._time is None else time - self._time
-        return self.settings.forgetting.forget(self._ledger, elapsed)
+            return self._now.ledger
+        elapsed = 1.0 if self._now.time is None else time - self._now.time
+        return self.settings.forgetting.forget(self._now.ledger, elapsed)
 
     def _shift_to(self, point: np.ndarray, compiled: CompiledGP, ledger: GPLedger) -> float:
         """How far the point estimate of ε moves, in units of its width."""
         q, parameters = ledger.posterior.hyperparameters, compiled.parameters
-        before = self._point_estimate(self._ledger, compiled)
+        before = self._point_estimate(self._now.ledger, compiled)
         width = parameters.unit_log_widths() if q is None else np.sqrt(np.asarray(q.variance))
         return float(np.sqrt(np.mean(((point - before) / width) ** 2))) if len(point) else 0.0
 
     def _checked(self, shards: Mapping[str, Data]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        dims = self._dims
+        dims = self._now.dims
         for name, data in shards.items():
             X, Y = checked[name] = as_data(data, self.likelihood, *dims)
             dims = X.shape[1], Y.shape[1]
@@ -223,14 +229,14 @@ class LearningGP(LedgerOperationsGP):
 
         :param streams: Whether it is the next one of the stream, and not one of many visits.
         """
-        number = self._num_updates if streams else _fingerprint(data[0])
+        number = self._now.num_updates if streams else _fingerprint(data[0])
         seed = _seed(self.settings.seed, number)
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
         return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
 
     def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
         """D and P of the data that a ledger's factors speak of."""
-        input_dim, output_dim = self._dims
+        input_dim, output_dim = self._now.dims
         extra = self._outputs.index_columns
         known = chain.from_iterable(one.pseudo_observations for one in ledger.factors.values())
         columns = next((one.Z.shape[1] for one in known), 1 + extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import gpflow
@@ -21,6 +22,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalH
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.online.learning import OnlineLearningGP
+from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.pvi.properness import PropernessPolicy
@@ -111,7 +113,7 @@ class StreamingGP(OnlineLearningGP):
 
     def prior(self) -> Process:
         """The prior over (f, ε), which a server starts from."""
-        return self._ledger.prior
+        return self._now.ledger.prior
 
     def initial(self, seed: int) -> Process:
         """Where a client's fit starts while the posterior is still the prior: the prior itself."""
@@ -122,7 +124,7 @@ class StreamingGP(OnlineLearningGP):
 
         :raises InvalidDataError: naming what came and what was wanted.
         """
-        return as_data((X, Y), self.likelihood, *self._dims)
+        return as_data((X, Y), self.likelihood, *self._now.dims)
 
     # ---- files ----
 
@@ -149,12 +151,18 @@ class StreamingGP(OnlineLearningGP):
             forgetting=settings.forgetting,
         )  # fmt: skip
         structure.refuse_difference(state.structure, structure.structure(model.modules))
-        model._ledger = state.ledger
-        model._num_updates, model._dims = state.num_updates, state.dims
-        model._shift, model._time = state.shift, state.time
+        model._now = Present(
+            state.ledger,
+            model.num_latent_gps,
+            state.dims,
+            state.num_updates,
+            state.shift,
+            state.time,
+        )
         if None not in state.dims:
             model._compiled = model._compile_for_dims()
             model.num_latent_gps = model._compiled.num_latent_gps
+            model._now = replace(model._now, num_latent_gps=model.num_latent_gps)
         st.assign_parameters(model.modules, state.parameters)  # last, as the caller owns them
         return model
 
@@ -225,9 +233,11 @@ class StreamingGP(OnlineLearningGP):
         """
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
-        shared = {"_ledger": self._ledger, "_compiled": None, "_journal": None}
-        for name, value in vars(self).items():
-            clone.__dict__[name] = shared[name] if name in shared else copy.deepcopy(value, memo)
+        with self._turns.swapping:
+            shared = {"_now": self._now, "_compiled": None, "_journal": None}
+            for name, value in vars(self).items():
+                is_shared = name in shared
+                clone.__dict__[name] = shared[name] if is_shared else copy.deepcopy(value, memo)
         return clone
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ class Held(NamedTuple):
     conditioned: Conditioned
 
 
-class Predictor:
+class PredictionFunctions:
     """Compiled predictions for one model.
 
     :param local: The model.
@@ -45,6 +47,7 @@ class Predictor:
         self.epsilon = local.parameters
         self.input_dim = local.input_dim
         self._held: Held | None = None
+        self._conditioning = threading.Lock()
         S, G, L = num_samples, self.gp.num_groups, self.gp.num_latent
         C = L // G
 
@@ -53,17 +56,17 @@ class Predictor:
         draws, inputs = spec(S, local.parameters.size), spec(None, self.input_dim)
 
         self._condition = compiled(self._condition_samples, draws, stack)
-        self._marginals = compiled(
+        self.marginals = compiled(
             lambda e, s, c, X: self._predict_samples(e, s, c, X, False),
             draws, stack, conditioned, inputs,
         )  # fmt: skip
-        self._joint = compiled(
+        self.joint = compiled(
             lambda e, s, c, X: self._predict_samples(e, s, c, X, True),
             draws, stack, conditioned, inputs,
         )  # fmt: skip
         moments = spec(S, None, L)
-        self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
-        self._score = compiled(
+        self.observe = compiled(self._observe_samples, draws, inputs, moments, moments)
+        self.score = compiled(
             self._score_samples, draws, inputs, moments, moments, spec(None, local.output_dim)
         )
 
@@ -105,8 +108,10 @@ class Predictor:
 
     # ---- for the model ----
 
-    def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
+    def at(self, process: Process, draws: np.ndarray, token: bytes) -> Predictor:
         """Factorise ``process`` at every ε in ``draws``, unless that is what is held already.
+
+        Threads that want the same process wait for the one that factorises it.
 
         :param process: Prior × factors.
         :param draws: The values of ε [S, E].
@@ -114,19 +119,30 @@ class Predictor:
         :raises NumericalError: if the pseudo-observation covariance is not positive.
         """
         token += draws.tobytes()
-        if self._held is not None and self._held.process is process and self._held.token == token:
-            return
+        with self._conditioning:
+            held = self._held
+            if held is None or held.process is not process or held.token != token:
+                held = self._held = self._factorised(process, draws, token)
+        return Predictor(self, held)
+
+    def _factorised(self, process: Process, draws: np.ndarray, token: bytes) -> Held:
         stack = self.gp.stack(process.compact.pseudo_observations, self.input_dim)
         conditioned = self._condition(draws, stack)
         if not bool(tf.reduce_all(tf.math.is_finite(conditioned.white))):
             raise NumericalError("the pseudo-observation covariance I + RᵀKR is not positive")
-        self._held = Held(process, token, stack, tf.constant(draws), conditioned)
+        return Held(process, token, stack, tf.constant(draws), conditioned)
 
-    @property
-    def held(self) -> Held:
-        """What :meth:`condition` factorised last."""
-        assert self._held is not None, "condition() comes first"
-        return self._held
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Predictions of one process, whatever its model has learned since.
+
+    :param functions: The compiled predictions of the model.
+    :param held: The process.
+    """
+
+    functions: PredictionFunctions
+    held: Held
 
     def f(
         self, X: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
@@ -148,15 +164,15 @@ class Predictor:
 
     def _joint_over_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         _, _, stack, draws, conditioned = self.held
-        return self._joint(draws, stack, conditioned, X)
+        return self.functions.joint(draws, stack, conditioned, X)
 
     def _at_inputs(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         _, _, stack, draws, conditioned = self.held
         chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(conditioned.white.shape))))
         if X.shape[0] is None or X.shape[0] <= chunk:
-            return self._marginals(draws, stack, conditioned, X)
+            return self.functions.marginals(draws, stack, conditioned, X)
         pieces = [
-            self._marginals(draws, stack, conditioned, X[i : i + chunk])
+            self.functions.marginals(draws, stack, conditioned, X[i : i + chunk])
             for i in range(0, X.shape[0], chunk)
         ]
         mean, variance = (tf.concat(parts, axis=1) for parts in zip(*pieces, strict=True))
@@ -164,11 +180,11 @@ class Predictor:
 
     def y(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
-        return self._observe(self.held.draws, X, *self.f(X))
+        return self.functions.observe(self.held.draws, X, *self.f(X))
 
     def log_densities(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
-        return self._score(self.held.draws, X, *self.f(X), Y)
+        return self.functions.score(self.held.draws, X, *self.f(X), Y)
 
 
 _BETWEEN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -86,27 +86,6 @@ class ModelState:
     def ledger(self) -> GPLedger:
         """Prior and factors."""
         return pvi.Ledger(self.prior).with_factors(self.factors)
-
-    def after(
-        self,
-        parameters: Mapping[str, np.ndarray],
-        ledger: GPLedger,
-        num_updates: int,
-        dims: tuple[int, int],
-        shift: float,
-        time: float | None,
-    ) -> ModelState:
-        """The state that a change leads to."""
-        return replace(
-            self,
-            parameters=parameters,
-            prior=ledger.prior,
-            factors=dict(ledger.factors),
-            num_updates=num_updates,
-            dims=dims,
-            shift=shift,
-            time=time,
-        )
 
 
 def parameters_of(

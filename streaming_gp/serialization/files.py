@@ -39,23 +39,25 @@ def write(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
     :raises OSError: if the file cannot be written; nothing has changed then.
     """
     target = Path(path)
-    with _written_beside(target, _packed(kind, tree, classes)) as part:
+    with _written_beside(target, packed(kind, tree, classes)) as part:
         os.replace(part, target)
         _sync_folder(target.parent)
 
 
-def write_new(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
-    """As :func:`write`, but a file that was there stays as it is.
+def write_new(path: PathLike, data: bytes) -> None:
+    """Write what :func:`packed` gave to a file that must not be there, atomically.
 
-    :raises FileExistsError: if there is such a file, however late it was made.
+    :raises FileExistsError: if there is such a file, however late it was made; it stays.
+    :raises OSError: if the file cannot be written; nothing has changed then.
     """
     target = Path(path)
-    with _written_beside(target, _packed(kind, tree, classes)) as part:
-        os.link(part, target)
+    with _written_beside(target, data) as part:
         try:
+            os.link(part, target)
             _sync_folder(target.parent)
         except BaseException:
-            target.unlink()
+            if target.exists() and target.samefile(part):
+                target.unlink()
             raise
 
 
@@ -115,7 +117,8 @@ def _sync_folder(folder: Path) -> None:
 # ---- the archive ----
 
 
-def _packed(kind: str, tree: Any, classes: Classes) -> bytes:
+def packed(kind: str, tree: Any, classes: Classes) -> bytes:
+    """The bytes of the file that :func:`write` writes; the same for the same tree."""
     structure, arrays = encode(tree, classes)
     header = {
         "format": FORMAT,

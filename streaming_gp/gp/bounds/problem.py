@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy, ParameterVector
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 
@@ -65,14 +66,14 @@ class LocalModel:
 
     gp: GaussianProcess
     likelihood: Any
-    parameters: ParameterVector
+    parameters: TracedParameterVector
     hyperparameters: HyperparameterStrategy
     input_dim: int
     output_dim: int
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""
-        learned = {id(p.unconstrained_variable) for p in self.parameters.parameters.values()}
+        learned = {id(variable) for variable in self.parameters.traced_variables}
         variables = (
             variable
             for module in (self.gp.kernel, self.gp.mean_function, self.likelihood)

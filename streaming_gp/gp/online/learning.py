@@ -12,6 +12,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.turns import one_at_a_time
 
 
 class OnlineLearningGP(LearningGP):
@@ -36,6 +37,7 @@ class OnlineLearningGP(LearningGP):
         require_positive("memory", memory)
         return OnlineGP(self, int(budget), memory)
 
+    @one_at_a_time
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
         """Take what was learned one point at a time into the ledger, as one factor.
 
@@ -74,17 +76,17 @@ class OnlineLearningGP(LearningGP):
 
         :raises InvalidDataError: as :meth:`online`.
         """
-        if None in self._dims:
+        if None in self._now.dims:
             raise InvalidDataError("one point at a time wants a model that has learned a batch")
         compiled = self._compile_for_dims()
-        local, epsilon = compiled.local, self._point_estimate(self._ledger, compiled)
+        local, epsilon = compiled.local, self._point_estimate(self._now.ledger, compiled)
         return online_state(local, epsilon, self.posterior_process, budget, memory, own)
 
     def _commit_online(
         self, name: str, observations: PseudoObservations, log_evidence: float
     ) -> None:
         compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._ledger, compiled)
+        epsilon = self._point_estimate(self._now.ledger, compiled)
         before, normaliser = self.posterior_process, compiled.fitter.cavity.log_normaliser
         after = Process((*before.pseudo_observations, observations))
         gained = normaliser(epsilon, after) - normaliser(
@@ -92,4 +94,4 @@ class OnlineLearningGP(LearningGP):
         )
         constant = log_evidence - gained
         factor = PseudoPointFactor((observations,), before.unit_of_epsilon, constant)
-        self._commit(compiled, self._ledger.replaced(name, factor), epsilon, 1)
+        self._commit(compiled, self._now.ledger.replaced(name, factor), epsilon, 1)
