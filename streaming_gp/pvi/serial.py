@@ -13,6 +13,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask
+from streaming_gp.pvi.reading import described
 
 
 @dataclass(frozen=True)
@@ -75,5 +76,7 @@ def _answered(client: Client, ask: Ask, latency: int) -> Delivery:
     try:
         client.advance(latency)
         return Delivery(ask.client_id, client.answer(ask))
-    except Exception as error:  # a client may run anything
-        return Delivery(ask.client_id, None, f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:  # that of the user
+        raise
+    except BaseException as error:  # a client may run anything
+        return Delivery(ask.client_id, None, described(error))

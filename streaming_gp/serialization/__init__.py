@@ -17,6 +17,7 @@ from streaming_gp.serialization.files import (
     leftovers,
     packed,
     read,
+    unpacked,
     write,
     write_new,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "read",
     "registered_classes",
     "storable",
+    "unpacked",
     "write",
     "write_new",
 ]

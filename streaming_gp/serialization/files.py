@@ -75,6 +75,18 @@ def read(path: PathLike, kind: str, classes: Classes) -> Any:
         data = source.read_bytes()
     except OSError as error:
         raise FileFormatError(f"cannot read {source}: {error.strerror}") from error
+    return unpacked(source, data, kind, classes)
+
+
+def unpacked(source: PathLike, data: bytes, kind: str, classes: Classes) -> Any:
+    """The tree that :func:`packed` made these bytes of.
+
+    :param source: Where they come from, for errors.
+    :param data: The bytes.
+    :param kind: The name that the tree was packed under.
+    :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :raises FileFormatError: as :func:`read`.
+    """
     header, arrays = _unpacked(source, data)
     if header["kind"] != kind:
         raise FileFormatError(f"{source} holds a {header['kind']}, wanted a {kind}")
@@ -136,7 +148,7 @@ def packed(kind: str, tree: Any, classes: Classes) -> bytes:
     return content + hashlib.sha256(content).digest()
 
 
-def _unpacked(source: Path, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Header and arrays; the version comes first, as a later one may be checked in another way."""
     if not data.startswith(b"PK"):
         what = "is no npz archive" if data else "is empty"
@@ -155,7 +167,7 @@ def _unpacked(source: Path, data: bytes) -> tuple[dict[str, Any], list[np.ndarra
     return header, arrays
 
 
-def _header(source: Path, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _header(source: PathLike, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:
     header = json.loads(archive["header"].tobytes()) if "header" in archive else {}
     if header.get("format") != FORMAT:
         raise FileFormatError(f"{source} is an npz archive, but not one of {FORMAT}")
