@@ -128,6 +128,14 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
         )
     if not isinstance(likelihood, gl.SwitchedLikelihood):
         _check_density(likelihood, X, Y)
+    elif not _fits_switch(likelihood, Y).all():
+        last = len(likelihood.likelihoods) - 1
+        raise InvalidDataError(f"the last column of Y must say which likelihood, 0 to {last}")
+
+
+def _fits_switch(likelihood: gl.SwitchedLikelihood, Y: np.ndarray) -> np.ndarray:
+    which, number = Y[:, -1:], len(likelihood.likelihoods)
+    return (which >= 0) & (which < number) & (np.round(which) == which)
 
 
 def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str] | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from streaming_gp.arguments import typed
 from streaming_gp.engines.ray_cluster import ActorDiedError, begin, message_of
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
@@ -17,6 +18,7 @@ from streaming_gp.pvi.messages import Ask, Failure, encoded
 from streaming_gp.pvi.reading import described, failure_in
 
 
+@typed
 @dataclass(frozen=True)
 class Ray:
     """One actor for each client. Only questions and answers travel, and there is at most one open

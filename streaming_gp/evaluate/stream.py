@@ -13,6 +13,7 @@ import numpy as np
 from gpflow.likelihoods import SwitchedLikelihood
 from tqdm import tqdm
 
+from streaming_gp.arguments import require_count
 from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.evaluate.forgetting import KeptBatches
@@ -69,10 +70,8 @@ def prequential(
     :raises BatchError: while iterating, if the model raises; the steps before stand, and a
         ``StreamingGP`` that could not learn the batch is as it was before it.
     """
-    if min(keep, keep_batches) < 0:
-        raise InvalidDataError(
-            f"keep and keep_batches must not be negative, got {keep} and {keep_batches}"
-        )
+    for name, number in {"keep": keep, "keep_batches": keep_batches, "seed": seed}.items():
+        require_count(name, number)
     if isinstance(likelihood_of(model), SwitchedLikelihood):
         raise InvalidDataError("SwitchedLikelihood has no one mean of y, so no SMSE either")
     return _steps(model, batches, KeptBatches(keep, keep_batches, seed), label)

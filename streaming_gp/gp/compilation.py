@@ -14,6 +14,7 @@ from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
+from streaming_gp.gp.modules import refuse_misfits
 from streaming_gp.gp.outputs import Outputs, Predictions, outputs_of
 from streaming_gp.gp.predictor import PredictionFunctions
 from streaming_gp.gp.process.covariances import latent_kernels
@@ -92,6 +93,7 @@ def compile_gp(
     num_functions = outputs.num_functions(own, dims[1])
     one_noise = is_conjugate(likelihood) and has_one_noise(likelihood)
     shared = one_noise and len(latent_kernels(kernel)) == 1
+    refuse_misfits(kernel, own["mean_function"], outputs.dims(*dims)[0], num_functions)
     hyperparameters = settings.hyperparameters
     bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
     gp = bound.gaussian_process(

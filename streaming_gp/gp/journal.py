@@ -76,7 +76,7 @@ class Journal:
         :param state: The state of the model before any change.
         :raises InvalidDataError: if it is not empty.
         """
-        path = Path(folder).absolute()
+        path = serialization.as_path(folder).absolute()
         _refuse_unless_free(path)
         path.mkdir(parents=True, exist_ok=True)
         _clean(path)
@@ -91,7 +91,7 @@ class Journal:
         :raises FileFormatError: if there is no journal in the folder, or an entry is missing or
             damaged; names it.
         """
-        path = Path(folder).absolute()
+        path = serialization.as_path(folder).absolute()
         number, state = _replayed(path)
         _clean(path)
         return cls(path, number, state.factors), state

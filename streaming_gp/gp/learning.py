@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import pvi
+from streaming_gp.arguments import require_flag, require_fraction
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP
@@ -20,6 +21,7 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
 from streaming_gp.gp.ledger_operations import LedgerOperationsGP, batch_name
+from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -60,7 +62,9 @@ class LearningGP(LedgerOperationsGP):
         batch_id = batch_name(f"batch-{self._now.num_updates}" if batch_id is None else batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
-        if learn is None:
+        if learn is not None:
+            require_flag("learn", learn)
+        else:
             learn = self.settings.learning.wants(self._now.num_updates, self._now.shift)
         time = next_time(self._now.time, time)
         return self._step({batch_id: data}, 1.0, callback, learn=learn, time=time)[batch_id]
@@ -83,6 +87,7 @@ class LearningGP(LedgerOperationsGP):
             that.
         """
         batch_id = self._factor_name(batch_id)
+        require_fraction("damping", damping)
         return self._step({batch_id: data}, damping, callback)[batch_id]
 
     @one_at_a_time
@@ -105,6 +110,7 @@ class LearningGP(LedgerOperationsGP):
         if not shards:
             raise InvalidDataError("a synchronous round needs at least one shard, got none")
         rho = 1.0 / len(shards) if damping is None else damping
+        require_fraction("damping", rho)
         named = {batch_name(name): data for name, data in shards.items()}
         return self._step(named, rho, None, is_round=True)
 
@@ -213,6 +219,7 @@ class LearningGP(LedgerOperationsGP):
         dims = self._now.dims
         for name, data in shards.items():
             X, Y = checked[name] = as_data(data, self.likelihood, *dims)
+            refuse_indices(self.kernel, X)
             dims = X.shape[1], Y.shape[1]
         return checked
 
@@ -262,6 +269,9 @@ def _seed(*entropy: int) -> int:
 
 
 def _reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
+    if not (callback is None or callable(callback)):
+        raise InvalidDataError(f"callback must be a function or None, got {callback!r:.100}")
+
     def report(iteration: int, free_energy: float) -> None:
         if callback is not None:
             callback(Progress(batch_id, iteration, max_iterations, free_energy))

@@ -10,7 +10,12 @@ import gpflow
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import require_strategy
+from streaming_gp.arguments import (
+    require_integer,
+    require_number,
+    require_positive_integer,
+    require_strategy,
+)
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
@@ -21,6 +26,7 @@ from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
+from streaming_gp.gp.modules import refuse_other_kinds
 from streaming_gp.gp.online.learning import OnlineLearningGP
 from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.process import Process
@@ -29,7 +35,16 @@ from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
 
-POINTS, EPS = "PrivatePseudoPoints(10)", "VariationalHyperparameters()"  # in words, for errors
+STRATEGIES: dict[str, tuple[type, str]] = {
+    "pseudo_points": (PseudoPointStrategy, "PrivatePseudoPoints(10)"),
+    "hyperparameters": (HyperparameterStrategy, "VariationalHyperparameters()"),
+    "optimiser": (LocalOptimiser, "LocalOptimiser()"),
+    "bound": (LocalBound, "Variational()"),
+    "policy": (PropernessPolicy, "RaiseImproper()"),
+    "learning": (LearningSchedule, "EveryUpdate()"),
+    "forgetting": (Forgetting, "ForgetNothing()"),
+}
+"""What each of them is, with an example in words, for errors."""
 
 
 class StreamingGP(OnlineLearningGP):
@@ -84,6 +99,10 @@ class StreamingGP(OnlineLearningGP):
         learning: LearningSchedule | None = None,
         forgetting: Forgetting | None = None,
     ) -> None:
+        refuse_other_kinds(kernel, likelihood, mean_function)
+        require_integer("num_prediction_samples", num_prediction_samples)
+        if num_latent_gps is not None:
+            require_positive_integer("num_latent_gps", num_latent_gps)
         if num_prediction_samples < 2 or num_prediction_samples % 2:
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
@@ -100,8 +119,7 @@ class StreamingGP(OnlineLearningGP):
             learning or EveryUpdate(),
             forgetting or ForgetNothing(),
         )
-        require_strategy("pseudo_points", settings.pseudo_points, PseudoPointStrategy, POINTS)
-        require_strategy("hyperparameters", settings.hyperparameters, HyperparameterStrategy, EPS)
+        _refuse_other_strategies(settings)
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
         settings.forgetting.check(settings.pseudo_points)
@@ -143,6 +161,8 @@ class StreamingGP(OnlineLearningGP):
         :raises InvalidDataError: if one of them differs; names the difference, and all are as they
             were.
         """
+        if not isinstance(state, st.ModelState):
+            raise InvalidDataError(f"state must be a model's, got a {type(state).__name__}")
         settings = state.settings
         model = cls(
             kernel, likelihood, mean_function, settings.pseudo_points, settings.hyperparameters,
@@ -245,12 +265,18 @@ class StreamingGP(OnlineLearningGP):
         return {**vars(self), "_compiled": None, "_journal": None}
 
 
+def _refuse_other_strategies(settings: st.Settings) -> None:
+    for name, (protocol, example) in STRATEGIES.items():
+        require_strategy(name, getattr(settings, name), protocol, example)
+
+
 def _points(exact: bool) -> PseudoPointStrategy:
     """What is best on most streams, or what a bound for few points is for."""
     return PrivatePseudoPoints("all", budget=1000) if exact else PrivatePseudoPoints(10)
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:
+    require_number("alpha", alpha)
     if not 0.0 <= alpha <= 1.0 or (alpha > 0.0 and bound is not None):
         raise InvalidDataError(
             f"alpha must lie in [0, 1], and be 0 where a bound is given; got {alpha} and {bound}"

@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
+from streaming_gp.arguments import require_count, require_flag, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import predictor as pr
 from streaming_gp.gp.export import exported
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.ledger_gp import LedgerGP
+from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.outputs import Predictions
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import refuse_in_graphs
@@ -64,6 +66,8 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             ``full_output_cov`` [N, P, P], with both [N, P, N, P].
         :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
         """
+        require_flag("full_cov", full_cov)
+        require_flag("full_output_cov", full_output_cov)
         X = self._inputs(Xnew)
         found = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
         return pr.mixture_moments(*found, full_cov, full_output_cov)
@@ -117,6 +121,10 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :param seed: The seed of the draws: the model's own by default, so that a second call gives
             the same draws.
         """
+        if num_samples is not None:
+            require_positive_integer("num_samples", num_samples)
+        if seed is not None:
+            require_count("seed", seed)
         if full_cov and full_output_cov:
             raise NotImplementedError("full_cov together with full_output_cov is not supported")
         X = self._inputs(Xnew)
@@ -138,6 +146,9 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :param num_samples: The number S of draws.
         :param seed: The seed of the draws; the model's own by default.
         """
+        require_count("num_samples", num_samples)
+        if seed is not None:
+            require_count("seed", seed)
         parameters, q = self.parameter_vector, self.hyperparameter_posterior
         if q is None:
             draws = np.repeat(parameters.value()[None], num_samples, axis=0)
@@ -181,6 +192,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         if tf.is_symbolic_tensor(X):  # inside a tf.function
             return tf.cast(X, tf.float64)
         checked = as_matrix("Xnew", X, self._now.dims[0])
+        refuse_indices(self.kernel, checked)
         has_gradient = isinstance(X, (tf.Tensor, tf.Variable))
         return tf.cast(X, tf.float64) if has_gradient else tf.constant(checked)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import pvi, serialization
+from streaming_gp.arguments import typed
 from streaming_gp.gp import structure as st
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
@@ -27,6 +28,7 @@ KIND = "streaming GP"
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class Settings:
     """The arguments of :class:`~streaming_gp.StreamingGP` that are plain values.
@@ -56,6 +58,7 @@ class Settings:
 
 
 @storable
+@typed
 @dataclass(frozen=True, eq=False)
 class ModelState:
     """All that a stream has come to, as plain arrays; no data among them.

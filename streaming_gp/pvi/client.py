@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streaming_gp.arguments import as_name
+from streaming_gp.arguments import as_name, require_count
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.messages import Answer, Ask
@@ -114,6 +114,7 @@ def make_clients(
     )
     if not named:
         raise InvalidDataError("no shards: there must be at least one client")
+    require_count("seed", seed)
     shards_by_name = {as_name("a client's name", name): shard for name, shard in named.items()}
     return {
         name: Client(name, model, _checked(model, name, shard), update, seed)

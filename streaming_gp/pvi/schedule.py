@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.damping import Damping, DampingRule
 from streaming_gp.pvi.engine import Delivery, Session
@@ -35,6 +36,7 @@ class Schedule(Protocol):
         ...
 
 
+@typed
 @dataclass(frozen=True)
 class Sequential:
     """One client after another, each under the newest posterior. One pass is continual learning.
@@ -65,6 +67,7 @@ class Sequential:
         return list(server.clients if self.order is None else self.order)
 
 
+@typed
 @dataclass(frozen=True)
 class Synchronous:
     """All clients under one posterior; their answers enter the ledger together.
@@ -99,6 +102,7 @@ class Synchronous:
         return [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
 
 
+@typed
 @dataclass(frozen=True)
 class Asynchronous:
     """Whoever is idle is asked; each answer enters the ledger when it arrives, without locks.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
@@ -16,6 +17,7 @@ from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.reading import described
 
 
+@typed
 @dataclass(frozen=True)
 class Serial:
     """Answers are worked out at once and delivered when they would have arrived.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import serialization
+from streaming_gp.arguments import require_count
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi import step as steps
@@ -72,6 +73,7 @@ class Server:
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
+        require_count("seed", seed)
         self.seed = seed
         self._open: dict[str, OpenQuestion] = {}
         self._restore(ServerState(prior.as_arrays()))

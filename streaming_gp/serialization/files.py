@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.errors import FileFormatError
+from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.serialization.registry import Classes
 from streaming_gp.serialization.trees import decode, encode
 
@@ -38,7 +38,7 @@ def write(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
     :raises InvalidDataError: as :func:`encode`.
     :raises OSError: if the file cannot be written; nothing has changed then.
     """
-    target = Path(path)
+    target = as_path(path)
     with _written_beside(target, packed(kind, tree, classes)) as part:
         os.replace(part, target)
         _sync_folder(target.parent)
@@ -50,7 +50,7 @@ def write_new(path: PathLike, data: bytes) -> None:
     :raises FileExistsError: if there is such a file, however late it was made; it stays.
     :raises OSError: if the file cannot be written; nothing has changed then.
     """
-    target = Path(path)
+    target = as_path(path)
     with _written_beside(target, data) as part:
         try:
             os.link(part, target)
@@ -70,7 +70,7 @@ def read(path: PathLike, kind: str, classes: Classes) -> Any:
     :raises FileFormatError: if there is no such file, or it is empty, truncated, altered, foreign,
         of a later version or of another kind.
     """
-    source = Path(path)
+    source = as_path(path)
     try:
         data = source.read_bytes()
     except OSError as error:
@@ -94,6 +94,17 @@ def unpacked(source: PathLike, data: bytes, kind: str, classes: Classes) -> Any:
         return decode(header["tree"], arrays, classes)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise FileFormatError(f"{source} holds no valid {kind}: {error}") from error
+
+
+def as_path(path: Any) -> Path:
+    """A path, whatever names it.
+
+    :raises InvalidDataError: if nothing can.
+    """
+    try:
+        return Path(path)
+    except TypeError:
+        raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}") from None
 
 
 def leftovers(folder: PathLike) -> list[Path]:

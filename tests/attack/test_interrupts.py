@@ -1,5 +1,7 @@
 """An interrupt at any line of a commit: journal and memory agree, and the stream goes on."""
 
+import dis
+import linecache
 import os
 import sys
 from contextlib import suppress
@@ -8,22 +10,14 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.gp import journal as journals
-from streaming_gp.gp import ledger_gp, turns
+from streaming_gp.gp import ledger_gp
 from streaming_gp.gp.journal import Journal
 from streaming_gp.serialization import files
 from tests.attack.streams import digest
 from tests.gp.saved_streams import batch, begun, content, resumed
 from tests.trees import same
 
-WATCHED = {
-    module.__file__: None if module in (journals, files) else name
-    for module, name in (
-        (ledger_gp, ("_commit", "_swap")),
-        (journals, None),
-        (files, None),
-        (turns, ("alone", "begin", "end")),
-    )
-}
+WATCHED = {ledger_gp.__file__: ("_commit", "_swap"), journals.__file__: None, files.__file__: None}
 """Functions of the commit path by file; None for all of them."""
 
 
@@ -32,9 +26,13 @@ class Interrupt(KeyboardInterrupt):
 
 
 class Interrupting:
-    """Raises at the n-th line of the watched functions, or only counts lines."""
+    """Raises at the n-th line of the watched functions.
 
-    def __init__(self, at=None):
+    A ``with`` is traced a second time when its block is left, where Python itself never raises an
+    interrupt: after the last call of the block it is still within, and then ``__exit__`` is called.
+    """
+
+    def __init__(self, at):
         self.at, self.count, self.where = at, 0, None
 
     def __call__(self, frame, event, argument):
@@ -42,12 +40,19 @@ class Interrupting:
         return self.line if names is None or frame.f_code.co_name in names else None
 
     def line(self, frame, event, argument):
-        if event == "line":
+        if event == "line" and not self.leaves_block(frame):
             self.count += 1
             if self.count == self.at:
                 self.where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
                 raise Interrupt(self.where)
         return self.line
+
+    @staticmethod
+    def leaves_block(frame):
+        """Whether three times None is about to be loaded for ``__exit__``."""
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        operation = frame.f_code.co_code[frame.f_lasti]
+        return source.lstrip().startswith("with ") and operation == dis.opmap["LOAD_CONST"]
 
     def __enter__(self):
         self.before = sys.gettrace()

@@ -33,9 +33,9 @@ class OnlineLearningGP(LearningGP):
             functions do not share one kernel, or its factors do not stand alone.
         """
         require_positive_integer("budget", budget)
-        memory = float(budget if memory is None else memory)
+        memory = budget if memory is None else memory
         require_positive("memory", memory)
-        return OnlineGP(self, int(budget), memory)
+        return OnlineGP(self, int(budget), float(memory))
 
     @one_at_a_time
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
@@ -51,6 +51,8 @@ class OnlineLearningGP(LearningGP):
         :raises InvalidDataError: if the object is another model's, or the name is taken.
         """
         name = as_name("name", f"online-{self.num_updates}" if name is None else name)
+        if not isinstance(online, OnlineGP):
+            raise InvalidDataError(f"wanted an online object, got a {type(online).__name__}")
         if online.model is not self:
             raise InvalidDataError("wanted an online object of this model, got another model's")
         if name in (*self.factors, MERGED):
