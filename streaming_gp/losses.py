@@ -14,7 +14,7 @@ import gpflow.likelihoods as gl
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive, require_probability
+from streaming_gp.arguments import require_positive, require_probability, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.validation import observations
@@ -58,6 +58,7 @@ class NegativeLogLikelihood:
         return -log_density(likelihood, F, Y)
 
 
+@typed
 @dataclass(frozen=True)
 class BetaLoss:
     """``−(p^(β−1) − 1)/(β−1) + ∫ p^β dy/β − 1``: bounded, as a density is.
@@ -76,6 +77,7 @@ class BetaLoss:
         return -power + integral / self.beta - 1.0
 
 
+@typed
 @dataclass(frozen=True)
 class GammaLoss:
     """``−γ (u − 1)/(γ−1)`` with ``u = p^(γ−1) / (∫ p^γ dy)^((γ−1)/γ)``.
@@ -94,6 +96,7 @@ class GammaLoss:
         return -g * box_cox(scaled, g - 1.0)
 
 
+@typed
 @dataclass(frozen=True)
 class GeneralisedCrossEntropy:
     """``(1 − p^q)/q`` of a label's probability (Zhang & Sabuncu 2018).

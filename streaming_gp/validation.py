@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
+from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError
 
 Data = tuple[np.ndarray, np.ndarray]
@@ -33,11 +34,11 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
     :param name: What to call the array in the error.
-    :param values: A NumPy array, tensor or nested sequence of real numbers.
+    :param values: What :func:`~streaming_gp.conversion.as_real_array` takes.
     :param columns: The wanted number of columns; None for any positive number.
     :raises InvalidDataError: naming what came and what was wanted.
     """
-    array = _as_array(name, values)
+    array = as_real_array(name, values)
     wanted = f"[N, {columns if columns is not None else 'columns'}] with N ≥ 1"
     if array.ndim != 2 or 0 in array.shape or columns not in (None, array.shape[1]):
         raise InvalidDataError(f"{name} must have shape {wanted}, got {list(array.shape)}")
@@ -46,26 +47,14 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
             f"{name} holds the integer {_magnitude(array)}, which a float64 cannot represent; "
             "rescale it first"
         )
-    array = array.astype(np.float64)
+    with np.errstate(over="ignore"):  # what a float64 cannot hold is infinite, which is refused
+        array = array.astype(np.float64)
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))
         row, column = bad[0]
         raise InvalidDataError(
             f"{name} must be finite, but {len(bad)} of {array.size} entries are not; the first is "
             f"{array[row, column]} at row {row}, column {column}"
-        )
-    return array
-
-
-def _as_array(name: str, values: Any) -> np.ndarray:
-    try:
-        array = values.numpy() if tf.is_tensor(values) else np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise InvalidDataError(f"{name} is not a rectangular array of numbers: {error}") from None
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise InvalidDataError(
-            f"{name} must hold real numbers, got an array of dtype {array.dtype} and shape "
-            f"{list(array.shape)}"
         )
     return array
 
@@ -139,8 +128,16 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
             f"Y holds {Y[~inside][0]:g}, outside the support of {type(likelihood).__name__}: "
             f"wanted {support}"
         )
-    if not isinstance(likelihood, gl.SwitchedLikelihood) and not _has_constant_noise(likelihood):
+    if isinstance(likelihood, gl.SwitchedLikelihood):
+        _check_switch(likelihood, Y)
+    elif not _has_constant_noise(likelihood):
         _check_density(likelihood, X, Y)
+
+
+def _check_switch(likelihood: gl.SwitchedLikelihood, Y: np.ndarray) -> None:
+    which, number = Y[:, -1:], len(likelihood.likelihoods)
+    if not ((which >= 0) & (which < number) & (np.round(which) == which)).all():
+        raise InvalidDataError(f"the last column of Y must say which likelihood, 0 to {number - 1}")
 
 
 def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str] | None:

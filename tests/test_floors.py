@@ -7,7 +7,17 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "streaming_gp"
 FLOORS = [
-    {"errors", "arguments", "linalg", "symmetric", "triangular", "quadrature", "metrics", "shapes"}
+    {
+        "errors",
+        "arguments",
+        "conversion",
+        "linalg",
+        "symmetric",
+        "triangular",
+        "quadrature",
+        "metrics",
+        "shapes",
+    }
     | {"datasets", "serialization", "simulated_arm", "threads", "runtime"},
     {"expfam"},
     {"pvi"},

@@ -13,7 +13,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive, require_positive_integer
+from streaming_gp.arguments import require_count, require_positive, require_positive_integer
 from streaming_gp.bnn.layers import Layer, Shape
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
@@ -213,6 +213,8 @@ class Network:
         :param num_samples: The number of networks drawn for each row.
         :raises InvalidDataError: if q or X is not what the network takes.
         """
+        require_positive_integer("num_samples", num_samples)
+        require_count("seed", seed)
         require_posterior(q, self.prior())
         parts = [
             self._mean_of_y(self.functions(q, rows, tf.constant([seed, number]), num_samples))
@@ -227,6 +229,8 @@ class Network:
 
         :raises InvalidDataError: if q or the data are not what the network takes.
         """
+        require_positive_integer("num_samples", num_samples)
+        require_count("seed", seed)
         require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
         parts = []

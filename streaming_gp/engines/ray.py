@@ -9,16 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from streaming_gp.arguments import typed
+from streaming_gp.engines.ray_cluster import ActorDiedError, begin, message_of
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
-from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.messages import Ask, Failure, encoded
+from streaming_gp.pvi.reading import described, failure_in
 
 
+@typed
 @dataclass(frozen=True)
 class Ray:
     """One actor for each client. Only questions and answers travel, and there is at most one open
-    question to a client, so that nothing can pile up.
+    question to a client, so that nothing can pile up. Answers travel as messages of this package:
+    no object of a client is unpickled by the server.
 
     A question carries all that an actor needs besides its data. An actor that dies is started
     again, with a growing pause, and the question is put again; what it had half done is lost and
@@ -26,8 +31,10 @@ class Ray:
     as missing.
 
     :param address: The address of a running cluster, "auto" for the one this machine belongs to;
-        None starts one on this machine for the time of a session. Tokens, TLS and the like are
-        Ray's own settings and are left as they are.
+        None starts one on this machine for the time of a session, which listens on the loopback
+        interface alone. A cluster that runs already listens where it was told to, and whoever is
+        let into it can run code on all its machines; tokens, TLS and the like are Ray's own
+        settings and are left as they are.
     :param deadline: The seconds for an answer, restarts included; None waits for ever.
     :param max_restarts: The largest number of restarts of an actor for one question.
     :param pause: The seconds before the first restart; they double with each.
@@ -51,8 +58,7 @@ class Ray:
         ray = _ray()
         started = not ray.is_initialized()
         if started:
-            quiet = {"log_to_driver": False, "include_dashboard": False}
-            ray.init(address=self.address, **(quiet if self.address is None else {}))
+            begin(ray, self.address)
         session = RaySession(ray, self, clients)
         try:
             yield session
@@ -114,16 +120,18 @@ class RaySession:
         """The answer; None if the actor has died and the question was put again."""
         name = question.ask.client_id
         try:
-            return Delivery(name, self._ray.get(reference))
-        except self._ray.exceptions.RayTaskError as error:  # the client's own error
-            return Delivery(name, None, str(error.cause))
-        except self._ray.exceptions.RayActorError:
+            message = message_of(self._ray, reference)
+        except ActorDiedError:
             self._actors[name] = self._start(name)
             if question.restarts == self._settings.max_restarts:
                 return Delivery(name, None, f"its actor died {question.restarts + 1} times")
             time.sleep(self._settings.pause * 2**question.restarts)
             self._put(_Question(question.ask, question.asked, question.restarts + 1))
             return None
+        if message is None:
+            return Delivery(name, None, "what it answered is no message")
+        failure = failure_in(message)
+        return Delivery(name, None if failure else message, failure)
 
     def _start(self, name: str) -> Any:
         actor = self._ray.remote(num_cpus=self._settings.num_cpus)(_ClientActor)
@@ -175,12 +183,16 @@ class _ClientActor:
         if self._client.is_continuous:
             threading.Thread(target=self._go_on, daemon=True).start()
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: Ask) -> bytes:
+        """A message: objects of a client are not unpickled where the server is."""
         self._unasked.clear()
-        with self._lock:
-            answer = self._client.answer(ask)
-        self._unasked.set()
-        return answer
+        try:
+            with self._lock:
+                return encoded(self._client.answer(ask))
+        except BaseException as error:  # a client may run anything
+            return encoded(Failure(described(error)))
+        finally:
+            self._unasked.set()
 
     def _go_on(self) -> None:
         while self._unasked.wait():

@@ -13,6 +13,8 @@ import numpy as np
 from gpflow.likelihoods import SwitchedLikelihood
 from tqdm import tqdm
 
+from streaming_gp.arguments import require_count
+from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.evaluate.forgetting import KeptBatches
 from streaming_gp.evaluate.learner import HasPseudoPoints, Learner, ReportsFreeEnergy
@@ -30,7 +32,10 @@ class BatchError(StreamingGPError):
 
     def __init__(self, batch: int, message: str) -> None:
         super().__init__(f"batch {batch} {message}")
-        self.batch = batch
+        self.batch, self._message = batch, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchError, (self.batch, self._message)
 
 
 def prequential(
@@ -65,10 +70,8 @@ def prequential(
     :raises BatchError: while iterating, if the model raises; the steps before stand, and a
         ``StreamingGP`` that could not learn the batch is as it was before it.
     """
-    if min(keep, keep_batches) < 0:
-        raise InvalidDataError(
-            f"keep and keep_batches must not be negative, got {keep} and {keep_batches}"
-        )
+    for name, number in {"keep": keep, "keep_batches": keep_batches, "seed": seed}.items():
+        require_count(name, number)
     if isinstance(likelihood_of(model), SwitchedLikelihood):
         raise InvalidDataError("SwitchedLikelihood has no one mean of y, so no SMSE either")
     return _steps(model, batches, KeptBatches(keep, keep_batches, seed), label)
@@ -92,7 +95,7 @@ def _step(
     model: Learner, number: int, data: Any, targets: _Targets, kept: KeptBatches
 ) -> tuple[Step, _Targets]:
     with _named(number, "could not be scored"):
-        X, Y = map(np.asarray, as_pair(data))
+        X, Y = map(as_real_array, "XY", as_pair(data))
         loss, nlpd = losses(model, X, Y).mean(axis=0).tolist()
     with _named(number, "was scored but could not be learned"):
         start = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -21,6 +21,7 @@ class DirichletNormalWishart(ExponentialFamily):
     Points are arrays [N, K, 1 + D + D²]: the weight, μ, then Λ row by row.
     """
 
+    symmetric: ClassVar[tuple[int, ...]] = (4,)
     concentration: Any
     shape: Any
     weighted_mean: Any

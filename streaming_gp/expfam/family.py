@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import mul
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import ImproperError
+from streaming_gp.expfam.soundness import objection_to_arrays, objection_to_scale
 from streaming_gp.serialization import storable
 
 Family = TypeVar("Family", bound="ExponentialFamily")
@@ -109,7 +110,12 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class ExponentialFamily(abc.ABC):
-    """A normalised member of an exponential family."""
+    """A normalised member of an exponential family.
+
+    :cvar symmetric: Which of its natural parameters are symmetric matrices.
+    """
+
+    symmetric: ClassVar[tuple[int, ...]] = ()
 
     # ---- primitives: what a family must say ----
 
@@ -281,10 +287,5 @@ class ExponentialFamily(abc.ABC):
         """Why this object is no factor that ``self`` can be multiplied by, or None if it is one."""
         if not isinstance(factor, Factor) or factor.family is not type(self):
             return f"it is no factor of the family {type(self).__name__}"
-        wanted, got = shapes(self.natural), shapes(factor.natural)
-        if got != wanted:
-            return f"its natural parameters have shapes {got}, wanted {wanted}"
-        if any(np.asarray(eta).dtype.kind != "f" for eta in factor.natural):
-            return "its natural parameters are not floating-point numbers"
-        finite = all(np.isfinite(eta).all() for eta in factor.natural)
-        return None if finite else "its natural parameters are not finite"
+        natural = objection_to_arrays(factor.natural, shapes(self.natural), self.symmetric)
+        return natural or objection_to_scale(factor.log_scale)

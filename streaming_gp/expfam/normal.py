@@ -20,6 +20,7 @@ class Normal(Gaussian):
 
     precision_mean: Any
     precision: Any
+    symmetric: ClassVar[tuple[int, ...]] = (1,)
     _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # known to a member made of them
 
     @classmethod

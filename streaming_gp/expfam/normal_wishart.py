@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
@@ -32,6 +32,7 @@ class NormalWishart(ExponentialFamily):
     :param scatter: The scatter ``W⁻¹ + β m mᵀ`` [K, D, D].
     """
 
+    symmetric: ClassVar[tuple[int, ...]] = (3,)
     shape: Any
     weighted_mean: Any
     strength: Any

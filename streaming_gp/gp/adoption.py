@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from streaming_gp.arguments import as_name
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.process import Process
+from streaming_gp.pvi.ledger import Ledger
 
 
 def refuse_foreign(ledger: GPLedger, prior: Process) -> None:
     """Refuse a ledger that is none of a model with this prior."""
+    if not isinstance(ledger, Ledger):
+        raise InvalidDataError(f"wanted a ledger, got a {type(ledger).__name__}")
+    for name in ledger.factors:
+        as_name("the name of a factor", name)
     if ledger.prior.form != prior.form:
         raise InvalidDataError(
             f"wanted a ledger of a {prior.form}, got one of a {ledger.prior.form}"

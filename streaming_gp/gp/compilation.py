@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import gpflow
+import numpy as np
 
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.hyperparameters import ParameterVector
+from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
+from streaming_gp.gp.modules import refuse_misfits
 from streaming_gp.gp.outputs import Outputs, Predictions, outputs_of
+from streaming_gp.gp.predictor import PredictionFunctions
 from streaming_gp.gp.process.covariances import latent_kernels
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.state import Settings
 from streaming_gp.gp.structure import Modules
 
@@ -41,14 +47,18 @@ class CompiledGP:
     fitter: Fitter
     dims: tuple[int, int]
     outputs: Outputs
-    _predictors: dict[int, Predictions] = field(default_factory=dict)
+    _predictors: dict[int, PredictionFunctions] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def predictor(self, num_draws: int) -> Predictions:
-        """Its predictions, averaged over so many values of ε."""
-        if num_draws not in self._predictors:
-            self._predictors.clear()  # one holds a factorised process for each draw
-            self._predictors[num_draws] = self.outputs.predictor(self.local, num_draws)
-        return self._predictors[num_draws]
+    def predictor(self, process: Process, draws: np.ndarray, token: bytes) -> Predictions:
+        """Predictions of a process, as :meth:`PredictionFunctions.at` conditions it."""
+        number = len(draws)
+        with self._lock:
+            if number not in self._predictors:
+                self._predictors.clear()  # one holds a factorised process for each draw
+                self._predictors[number] = PredictionFunctions(self.local, number)
+            functions = self._predictors[number]
+        return self.outputs.predictions(functions.at(process, draws, token))
 
     @property
     def num_latent_gps(self) -> int:
@@ -67,28 +77,28 @@ class CompiledGP:
 
 def compile_gp(
     modules: Modules,
-    parameters: ParameterVector,
     settings: Settings,
     dims: tuple[int, int],
 ) -> CompiledGP:
     """Compiled functions of a model; each is traced when it is first called.
 
     :param modules: Kernel, mean function and likelihood.
-    :param parameters: Their trainable parameters.
     :param settings: The strategies of the model.
     :param dims: D and P, the numbers of columns of X and Y.
     """
     outputs = outputs_of(modules["kernel"], modules["likelihood"], settings.num_latent_gps)
-    own = outputs.modules(modules)
+    vector = TracedParameterVector(HyperparameterModules(**modules))
+    own = outputs.modules({name: getattr(vector.traced, name) for name in modules})
     kernel, likelihood = own["kernel"], own["likelihood"]
     num_functions = outputs.num_functions(own, dims[1])
     one_noise = is_conjugate(likelihood) and has_one_noise(likelihood)
     shared = one_noise and len(latent_kernels(kernel)) == 1
+    refuse_misfits(kernel, own["mean_function"], outputs.dims(*dims)[0], num_functions)
     hyperparameters = settings.hyperparameters
     bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
     gp = bound.gaussian_process(
         kernel, own["mean_function"], num_functions, 1 if shared else num_functions
     )
-    local = LocalModel(gp, likelihood, parameters, hyperparameters, *outputs.dims(*dims))
+    local = LocalModel(gp, likelihood, vector, hyperparameters, *outputs.dims(*dims))
     fitter = Fitter(bound, local, settings.optimiser)
     return CompiledGP(local, fitter, dims, outputs)

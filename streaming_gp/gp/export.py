@@ -12,7 +12,7 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.kernel_descriptions import constrained_value, describe, describe_kernel
 from streaming_gp.gp.outputs import Predictions
-from streaming_gp.gp.predictor import Predictor
+from streaming_gp.gp.predictor import PredictionFunctions, Predictor
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description
@@ -28,7 +28,7 @@ _MEAN_FUNCTIONS: dict[type, tuple[str, ...]] = {
 def exported(predictor: Predictions) -> ExportedGP:
     """What predictions need of the process that a predictor holds.
 
-    :param predictor: A predictor after :meth:`Predictor.condition`.
+    :param predictor: Its predictions.
     :raises InvalidDataError: for mixed outputs, for conditional pseudo-points, and for a kernel or
         mean function that has no NumPy form.
     """
@@ -37,7 +37,7 @@ def exported(predictor: Predictions) -> ExportedGP:
             "LinearCoregionalization has no NumPy form and cannot be exported; wanted latent "
             "functions that are not mixed"
         )
-    if type(predictor.gp) is not GaussianProcess:
+    if type(predictor.functions.gp) is not GaussianProcess:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
@@ -47,17 +47,19 @@ def exported(predictor: Predictions) -> ExportedGP:
     return ExportedGP(
         Z=held.stack.Z.numpy(),
         precision_factor=held.stack.precision_factor.numpy(),
-        draws=tuple(_draw(predictor, *values) for values in draws),
+        draws=tuple(_draw(predictor.functions, *values) for values in draws),
     )
 
 
-def _draw(predictor: Predictor, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray) -> Draw:
-    gp, D = predictor.gp, predictor.input_dim
-    with predictor.epsilon.substituted(epsilon):
+def _draw(
+    functions: PredictionFunctions, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray
+) -> Draw:
+    gp, D = functions.gp, functions.input_dim
+    with functions.epsilon.substituted(epsilon):
         return Draw(
             kernels=tuple(describe_kernel(one, D) for one in latent_kernels(gp.kernel)),
             mean_function=describe_mean_function(gp.mean_function),
-            likelihood=describe_likelihood(predictor.likelihood),
+            likelihood=describe_likelihood(functions.likelihood),
             chol=chol,
             white=white,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol, runtime_checkable
 
-from streaming_gp.arguments import require_fraction, require_positive_integer
+from streaming_gp.arguments import require_fraction, require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.strategies.budget import multiplied
@@ -53,6 +53,7 @@ class ForgetNothing:
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class Fading:
     """What factors say of f fades: ``q(f) ∝ p(f) Π_a t_a(f)^(λ^age)`` when a new batch comes.
@@ -79,6 +80,7 @@ class Fading:
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class SlidingWindow:
     """The newest batches alone say what f is: what older ones said is divided out.

@@ -23,6 +23,8 @@ KIND = "journal entry"
 _ENTRY = re.compile(r"\d{8}\.npz")
 
 Factors = Mapping[str, PseudoPointFactor]
+Place = tuple[int, Factors]
+"""The number of the next entry, and the factors after the one before."""
 
 
 @storable
@@ -63,7 +65,8 @@ class Journal:
 
     def __init__(self, folder: Path, number: int, factors: Factors) -> None:
         self._folder = folder
-        self._next = number, factors
+        self._pending: bytes | None = None
+        self.place = number, factors
 
     @classmethod
     def begun(cls, folder: PathLike, state: ModelState) -> Journal:
@@ -73,7 +76,7 @@ class Journal:
         :param state: The state of the model before any change.
         :raises InvalidDataError: if it is not empty.
         """
-        path = Path(folder).absolute()
+        path = serialization.as_path(folder).absolute()
         _refuse_unless_free(path)
         path.mkdir(parents=True, exist_ok=True)
         _clean(path)
@@ -88,7 +91,7 @@ class Journal:
         :raises FileFormatError: if there is no journal in the folder, or an entry is missing or
             damaged; names it.
         """
-        path = Path(folder).absolute()
+        path = serialization.as_path(folder).absolute()
         number, state = _replayed(path)
         _clean(path)
         return cls(path, number, state.factors), state
@@ -99,16 +102,25 @@ class Journal:
         :raises InvalidDataError: if someone else has written to the journal meanwhile.
         :raises OSError: if the entry cannot be written; the journal has not changed then.
         """
-        number, factors = self._next
+        number, factors = self.place
         entry = JournalEntry.since(factors, state)
+        self._pending = serialization.packed(KIND, entry, registered_classes())
         try:
-            serialization.write_new(self._folder / _name(number), KIND, entry, registered_classes())
+            serialization.write_new(self._folder / _name(number), self._pending)
         except FileExistsError as error:
+            self._pending = None
             raise InvalidDataError(
                 f"another model has written entry {_name(number)} of the journal {self._folder}; "
                 "a journal has one writer, and this model is as it was"
             ) from error
-        self._next = number + 1, state.factors
+        self.place = number + 1, state.factors
+
+    def withdraw(self, place: Place) -> None:
+        """Take back what was appended since the journal was at this place, if anything was."""
+        path = self._folder / _name(place[0])
+        if self._pending is not None and path.exists() and path.read_bytes() == self._pending:
+            path.unlink()
+        self.place = place
 
 
 def _name(number: int) -> str:

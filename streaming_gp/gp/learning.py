@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import pvi
+from streaming_gp.arguments import require_flag, require_fraction
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP
@@ -19,10 +20,12 @@ from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
-from streaming_gp.gp.ledger_operations import LedgerOperationsGP, refuse_merged
+from streaming_gp.gp.ledger_operations import LedgerOperationsGP, batch_name
+from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.validation import as_data
 
@@ -32,6 +35,7 @@ Data = tuple[Any, Any]
 class LearningGP(LedgerOperationsGP):
     """A ledger of Gaussian-process factors that learns."""
 
+    @one_at_a_time
     def update(
         self,
         data: Data,
@@ -55,15 +59,17 @@ class LearningGP(LedgerOperationsGP):
             outside the likelihood's support, or its name is taken, or time runs backwards.
         :raises NumericalError: if a covariance stays indefinite.
         """
-        batch_id = f"batch-{self._num_updates}" if batch_id is None else batch_id
-        refuse_merged(batch_id)
+        batch_id = batch_name(f"batch-{self._now.num_updates}" if batch_id is None else batch_id)
         if batch_id in self.factors:
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
-        if learn is None:
-            learn = self.settings.learning.wants(self._num_updates, self._shift)
-        time = next_time(self._time, time)
+        if learn is not None:
+            require_flag("learn", learn)
+        else:
+            learn = self.settings.learning.wants(self._now.num_updates, self._now.shift)
+        time = next_time(self._now.time, time)
         return self._step({batch_id: data}, 1.0, callback, learn=learn, time=time)[batch_id]
 
+    @one_at_a_time
     def revisit(
         self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
     ) -> UpdateInfo:
@@ -80,9 +86,11 @@ class LearningGP(LedgerOperationsGP):
         :raises ImproperError: if q(ε) without this batch is no distribution, and the policy refuses
             that.
         """
-        self._require_factor(batch_id)
+        batch_id = self._factor_name(batch_id)
+        require_fraction("damping", damping)
         return self._step({batch_id: data}, damping, callback)[batch_id]
 
+    @one_at_a_time
     def synchronous_round(
         self, shards: Mapping[str, Data], damping: float | None = None
     ) -> dict[str, UpdateInfo]:
@@ -102,8 +110,11 @@ class LearningGP(LedgerOperationsGP):
         if not shards:
             raise InvalidDataError("a synchronous round needs at least one shard, got none")
         rho = 1.0 / len(shards) if damping is None else damping
-        return self._step(shards, rho, None, is_round=True)
+        require_fraction("damping", rho)
+        named = {batch_name(name): data for name, data in shards.items()}
+        return self._step(named, rho, None, is_round=True)
 
+    @one_at_a_time
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.
 
@@ -113,7 +124,7 @@ class LearningGP(LedgerOperationsGP):
         :raises InvalidDataError: if its factors are none of this model.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
-        refuse_foreign(ledger, self._ledger.prior)
+        refuse_foreign(ledger, self._now.ledger.prior)
         compiled = self._compile(*self._dims_of(ledger))
         gp, input_dim = compiled.local.gp, compiled.local.input_dim
         sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
@@ -121,6 +132,7 @@ class LearningGP(LedgerOperationsGP):
         num_new = len(set(ledger.factors) - set(self.factors))
         self._commit(compiled, ledger, self._point_estimate(ledger, compiled), num_new)
 
+    @one_at_a_time
     def fit_factor(
         self, data: Data, cavity: Process, own: PseudoPointFactor | None
     ) -> tuple[PseudoPointFactor, FitReport]:
@@ -133,9 +145,9 @@ class LearningGP(LedgerOperationsGP):
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
         self.settings.hyperparameters.check_round()
-        checked = as_data(data, self.likelihood, *self._dims)
+        checked = as_data(data, self.likelihood, *self._now.dims)
         compiled = self._compile(checked[0].shape[1], checked[1].shape[1])
-        if None in self._dims:
+        if None in self._now.dims:
             self._compiled = compiled
         seed = _seed(self.settings.seed, _fingerprint(checked[0]))
         batch = Batch("", compiled.outputs.data(checked), seed, hold=True)
@@ -191,23 +203,23 @@ class LearningGP(LedgerOperationsGP):
     def _remembered(self, time: float | None) -> GPLedger:
         """What is left of the ledger for the next batch, if it comes at a time."""
         if time is None:
-            return self._ledger
-        elapsed = 1.0 if self._time is None else time - self._time
-        return self.settings.forgetting.forget(self._ledger, elapsed)
+            return self._now.ledger
+        elapsed = 1.0 if self._now.time is None else time - self._now.time
+        return self.settings.forgetting.forget(self._now.ledger, elapsed)
 
     def _shift_to(self, point: np.ndarray, compiled: CompiledGP, ledger: GPLedger) -> float:
         """How far the point estimate of ε moves, in units of its width."""
         q, parameters = ledger.posterior.hyperparameters, compiled.parameters
-        before = self._point_estimate(self._ledger, compiled)
+        before = self._point_estimate(self._now.ledger, compiled)
         width = parameters.unit_log_widths() if q is None else np.sqrt(np.asarray(q.variance))
         return float(np.sqrt(np.mean(((point - before) / width) ** 2))) if len(point) else 0.0
 
     def _checked(self, shards: Mapping[str, Data]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        dims = self._dims
+        dims = self._now.dims
         for name, data in shards.items():
-            refuse_merged(name)
             X, Y = checked[name] = as_data(data, self.likelihood, *dims)
+            refuse_indices(self.kernel, X)
             dims = X.shape[1], Y.shape[1]
         return checked
 
@@ -224,14 +236,14 @@ class LearningGP(LedgerOperationsGP):
 
         :param streams: Whether it is the next one of the stream, and not one of many visits.
         """
-        number = self._num_updates if streams else _fingerprint(data[0])
+        number = self._now.num_updates if streams else _fingerprint(data[0])
         seed = _seed(self.settings.seed, number)
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
         return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
 
     def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
         """D and P of the data that a ledger's factors speak of."""
-        input_dim, output_dim = self._dims
+        input_dim, output_dim = self._now.dims
         extra = self._outputs.index_columns
         known = chain.from_iterable(one.pseudo_observations for one in ledger.factors.values())
         columns = next((one.Z.shape[1] for one in known), 1 + extra)
@@ -257,6 +269,9 @@ def _seed(*entropy: int) -> int:
 
 
 def _reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
+    if not (callback is None or callable(callback)):
+        raise InvalidDataError(f"callback must be a function or None, got {callback!r:.100}")
+
     def report(iteration: int, free_energy: float) -> None:
         if callback is not None:
             callback(Progress(batch_id, iteration, max_iterations, free_energy))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from streaming_gp.arguments import is_positive_integer
+from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.serialization import storable
 
@@ -46,6 +46,7 @@ class EveryUpdate:
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class UntilSettled:
     """Learn until an update hardly moves ε any more, and then now and again.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gpflow
@@ -18,8 +17,10 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.outputs import outputs_of
+from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.turns import Turns
 
 
 class LedgerGP(gpflow.models.GPModel):
@@ -44,41 +45,38 @@ class LedgerGP(gpflow.models.GPModel):
         super().__init__(kernel, likelihood, mean_function, num_latent)
         self.settings = settings
         self._outputs = outputs
-        self._dims: tuple[int | None, int | None] = (None, outputs.num_columns)
-        self._num_updates = 0
-        self._shift = math.inf
-        self._time: float | None = None
+        self._turns = Turns()
         self._compiled: CompiledGP | None = None
         self._journal: Journal | None = None
         prior = settings.hyperparameters.prior(self.parameter_vector)
-        self._ledger: GPLedger = pvi.Ledger(Process((), prior))
+        self._now = Present(pvi.Ledger(Process((), prior)), num_latent, (None, outputs.num_columns))
 
     # ---- what it holds ----
 
     @property
     def ledger(self) -> GPLedger:
         """Prior and factors."""
-        return self._ledger
+        return self._now.ledger
 
     @property
     def factors(self) -> Mapping[str, PseudoPointFactor]:
         """The factor of every batch, in order of arrival (read-only)."""
-        return self._ledger.factors
+        return self._now.ledger.factors
 
     @property
     def num_updates(self) -> int:
         """Batches learned from so far; a resumed stream goes on with the next one."""
-        return self._num_updates
+        return self._now.num_updates
 
     @property
     def posterior_process(self) -> Process:
         """Prior times factors."""
-        return self._ledger.posterior
+        return self._now.ledger.posterior
 
     @property
     def hyperparameter_posterior(self) -> expfam.Gaussian | None:
         """q(ε) on the unconstrained vector, or None where ε is a point."""
-        return self._ledger.posterior.hyperparameters
+        return self._now.ledger.posterior.hyperparameters
 
     @property
     def parameter_vector(self) -> ParameterVector:
@@ -98,16 +96,21 @@ class LedgerGP(gpflow.models.GPModel):
     @property
     def state(self) -> st.ModelState:
         """All that the stream has come to, as a value that later updates do not change."""
+        with self._turns.swapping:
+            return self._state_of(self._now)
+
+    def _state_of(self, present: Present, changes: Iterable[tuple[Any, Any]] = ()) -> st.ModelState:
+        """What would be :attr:`state` then, with parameters that are about to take other values."""
         return st.ModelState(
             settings=self.settings,
             structure=structure.structure(self.modules),
-            parameters=st.parameters_of(self.modules),
-            prior=self._ledger.prior,
-            factors=dict(self._ledger.factors),
-            num_updates=self._num_updates,
-            dims=self._dims,
-            shift=self._shift,
-            time=self._time,
+            parameters=st.parameters_of(self.modules, changes),
+            prior=present.ledger.prior,
+            factors=dict(present.ledger.factors),
+            num_updates=present.num_updates,
+            dims=present.dims,
+            shift=present.shift,
+            time=present.time,
         )
 
     # ---- compiled functions ----
@@ -123,11 +126,11 @@ class LedgerGP(gpflow.models.GPModel):
                 f"q(ε) covers {np.size(q.mean)} parameter values but {parameters.size} "
                 "are trainable now; set what is trainable before the model is made"
             )
-        return compile_gp(self.modules, parameters, self.settings, dims)
+        return compile_gp(self.modules, self.settings, dims)
 
     def _compile_for_dims(self) -> CompiledGP:
         """The compiled functions of a model that has seen data."""
-        input_dim, output_dim = self._dims
+        input_dim, output_dim = self._now.dims
         assert input_dim is not None
         assert output_dim is not None
         return self._compile(input_dim, output_dim)
@@ -148,15 +151,36 @@ class LedgerGP(gpflow.models.GPModel):
         shift: float | None = None,
         time: float | None = None,
     ) -> None:
-        shift = self._shift if shift is None else shift
-        time = self._time if time is None else time
-        num_updates = self._num_updates + num_new
-        if self._journal is not None:  # on disk first: if this fails, nothing has changed
-            values = st.parameters_of(self.modules, compiled.parameters.pieces(epsilon))
-            dims = compiled.dims
-            self._journal.append(self.state.after(values, ledger, num_updates, dims, shift, time))
-        compiled.parameters.assign(epsilon)
-        self._compiled, self._dims = compiled, compiled.dims
-        self.num_latent_gps = compiled.num_latent_gps
-        self._ledger, self._num_updates = ledger, num_updates
-        self._shift, self._time = shift, time
+        """Take the place of what is there, in the journal and here: as a whole, or not at all.
+
+        Whatever interrupts it, wherever it is, both hold the same afterwards.
+        """
+        before, journal = self._now, self._journal
+        was = before, self._compiled, compiled.parameters.value()
+        after = Present(
+            ledger,
+            compiled.num_latent_gps,
+            compiled.dims,
+            before.num_updates + num_new,
+            before.shift if shift is None else shift,
+            before.time if time is None else time,
+        )
+        place = None if journal is None else journal.place
+        try:
+            if journal is not None:  # on disk first: if this fails, nothing has changed
+                pieces = compiled.parameters.pieces(epsilon)
+                journal.append(self._state_of(after, pieces))
+            self._swap(after, compiled, epsilon)
+        except BaseException:
+            self._swap(*was)
+            if journal is not None:
+                journal.withdraw(place)
+            raise
+
+    def _swap(self, present: Present, compiled: CompiledGP | None, epsilon: np.ndarray) -> None:
+        """Hold this from now on; those who read meanwhile see all of it or nothing."""
+        with self._turns.swapping:
+            self.parameter_vector.assign(epsilon)
+            self._compiled = compiled
+            self.num_latent_gps = present.num_latent_gps
+            self._now = present

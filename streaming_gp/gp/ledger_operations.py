@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import is_positive_integer, require_probability
+from streaming_gp.arguments import as_name, is_positive_integer, require_probability
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.forgetting import faded
 from streaming_gp.gp.prediction import PredictiveGP
 from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.turns import one_at_a_time
 
 
 class LedgerOperationsGP(PredictiveGP):
     """A ledger of Gaussian-process factors that need not stay as they are."""
 
+    @one_at_a_time
     def remove(self, batch_id: str) -> None:
         """Forget a batch: divide its factor out.
 
@@ -23,11 +25,12 @@ class LedgerOperationsGP(PredictiveGP):
         :raises InvalidDataError: if there is no such factor.
         :raises ImproperError: if q(ε) without it is no distribution.
         """
-        self._require_factor(batch_id)
+        batch_id = self._factor_name(batch_id)
         compiled = self._compile_for_dims()
-        ledger = self._ledger.without(batch_id)
+        ledger = self._now.ledger.without(batch_id)
         self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
 
+    @one_at_a_time
     def fade(self, power: float) -> None:
         """Raise what all factors say of f to a power; what they say of ε stays as it is.
 
@@ -39,9 +42,10 @@ class LedgerOperationsGP(PredictiveGP):
         self.settings.pseudo_points.check_apart(0)
         if self.factors:
             compiled = self._compile_for_dims()
-            ledger = faded(self._ledger, power)
+            ledger = faded(self._now.ledger, power)
             self._commit(compiled, ledger, self._point_estimate(ledger, compiled))
 
+    @one_at_a_time
     def compress(self, number: int) -> float:
         """Merge all factors into one on at most ``number`` points; q(ε) stays as it is.
 
@@ -55,25 +59,31 @@ class LedgerOperationsGP(PredictiveGP):
         if self.posterior_process.num_pseudo_points <= number:
             return 0.0
         compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._ledger, compiled)
+        epsilon = self._point_estimate(self._now.ledger, compiled)
         ledger, loss = self.settings.pseudo_points.compressed(
-            compiled.fitter, self._ledger, number, epsilon
+            compiled.fitter, self._now.ledger, number, epsilon
         )
         self._commit(compiled, ledger, epsilon)
         return loss
 
-    def _require_factor(self, name: str) -> None:
-        """The named factor is there, is one batch's, and no other rests on it."""
-        refuse_merged(name)
+    def _factor_name(self, value: object) -> str:
+        """The name of a factor that is there, is one batch's, and that no other rests on."""
+        name = batch_name(value)
         if name not in self.factors:
             raise InvalidDataError(
                 f"no factor {name!r} in the ledger: it has {list(self.factors)} "
                 f"(batches under {MERGED!r} are kept together, not one by one)"
             )
-        self.settings.pseudo_points.check_change(self._ledger, name)
+        self.settings.pseudo_points.check_change(self._now.ledger, name)
+        return name
 
 
-def refuse_merged(name: str) -> None:
-    """Refuse the name of the merged factor where one batch is meant."""
+def batch_name(value: object) -> str:
+    """The name of one batch's factor: a string, and not the name of the merged factor.
+
+    :raises InvalidDataError: if it is none.
+    """
+    name = as_name("the name of a batch", value)
     if name == MERGED:
         raise InvalidDataError(f"{name!r} holds several batches, not one")
+    return name

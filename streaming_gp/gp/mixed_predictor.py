@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from streaming_gp.gp.predictor import Inputs, Predictor
 from streaming_gp.gp.process.mixing import pairs
-from streaming_gp.gp.process.process import Process
 
 AT_ONCE = 16
 """Covariances among outputs are taken from joint covariances at so many inputs."""
@@ -23,10 +22,6 @@ class MixedPredictor:
     def __init__(self, single: Predictor, num_outputs: int) -> None:
         self.single = single
         self.num_outputs = num_outputs
-
-    def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
-        """As :meth:`Predictor.condition`."""
-        self.single.condition(process, draws, token)
 
     def f(
         self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import gpflow
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import require_strategy
+from streaming_gp.arguments import (
+    require_integer,
+    require_number,
+    require_positive_integer,
+    require_strategy,
+)
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
@@ -20,14 +26,25 @@ from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
+from streaming_gp.gp.modules import refuse_other_kinds
 from streaming_gp.gp.online.learning import OnlineLearningGP
+from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
 
-POINTS, EPS = "PrivatePseudoPoints(10)", "VariationalHyperparameters()"  # in words, for errors
+STRATEGIES: dict[str, tuple[type, str]] = {
+    "pseudo_points": (PseudoPointStrategy, "PrivatePseudoPoints(10)"),
+    "hyperparameters": (HyperparameterStrategy, "VariationalHyperparameters()"),
+    "optimiser": (LocalOptimiser, "LocalOptimiser()"),
+    "bound": (LocalBound, "Variational()"),
+    "policy": (PropernessPolicy, "RaiseImproper()"),
+    "learning": (LearningSchedule, "EveryUpdate()"),
+    "forgetting": (Forgetting, "ForgetNothing()"),
+}
+"""What each of them is, with an example in words, for errors."""
 
 
 class StreamingGP(OnlineLearningGP):
@@ -82,6 +99,10 @@ class StreamingGP(OnlineLearningGP):
         learning: LearningSchedule | None = None,
         forgetting: Forgetting | None = None,
     ) -> None:
+        refuse_other_kinds(kernel, likelihood, mean_function)
+        require_integer("num_prediction_samples", num_prediction_samples)
+        if num_latent_gps is not None:
+            require_positive_integer("num_latent_gps", num_latent_gps)
         if num_prediction_samples < 2 or num_prediction_samples % 2:
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
@@ -98,8 +119,7 @@ class StreamingGP(OnlineLearningGP):
             learning or EveryUpdate(),
             forgetting or ForgetNothing(),
         )
-        require_strategy("pseudo_points", settings.pseudo_points, PseudoPointStrategy, POINTS)
-        require_strategy("hyperparameters", settings.hyperparameters, HyperparameterStrategy, EPS)
+        _refuse_other_strategies(settings)
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
         settings.forgetting.check(settings.pseudo_points)
@@ -111,7 +131,7 @@ class StreamingGP(OnlineLearningGP):
 
     def prior(self) -> Process:
         """The prior over (f, ε), which a server starts from."""
-        return self._ledger.prior
+        return self._now.ledger.prior
 
     def initial(self, seed: int) -> Process:
         """Where a client's fit starts while the posterior is still the prior: the prior itself."""
@@ -122,7 +142,7 @@ class StreamingGP(OnlineLearningGP):
 
         :raises InvalidDataError: naming what came and what was wanted.
         """
-        return as_data((X, Y), self.likelihood, *self._dims)
+        return as_data((X, Y), self.likelihood, *self._now.dims)
 
     # ---- files ----
 
@@ -141,6 +161,8 @@ class StreamingGP(OnlineLearningGP):
         :raises InvalidDataError: if one of them differs; names the difference, and all are as they
             were.
         """
+        if not isinstance(state, st.ModelState):
+            raise InvalidDataError(f"state must be a model's, got a {type(state).__name__}")
         settings = state.settings
         model = cls(
             kernel, likelihood, mean_function, settings.pseudo_points, settings.hyperparameters,
@@ -149,12 +171,18 @@ class StreamingGP(OnlineLearningGP):
             forgetting=settings.forgetting,
         )  # fmt: skip
         structure.refuse_difference(state.structure, structure.structure(model.modules))
-        model._ledger = state.ledger
-        model._num_updates, model._dims = state.num_updates, state.dims
-        model._shift, model._time = state.shift, state.time
+        model._now = Present(
+            state.ledger,
+            model.num_latent_gps,
+            state.dims,
+            state.num_updates,
+            state.shift,
+            state.time,
+        )
         if None not in state.dims:
             model._compiled = model._compile_for_dims()
             model.num_latent_gps = model._compiled.num_latent_gps
+            model._now = replace(model._now, num_latent_gps=model.num_latent_gps)
         st.assign_parameters(model.modules, state.parameters)  # last, as the caller owns them
         return model
 
@@ -225,14 +253,21 @@ class StreamingGP(OnlineLearningGP):
         """
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
-        shared = {"_ledger": self._ledger, "_compiled": None, "_journal": None}
-        for name, value in vars(self).items():
-            clone.__dict__[name] = shared[name] if name in shared else copy.deepcopy(value, memo)
+        with self._turns.swapping:
+            shared = {"_now": self._now, "_compiled": None, "_journal": None}
+            for name, value in vars(self).items():
+                is_shared = name in shared
+                clone.__dict__[name] = shared[name] if is_shared else copy.deepcopy(value, memo)
         return clone
 
     def __getstate__(self) -> dict[str, Any]:
         """Compiled functions and the journal, which has one writer, stay behind."""
         return {**vars(self), "_compiled": None, "_journal": None}
+
+
+def _refuse_other_strategies(settings: st.Settings) -> None:
+    for name, (protocol, example) in STRATEGIES.items():
+        require_strategy(name, getattr(settings, name), protocol, example)
 
 
 def _points(exact: bool) -> PseudoPointStrategy:
@@ -241,6 +276,7 @@ def _points(exact: bool) -> PseudoPointStrategy:
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:
+    require_number("alpha", alpha)
     if not 0.0 <= alpha <= 1.0 or (alpha > 0.0 and bound is not None):
         raise InvalidDataError(
             f"alpha must lie in [0, 1], and be 0 where a bound is given; got {alpha} and {bound}"

@@ -11,7 +11,6 @@ from gpflow import kernels as gk
 from gpflow import likelihoods as gl
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.mixed_predictor import MixedPredictor
 from streaming_gp.gp.predictor import Predictor
@@ -58,9 +57,9 @@ class Outputs:
         """X [N, D] and Y [N, P] as the functions are fitted to them."""
         return data
 
-    def predictor(self, local: LocalModel, num_samples: int) -> Predictions:
-        """Predictions of the outputs, averaged over so many values of ε."""
-        return Predictor(local, num_samples)
+    def predictions(self, functions: Predictor) -> Predictions:
+        """Predictions of the outputs, from those of the functions that are fitted."""
+        return functions
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ class MixedOutputs(Outputs):
         X, Y = data
         return pairs(tf.constant(X), self.num_columns).numpy(), Y.T.reshape(-1, 1)
 
-    def predictor(self, local: LocalModel, num_samples: int) -> Predictions:
-        return MixedPredictor(Predictor(local, num_samples), self.num_columns)
+    def predictions(self, functions: Predictor) -> Predictions:
+        return MixedPredictor(functions, self.num_columns)
 
 
 def outputs_of(kernel: Any, likelihood: Any, num_latent_gps: int | None) -> Outputs:

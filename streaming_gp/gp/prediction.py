@@ -9,13 +9,17 @@ import numpy as np
 import tensorflow as tf
 from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
+from streaming_gp.arguments import require_count, require_flag, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import predictor as pr
 from streaming_gp.gp.compilation import CompiledGP
 from streaming_gp.gp.export import exported
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.ledger_gp import LedgerGP
+from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.outputs import Predictions
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.turns import refuse_in_graphs
 from streaming_gp.quadrature import standard_normals
 from streaming_gp.runtime import exported as exported_files
 from streaming_gp.serialization import PathLike
@@ -32,23 +36,22 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
     @property
     def prediction_draws(self) -> np.ndarray:
         """The values of ε [S, E], unconstrained, over which predictions are averaged."""
-        return self._draws(self.parameter_vector)
+        with self._turns.swapping:
+            return self._draws(self.parameter_vector, self.posterior_process)
 
-    def _draws(self, parameters: ParameterVector) -> np.ndarray:
-        q = self.hyperparameter_posterior
+    def _draws(self, parameters: ParameterVector, process: Process) -> np.ndarray:
+        q = process.hyperparameters
         if q is None:
             return parameters.value()[None]
-        number = self._num_draws
+        number = self._num_draws(process.num_pseudo_points)
         if number == 1:
             return np.asarray(q.mean)[None]
         noise = standard_normals(number, parameters.size, self.settings.seed, whiten=True)
         return np.asarray(q.mean + noise @ np.transpose(q.scale))
 
-    @property
-    def _num_draws(self) -> int:
+    def _num_draws(self, points: int) -> int:
         """How many values of ε: fewer where a factorised process for each would not fit."""
         wanted = self.settings.num_prediction_samples
-        points = self.posterior_process.num_pseudo_points
         affordable = MOST_FACTORISED // max(1, points**2)
         return next((n for n in (wanted, 4, 2) if n <= min(wanted, affordable)), 1)
 
@@ -64,6 +67,8 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             ``full_output_cov`` [N, P, P], with both [N, P, N, P].
         :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
         """
+        require_flag("full_cov", full_cov)
+        require_flag("full_output_cov", full_output_cov)
         X = self._inputs(Xnew)
         found = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
         return pr.mixture_moments(*found, full_cov, full_output_cov)
@@ -95,7 +100,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         gpflow.utilities.assert_params_false(
             self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
         )
-        X, Y = as_data(data, self.likelihood, *self._dims)
+        X, Y = as_data(data, self.likelihood, *self._now.dims)
         return pr.mixture_log_density(self._predictor(X.shape[1], Y.shape[1]).log_densities(X, Y))
 
     def predict_f_samples(
@@ -116,6 +121,10 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :param seed: The seed of the draws: the model's own by default, so that a second call gives
             the same draws.
         """
+        if num_samples is not None:
+            require_positive_integer("num_samples", num_samples)
+        if seed is not None:
+            require_count("seed", seed)
         if full_cov and full_output_cov:
             raise NotImplementedError("full_cov together with full_output_cov is not supported")
         X = self._inputs(Xnew)
@@ -137,6 +146,9 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :param num_samples: The number S of draws.
         :param seed: The seed of the draws; the model's own by default.
         """
+        require_count("num_samples", num_samples)
+        if seed is not None:
+            require_count("seed", seed)
         parameters, q = self.parameter_vector, self.hyperparameter_posterior
         if q is None:
             draws = np.repeat(parameters.value()[None], num_samples, axis=0)
@@ -155,9 +167,9 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             or mean function that has no NumPy form.
         :raises OSError: if the file cannot be written; a file that was there stays as it was.
         """
-        if self._dims[0] is None:
+        if self._now.dims[0] is None:
             raise InvalidDataError("a model can be exported once it has seen data")
-        exported_files.write(path, exported(self._predictor(self._dims[0])))
+        exported_files.write(path, exported(self._predictor(self._now.dims[0])))
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
@@ -166,37 +178,43 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         function of kernel and mean function; elsewhere the sum of local free energies, carried by
         the pseudo-observations to other values of ε.
         """
-        if None in self._dims:
+        if None in self._now.dims:
             return tf.zeros([], tf.float64)
-        local = (self._compiled or self._compile_for_dims()).local
-        process = self._ledger.posterior.compact
-        stack = local.gp.stack(process.pseudo_observations, local.input_dim)
-        return local.gp.log_normaliser(local.gp.condition(stack)) + process.log_scale
+        with tf.init_scope():
+            local = self._compile_for_dims().local
+            process = self._now.ledger.posterior.compact
+            stack = local.gp.stack(process.pseudo_observations, local.input_dim)
+        with local.parameters.substituted(local.parameters.tensor()):
+            return local.gp.log_normaliser(local.gp.condition(stack)) + process.log_scale
 
     def _inputs(self, X: Any) -> pr.Inputs:
         """X [N, D] in float64, checked once unless its values are not known yet."""
         if tf.is_symbolic_tensor(X):  # inside a tf.function
             return tf.cast(X, tf.float64)
-        checked = as_matrix("Xnew", X, self._dims[0])
-        return tf.cast(X, tf.float64) if tf.is_tensor(X) else checked  # a tensor for gradients
+        checked = as_matrix("Xnew", X, self._now.dims[0])
+        refuse_indices(self.kernel, checked)
+        has_gradient = isinstance(X, (tf.Tensor, tf.Variable))
+        return tf.cast(X, tf.float64) if has_gradient else checked
 
     def _predictor(self, input_dim: int, output_dim: int | None = None) -> Predictions:
         """A predictor for the posterior; P is guessed before any data."""
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
-            outputs = self._dims[1] or output_dim or default_output_dim(self)
-            self._compiled = compiled = self._compile(input_dim, outputs)
-            draws = self._draws(compiled.parameters)
-            predictor = compiled.predictor(len(draws))
-            token = self._token(compiled)
-            predictor.condition(self._ledger.posterior, draws, token)
-        return predictor
+            refuse_in_graphs("a prediction")
+            with self._turns.swapping:
+                outputs = self._now.dims[1] or output_dim or default_output_dim(self)
+                self._compiled = compiled = self._compile(input_dim, outputs)
+                process = self._now.ledger.posterior
+                draws = self._draws(compiled.parameters, process)
+                token = _token(compiled, process)
+            return compiled.predictor(process, draws, token)
 
-    def _token(self, compiled: CompiledGP) -> bytes:
-        """Changes whenever q(ε) does, or a value that is not in ε."""
-        q = self.hyperparameter_posterior
-        of_epsilon = [compiled.parameters.value()] if q is None else q.natural
-        values = b"".join(np.asarray(part).tobytes() for part in of_epsilon)
-        return values + compiled.local.fixed_values()
+
+def _token(compiled: CompiledGP, process: Process) -> bytes:
+    """Changes whenever q(ε) does, or a value that is not in ε."""
+    q = process.hyperparameters
+    of_epsilon = [compiled.parameters.value()] if q is None else q.natural
+    values = b"".join(np.asarray(part).tobytes() for part in of_epsilon)
+    return values + compiled.local.fixed_values()
 
 
 def default_output_dim(model: LedgerGP) -> int:

@@ -6,6 +6,7 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -49,8 +50,8 @@ class Held:
             return self.tensor_predictor.conditioned(self.process, self.draws)
 
 
-class Predictor:
-    """Predictions for one model.
+class PredictionFunctions:
+    """Compiled predictions for one model.
 
     :param local: The model.
     :param num_samples: The number S of values of ε that predictions are averaged over.
@@ -62,13 +63,14 @@ class Predictor:
         self.epsilon = local.parameters
         self.input_dim = local.input_dim
         self._prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
-        self._tensors = TensorPredictor(local, num_samples)
+        self.tensors = TensorPredictor(local, num_samples)
         self._held: Held | None = None
+        self._conditioning = threading.Lock()
         S, L = num_samples, self.gp.num_latent
         draws, inputs = spec(S, self.epsilon.size), spec(None, self.input_dim)
         moments = spec(S, None, L)
-        self._observe = compiled(self._observe_samples, draws, inputs, moments, moments)
-        self._score = compiled(
+        self.observe = compiled(self._observe_samples, draws, inputs, moments, moments)
+        self.score = compiled(
             self._score_samples, draws, inputs, moments, moments, spec(None, local.output_dim)
         )
 
@@ -94,8 +96,10 @@ class Predictor:
 
     # ---- for the model ----
 
-    def condition(self, process: Process, draws: np.ndarray, token: bytes) -> None:
+    def at(self, process: Process, draws: np.ndarray, token: bytes) -> Predictor:
         """Factorise ``process`` at every ε in ``draws``; what is held of it already is extended.
+
+        Threads that want the same process wait for the one that factorises it.
 
         :param process: Prior × factors.
         :param draws: The values of ε [S, E].
@@ -103,23 +107,36 @@ class Predictor:
             on; under equal ones the draws that are held are kept, which rounding might change.
         :raises NumericalError: if the pseudo-observation covariance is not positive.
         """
-        held = self._held if self._held is not None and self._held.token == token else None
-        if held is not None and held.process is process:
-            return
-        factorised = None
-        if type(self.gp) is GaussianProcess:
-            known = None if held is None else held.factorised
-            known = known or Factorised(PriorAt(self._prior, draws))
-            with blas_threads_for(process.num_pseudo_points):
-                factorised = known.conditioned_on(plain(process))
-        draws = draws if held is None else held.draws
-        self._held = Held(process, draws, token, factorised, self._tensors)
+        with self._conditioning:
+            held = self._held
+            if held is None or held.token != token:
+                held = self._held = self._factorised(process, draws, token, None)
+            elif held.process is not process:
+                known = held.factorised
+                held = self._held = self._factorised(process, held.draws, token, known)
+        return Predictor(self, held)
 
-    @property
-    def held(self) -> Held:
-        """What :meth:`condition` was given last."""
-        assert self._held is not None, "condition() comes first"
-        return self._held
+    def _factorised(
+        self, process: Process, draws: np.ndarray, token: bytes, known: Factorised | None
+    ) -> Held:
+        if type(self.gp) is not GaussianProcess:
+            return Held(process, draws, token, None, self.tensors)
+        known = known or Factorised(PriorAt(self._prior, draws))
+        with blas_threads_for(process.num_pseudo_points):
+            factorised = known.conditioned_on(plain(process))
+        return Held(process, draws, token, factorised, self.tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Predictions of one process, whatever its model has learned since.
+
+    :param functions: The compiled predictions of the model.
+    :param held: The process.
+    """
+
+    functions: PredictionFunctions
+    held: Held
 
     def f(
         self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False
@@ -142,7 +159,7 @@ class Predictor:
     def _moments(self, X: Inputs, full_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
         held = self.held
         if held.factorised is None or tf.is_tensor(X):
-            return self._tensors.moments(held.tensors, X, full_cov)
+            return self.functions.tensors.moments(held.tensors, X, full_cov)
         moments = joint if full_cov else marginals
         with blas_threads_for(held.process.num_pseudo_points):
             mean, variance = moments(held.factorised, X)
@@ -150,11 +167,11 @@ class Predictor:
 
     def y(self, X: Inputs) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
-        return self._observe(self.held.draws, X, *self.f(X))
+        return self.functions.observe(self.held.draws, X, *self.f(X))
 
     def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
-        return self._score(self.held.draws, X, *self.f(X), Y)
+        return self.functions.score(self.held.draws, X, *self.f(X), Y)
 
 
 _BETWEEN = {

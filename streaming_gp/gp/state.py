@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from streaming_gp import pvi, serialization
+from streaming_gp.arguments import typed
 from streaming_gp.gp import structure as st
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
@@ -27,6 +28,7 @@ KIND = "streaming GP"
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class Settings:
     """The arguments of :class:`~streaming_gp.StreamingGP` that are plain values.
@@ -56,6 +58,7 @@ class Settings:
 
 
 @storable
+@typed
 @dataclass(frozen=True, eq=False)
 class ModelState:
     """All that a stream has come to, as plain arrays; no data among them.
@@ -86,27 +89,6 @@ class ModelState:
     def ledger(self) -> GPLedger:
         """Prior and factors."""
         return pvi.Ledger(self.prior).with_factors(self.factors)
-
-    def after(
-        self,
-        parameters: Mapping[str, np.ndarray],
-        ledger: GPLedger,
-        num_updates: int,
-        dims: tuple[int, int],
-        shift: float,
-        time: float | None,
-    ) -> ModelState:
-        """The state that a change leads to."""
-        return replace(
-            self,
-            parameters=parameters,
-            prior=ledger.prior,
-            factors=dict(ledger.factors),
-            num_updates=num_updates,
-            dims=dims,
-            shift=shift,
-            time=time,
-        )
 
 
 def parameters_of(

@@ -15,7 +15,7 @@ from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.quadrature import gauss_hermite
-from streaming_gp.validation import Data, as_data
+from streaming_gp.validation import Data, as_data, as_matrix
 
 NUM_NODES = 40
 
@@ -113,7 +113,7 @@ class GeneralisedLinearModel:
 
     def predict(self, q: Gaussian, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
-        X = np.asarray(X, np.float64)
+        X = as_matrix("X", X, self.num_inputs)
         mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
         return mean.numpy(), variance.numpy()
 

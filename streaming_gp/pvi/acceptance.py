@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from streaming_gp.pvi.damping import DampingRule, Memory
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.model import HasChecks
+from streaming_gp.pvi.reading import Reading, described
 from streaming_gp.pvi.step import completed
 
 
@@ -24,10 +26,25 @@ class OpenQuestion:
     :param sequence: The number of the question to its client.
     :param removed_fraction: The fraction of the client's old factor that the cavity left out, in
         (0, 1].
+    :param version: The version of the posterior that was asked under.
+    :param nonce: What an answer has to carry back.
     """
 
     sequence: int
     removed_fraction: float
+    version: int
+    nonce: str
+
+    def objection_to(self, answer: Answer | None) -> str | None:
+        """Why this is no answer to the question, or None."""
+        if answer is None or answer.sequence != self.sequence:
+            number = None if answer is None else answer.sequence
+            return f"question {number} is not open: answered before, or out of date"
+        if not secrets.compare_digest(answer.nonce.encode(), self.nonce.encode()):
+            return f"it does not carry the nonce of question {self.sequence} of this run"
+        if answer.version != self.version:
+            return f"it speaks of version {answer.version}, asked under version {self.version}"
+        return None
 
 
 @dataclass(eq=False)
@@ -67,42 +84,51 @@ class Acceptance:
     memory: Memory
     hyperparameters: np.ndarray | None
 
-    def verdict(self, answers: Iterable[Answer]) -> Verdict:
+    def verdict(self, readings: Iterable[Reading]) -> Verdict:
         """Sort answers; each is judged alone, and a second one to a question is refused."""
         verdict = Verdict()
-        for answer in answers:
-            name = answer.client_id
-            objection = self._objection_to_envelope(answer, name in verdict.accepted)
-            objection = objection or self._objection_to_content(answer)
-            whole = None if objection else self._whole(answer)
-            objection = objection or self._objection_to_step(answer, whole)
-            if objection:
-                verdict.refused[name] = objection
+        for reading in readings:
+            name = reading.channel
+            try:
+                found = self._judged(reading, name in verdict.accepted)
+            except Exception as error:  # an answer may hold anything
+                found = f"it cannot be read: {described(error)}"
+            if isinstance(found, str):
+                verdict.refused[name] = found
             else:
-                verdict.accepted[name], verdict.proposals[name] = answer, whole
+                verdict.accepted[name], verdict.proposals[name] = found
         return verdict
+
+    def _judged(self, reading: Reading, is_answered: bool) -> tuple[Answer, Any] | str:
+        """The answer with the client's whole factor, or why it is refused."""
+        if reading.channel not in self.clients:
+            return "there is no such client"
+        if reading.answer is None:
+            return reading.objection or "there is no answer"
+        answer = reading.answer
+        objection = self._objection_to_envelope(answer, is_answered)
+        objection = objection or self._objection_to_content(answer)
+        if objection:
+            return objection
+        whole = self._whole(answer)
+        return self._objection_to_step(answer, whole) or (answer, whole)
 
     def _objection_to_envelope(self, answer: Answer, is_answered: bool) -> str | None:
         """Why nobody waits for this answer, or None."""
-        if answer.client_id not in self.clients:
-            return "there is no such client"
         question = self.questions.get(answer.client_id)
-        if is_answered or question is None or question.sequence != answer.sequence:
+        if is_answered or question is None:
             return f"question {answer.sequence} is not open: answered before, or out of date"
-        return None
+        return question.objection_to(answer)
 
     def _objection_to_content(self, answer: Answer) -> str | None:
         """Why what it holds is refused whatever it would do to the posterior, or None."""
         client = self.clients[answer.client_id]
         checks = checks_of(client, self.checks)
-        try:
-            objection = checks.objection(self.ledger, answer.result.factor, client.num_data)
-            if objection is None and self.hyperparameters is not None:
-                objection = checks.objection_to_hyperparameters(
-                    answer.hyperparameters, self.hyperparameters, client.num_data
-                )
-        except Exception as error:  # an answer may hold anything
-            return f"it cannot be read: {type(error).__name__}: {error}"
+        objection = checks.objection(self.ledger, answer.result.factor, client.num_data)
+        if objection is None and self.hyperparameters is not None:
+            return checks.objection_to_hyperparameters(
+                answer.hyperparameters, self.hyperparameters, client.num_data
+            )
         return objection
 
     def _whole(self, answer: Answer) -> Any:
@@ -119,6 +145,15 @@ class Acceptance:
         changes, _ = self.rule.applied(self.ledger, alone, self.share, 0.0, self.memory)
         checks = checks_of(self.clients[answer.client_id], self.checks)
         return checks.objection_to_step(self.ledger, changes)
+
+
+def staleness(
+    readings: Iterable[Reading], questions: Mapping[str, OpenQuestion], version: int
+) -> int:
+    """The largest number of versions by which one of the answers has been overtaken."""
+    found = [(questions.get(reading.channel), reading.answer) for reading in readings]
+    answered = [q for q, answer in found if q is not None and q.objection_to(answer) is None]
+    return max((version - question.version for question in answered), default=0)
 
 
 def checks_of(client: Client, given: Checks | None = None) -> Checks:

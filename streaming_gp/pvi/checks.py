@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import ImproperError
 from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.quadratic import slope_and_precision
 
 
+@typed
 @dataclass(frozen=True)
 class Checks:
     """Limits of a sane answer. An answer beyond them is refused and reported; the round goes on.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streaming_gp.arguments import as_name, require_count
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.messages import Answer, Ask
@@ -61,9 +63,11 @@ class Client:
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
         task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
         found = self.update(task)
-        result = replace(found, factor=found.factor.as_arrays())
+        result = _plain(found)
         learned = None if ask.hyperparameters is None else self._of_hyperparameters(task, result)
-        return Answer(ask.client_id, ask.sequence, ask.version, self.num_data, result, learned)
+        return Answer(
+            ask.client_id, ask.sequence, ask.version, self.num_data, result, learned, ask.nonce
+        )
 
     def _of_hyperparameters(self, task: LocalTask, result: LocalResult) -> Factor:
         """At q after the fit: before the first one q is the prior, which says nothing of ε. A rule
@@ -74,6 +78,18 @@ class Client:
             own = [] if task.own is None else [task.own]
             candidates.append(task.posterior.exchanged(own, [result.factor]))
         return hyperparameter_factor(self.model, candidates, self.data, task.seed)
+
+
+def _plain(found: LocalResult) -> LocalResult:
+    """In arrays and numbers, as messages want it."""
+    energy = float(found.free_energy)
+    return LocalResult(
+        found.factor.as_arrays(),
+        energy if math.isfinite(energy) else math.nan,
+        int(found.steps),
+        int(found.skipped),
+        {name: float(value) for name, value in found.diagnostics.items()},
+    )
 
 
 def make_clients(
@@ -98,9 +114,11 @@ def make_clients(
     )
     if not named:
         raise InvalidDataError("no shards: there must be at least one client")
+    require_count("seed", seed)
+    shards_by_name = {as_name("a client's name", name): shard for name, shard in named.items()}
     return {
         name: Client(name, model, _checked(model, name, shard), update, seed)
-        for name, shard in named.items()
+        for name, shard in shards_by_name.items()
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from streaming_gp.pvi.client import Client
-from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.messages import Ask
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,12 +16,13 @@ class Delivery:
     """An answer, or the news that there will be none.
 
     :param client_id: The client that was asked.
-    :param answer: Its answer; None if the client failed.
+    :param answer: Its answer, as it is or as the bytes of a message: what it is, is found out where
+        it is read. None if the client failed.
     :param error: What went wrong, if something did.
     """
 
     client_id: str
-    answer: Answer | None
+    answer: Any
     error: str | None = None
 
 

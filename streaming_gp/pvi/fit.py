@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import require_positive_integer
+from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
@@ -25,6 +25,7 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 """Metrics of a posterior."""
 
 
+@typed
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when a metric has not improved for some rounds.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.task import LocalResult
 from streaming_gp.serialization import storable
+
+
+class HasSize(Protocol):
+    """What travels."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its arrays."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Traffic:
         self.bytes_down += ask.num_bytes
         self.removed_fraction = min(self.removed_fraction, removed_fraction)
 
-    def note_answer(self, answer: Answer) -> None:
+    def note_answer(self, answer: HasSize) -> None:
         """Count an answer."""
         self.messages += 1
         self.bytes_up += answer.num_bytes

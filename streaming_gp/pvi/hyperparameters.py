@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from streaming_gp.arguments import as_groups, require_fraction, require_positive
+from streaming_gp.arguments import as_groups, require_fraction, require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi import model_parameters
@@ -32,6 +32,7 @@ class HyperparameterRule(Protocol):
         ...
 
 
+@typed
 @dataclass(frozen=True)
 class PriorVariance:
     """Learns the variances of a prior ``N(m, diag(v))`` from the server's posterior alone.
@@ -103,6 +104,7 @@ def _scaled(prior: Gaussian, growth: np.ndarray) -> Gaussian:
     return type(prior).from_moments(mean, changed).as_arrays()
 
 
+@typed
 @dataclass(frozen=True)
 class LikelihoodParameters:
     """Learns a likelihood's trainable parameters ε: maximum likelihood by the free energy (eq. 5).

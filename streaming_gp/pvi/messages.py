@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from streaming_gp import serialization
 from streaming_gp.pvi.ledger import Factor, Posterior
 from streaming_gp.pvi.task import LocalResult
+from streaming_gp.serialization import storable
+
+KIND = "answer of a client"
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +27,7 @@ class Ask:
     :param seed: The seed of everything random in the local fit.
     :param untouched: Whether q is still the prior, so that a fit had better start elsewhere.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
+    :param nonce: What nobody can guess who has not been asked; an answer carries it back.
     """
 
     client_id: str
@@ -32,6 +38,7 @@ class Ask:
     seed: int
     untouched: bool
     hyperparameters: np.ndarray | None = None
+    nonce: str = ""
 
     @property
     def num_bytes(self) -> int:
@@ -39,6 +46,7 @@ class Ask:
         return self.posterior.num_bytes + (0 if self.own is None else self.own.num_bytes)
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class Answer:
     """A client's proposal for its factor.
@@ -50,6 +58,7 @@ class Answer:
     :param result: What the local fit arrived at; its factor is as it was before any damping.
     :param hyperparameters: What its data say of ε after the fit, where ε is learned: a ``Normal``
         factor of unconstrained numbers [H].
+    :param nonce: That of the question.
     """
 
     client_id: str
@@ -58,9 +67,41 @@ class Answer:
     num_data: int
     result: LocalResult
     hyperparameters: Factor | None = None
+    nonce: str = ""
 
     @property
     def num_bytes(self) -> int:
-        """Size of the arrays in its factor; nothing if that is none."""
-        factor = self.result.factor
-        return factor.num_bytes if isinstance(factor, Factor) else 0
+        """Size of the arrays in its factor; nothing if that is none, or broken."""
+        with suppress(Exception):
+            return int(self.result.factor.num_bytes)
+        return 0
+
+
+@storable
+@dataclass(frozen=True)
+class Failure:
+    """A client's news that there will be no answer.
+
+    :param reason: What went wrong.
+    """
+
+    reason: str
+
+
+def encoded(answer: Answer | Failure) -> bytes:
+    """An answer in the package's own format, which holds values and nothing that can run.
+
+    :raises InvalidDataError: if it holds what files do not hold.
+    """
+    return serialization.packed(KIND, answer, serialization.registered_classes())
+
+
+def decoded(message: bytes) -> Answer | Failure:
+    """The answer that :func:`encoded` made a message of.
+
+    :raises FileFormatError: if the message is damaged, foreign, or of another version.
+    """
+    answer: Answer | Failure = serialization.unpacked(
+        "the message", message, KIND, serialization.registered_classes()
+    )
+    return answer

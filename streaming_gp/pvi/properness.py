@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import ImproperError
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.serialization import storable
@@ -64,6 +65,7 @@ class RaiseImproper:
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class BacktrackDamping:
     """Shrink the step until the new posterior and every cavity are proper.
@@ -87,6 +89,7 @@ class BacktrackDamping:
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class LargestProperFraction:
     """Take out the largest fraction of the old factor that leaves a proper cavity.

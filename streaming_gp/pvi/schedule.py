@@ -8,11 +8,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.damping import Damping, DampingRule
 from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.history import Traffic
-from streaming_gp.pvi.messages import Answer
+from streaming_gp.pvi.reading import Reading, read
 from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.task import HasDamping
 
@@ -35,6 +36,7 @@ class Schedule(Protocol):
         ...
 
 
+@typed
 @dataclass(frozen=True)
 class Sequential:
     """One client after another, each under the newest posterior. One pass is continual learning.
@@ -65,6 +67,7 @@ class Sequential:
         return list(server.clients if self.order is None else self.order)
 
 
+@typed
 @dataclass(frozen=True)
 class Synchronous:
     """All clients under one posterior; their answers enter the ledger together.
@@ -99,6 +102,7 @@ class Synchronous:
         return [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
 
 
+@typed
 @dataclass(frozen=True)
 class Asynchronous:
     """Whoever is idle is asked; each answer enters the ledger when it arrives, without locks.
@@ -171,23 +175,22 @@ def collect(
     staleness_power: float = 0.0,
 ) -> None:
     """Wait for so many deliveries, then put the answers among them into the ledger together."""
-    answers: list[Answer] = []
+    readings: list[Reading] = []
     for delivery in (session.next() for _ in range(number)):
-        _note(delivery, traffic, answers)
+        _note(delivery, traffic, readings)
     # in the server's order, so that rounding does not depend on who was first
     places = {name: place for place, name in enumerate(server.clients)}
-    answers.sort(key=lambda answer: places[answer.client_id])
-    stale = max((server.version - answer.version for answer in answers), default=0)
-    share = (1.0 + stale) ** -staleness_power
-    traffic.outcomes.append(server.accept(answers, rule, progress, share))
+    readings.sort(key=lambda reading: places.get(reading.channel, len(places)))
+    outcome = server.accept(readings, rule, progress, staleness_power=staleness_power)
+    traffic.outcomes.append(outcome)
 
 
-def _note(delivery: Delivery, traffic: Traffic, answers: list[Answer]) -> None:
+def _note(delivery: Delivery, traffic: Traffic, readings: list[Reading]) -> None:
     if delivery.answer is None:
         traffic.failed[delivery.client_id] = delivery.error or "no answer"
         return
-    traffic.note_answer(delivery.answer)
-    answers.append(delivery.answer)
+    readings.append(read(delivery))
+    traffic.note_answer(readings[-1])
 
 
 def _duration(durations: float | Mapping[str, float], name: str) -> float:

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask
+from streaming_gp.pvi.reading import described
 
 
+@typed
 @dataclass(frozen=True)
 class Serial:
     """Answers are worked out at once and delivered when they would have arrived.
@@ -75,5 +78,7 @@ def _answered(client: Client, ask: Ask, latency: int) -> Delivery:
     try:
         client.advance(latency)
         return Delivery(ask.client_id, client.answer(ask))
-    except Exception as error:  # a client may run anything
-        return Delivery(ask.client_id, None, f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:  # that of the user
+        raise
+    except BaseException as error:  # a client may run anything
+        return Delivery(ask.client_id, None, described(error))

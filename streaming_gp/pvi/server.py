@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import serialization
+from streaming_gp.arguments import require_count
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi import step as steps
-from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion
+from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion, staleness
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.damping import DampingRule, Memory
 from streaming_gp.pvi.history import History, Outcome
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
-from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
+from streaming_gp.pvi.reading import read
 from streaming_gp.pvi.server_state import ServerState
 
 KIND = "federated server"
@@ -70,6 +73,7 @@ class Server:
         self.clients = MappingProxyType(dict(clients))
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
+        require_count("seed", seed)
         self.seed = seed
         self._open: dict[str, OpenQuestion] = {}
         self._restore(ServerState(prior.as_arrays()))
@@ -149,35 +153,45 @@ class Server:
         question = steps.ask(self.ledger, client_id, self.policy)
         sequence = self._sequences.get(client_id, -1) + 1
         self._sequences[client_id] = sequence
-        self._open[client_id] = OpenQuestion(sequence, question.removed_fraction)
+        nonce = secrets.token_hex(16)
+        fraction = question.removed_fraction
+        self._open[client_id] = OpenQuestion(sequence, fraction, self.version, nonce)
         ask = Ask(
             client_id, sequence, self.version, question.posterior, question.own,
             seed_of(self.seed, list(self.clients).index(client_id), sequence),
-            not self.factors, self.hyperparameters,
+            not self.factors, self.hyperparameters, nonce,
         )  # fmt: skip
-        return ask, question.removed_fraction
+        return ask, fraction
 
     def accept(
         self,
-        answers: Iterable[Answer],
+        answers: Iterable[Any],
         rule: DampingRule,
         progress: float = 0.0,
         share: float = 1.0,
+        staleness_power: float = 0.0,
     ) -> Outcome:
         """Validate answers, and put those that pass into the ledger, all at once.
 
+        Whatever comes as an answer is refused with the reason, or accepted; nothing of it raises.
+
+        :param answers: Deliveries of an engine, or answers of clients in this process.
         :param rule: How proposals enter the ledger.
         :param progress: The fraction of all rounds that is over, in [0, 1).
         :param share: The share of the full step, in (0, 1].
+        :param staleness_power: Where s versions have overtaken the oldest answer, the share is
+            multiplied by (1 + s)^−power.
         """
+        readings = [read(one) for one in answers]
+        stale = staleness(readings, self._open, self.version)
+        share *= (1.0 + stale) ** -staleness_power
         verdict = Acceptance(
             self.clients, self._open, self.checks, self.ledger, rule, share,
             self._memory, self.hyperparameters,
-        ).verdict(answers)  # fmt: skip
+        ).verdict(readings)  # fmt: skip
         accepted, proposals = verdict.accepted, verdict.proposals
         if not accepted:
             return Outcome(verdict.refused, {})
-        stale = max(self.version - answer.version for answer in accepted.values())
         done = steps.replace(
             self.ledger, proposals, rule, self.policy, share, progress, self._memory
         )
@@ -185,8 +199,9 @@ class Server:
         if done.share > 0.0:
             self.ledger, self._memory = done.ledger, done.memory
             self.version += 1
-        learned = {name: answer.hyperparameters for name, answer in accepted.items()}
-        self.hyperparameter_factors |= {k: f for k, f in learned.items() if f is not None}
+        if self.hyperparameters is not None:
+            learned = {name: answer.hyperparameters for name, answer in accepted.items()}
+            self.hyperparameter_factors |= {k: f for k, f in learned.items() if f is not None}
         results = {name: answer.result for name, answer in accepted.items()}
         return Outcome(verdict.refused, results, done.share / share, stale)
 

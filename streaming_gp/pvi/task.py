@@ -11,6 +11,7 @@ import numpy as np
 
 from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.pvi.model import Data, Model
+from streaming_gp.serialization import storable
 
 __all__ = [
     "Data",
@@ -73,6 +74,7 @@ class LocalTask:
             yield from np.resize(order, (-(-self.num_data // size), size))
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class LocalResult:
     """What a local fit arrived at.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.runtime import exported
 from streaming_gp.runtime.exported import Draw, ExportedGP
@@ -90,17 +91,15 @@ class Predictor:
         return mean, np.mean(variances + np.square(means - mean), axis=0)
 
     def _inputs(self, X: Any) -> np.ndarray:
-        try:
-            inputs = np.asarray(X)
-        except ValueError as error:
-            raise InvalidDataError(f"X is not a rectangular array of numbers: {error}") from None
+        inputs = as_real_array("X", X)
         if inputs.ndim != 2 or 0 in inputs.shape or inputs.shape[1] != self._input_dim:
             raise InvalidDataError(
                 f"X must have shape [N, {self._input_dim}] with N ≥ 1, got {list(inputs.shape)}"
             )
-        if inputs.dtype.kind not in "biuf" or not np.isfinite(inputs).all():
-            raise InvalidDataError(f"X must hold finite real numbers, got {inputs.dtype}")
-        return inputs.astype(np.float64, copy=False)
+        inputs = inputs.astype(np.float64, copy=False)
+        if not np.isfinite(inputs).all():
+            raise InvalidDataError("X must hold finite real numbers, but some are not finite")
+        return inputs
 
 
 class _Component:

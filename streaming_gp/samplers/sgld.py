@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from streaming_gp.arguments import require_decay, require_positive, require_positive_integer
+from streaming_gp.arguments import require_decay, require_positive, require_positive_integer, typed
 from streaming_gp.pvi.updates.sampled.sampling import Chain, Target
 from streaming_gp.samplers.chain import transitions
 
 
+@typed
 @dataclass(frozen=True)
 class AdaptiveSGLD:
     """``x ← x + κ g + N(0, 2κ)`` with ``κ = ε / (√M + δ)`` (Hasenclever et al. 2017, appendix B.1).

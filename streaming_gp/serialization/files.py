@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.errors import FileFormatError
+from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.serialization.registry import Classes
 from streaming_gp.serialization.trees import decode, encode
 
@@ -38,24 +38,26 @@ def write(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
     :raises InvalidDataError: as :func:`encode`.
     :raises OSError: if the file cannot be written; nothing has changed then.
     """
-    target = Path(path)
-    with _written_beside(target, _packed(kind, tree, classes)) as part:
+    target = as_path(path)
+    with _written_beside(target, packed(kind, tree, classes)) as part:
         os.replace(part, target)
         _sync_folder(target.parent)
 
 
-def write_new(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
-    """As :func:`write`, but a file that was there stays as it is.
+def write_new(path: PathLike, data: bytes) -> None:
+    """Write what :func:`packed` gave to a file that must not be there, atomically.
 
-    :raises FileExistsError: if there is such a file, however late it was made.
+    :raises FileExistsError: if there is such a file, however late it was made; it stays.
+    :raises OSError: if the file cannot be written; nothing has changed then.
     """
-    target = Path(path)
-    with _written_beside(target, _packed(kind, tree, classes)) as part:
-        os.link(part, target)
+    target = as_path(path)
+    with _written_beside(target, data) as part:
         try:
+            os.link(part, target)
             _sync_folder(target.parent)
         except BaseException:
-            target.unlink()
+            if target.exists() and target.samefile(part):
+                target.unlink()
             raise
 
 
@@ -68,11 +70,23 @@ def read(path: PathLike, kind: str, classes: Classes) -> Any:
     :raises FileFormatError: if there is no such file, or it is empty, truncated, altered, foreign,
         of a later version or of another kind.
     """
-    source = Path(path)
+    source = as_path(path)
     try:
         data = source.read_bytes()
     except OSError as error:
         raise FileFormatError(f"cannot read {source}: {error.strerror}") from error
+    return unpacked(source, data, kind, classes)
+
+
+def unpacked(source: PathLike, data: bytes, kind: str, classes: Classes) -> Any:
+    """The tree that :func:`packed` made these bytes of.
+
+    :param source: Where they come from, for errors.
+    :param data: The bytes.
+    :param kind: The name that the tree was packed under.
+    :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :raises FileFormatError: as :func:`read`.
+    """
     header, arrays = _unpacked(source, data)
     if header["kind"] != kind:
         raise FileFormatError(f"{source} holds a {header['kind']}, wanted a {kind}")
@@ -80,6 +94,17 @@ def read(path: PathLike, kind: str, classes: Classes) -> Any:
         return decode(header["tree"], arrays, classes)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise FileFormatError(f"{source} holds no valid {kind}: {error}") from error
+
+
+def as_path(path: Any) -> Path:
+    """A path, whatever names it.
+
+    :raises InvalidDataError: if nothing can.
+    """
+    try:
+        return Path(path)
+    except TypeError:
+        raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}") from None
 
 
 def leftovers(folder: PathLike) -> list[Path]:
@@ -115,7 +140,8 @@ def _sync_folder(folder: Path) -> None:
 # ---- the archive ----
 
 
-def _packed(kind: str, tree: Any, classes: Classes) -> bytes:
+def packed(kind: str, tree: Any, classes: Classes) -> bytes:
+    """The bytes of the file that :func:`write` writes; the same for the same tree."""
     structure, arrays = encode(tree, classes)
     header = {
         "format": FORMAT,
@@ -133,7 +159,7 @@ def _packed(kind: str, tree: Any, classes: Classes) -> bytes:
     return content + hashlib.sha256(content).digest()
 
 
-def _unpacked(source: Path, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Header and arrays; the version comes first, as a later one may be checked in another way."""
     if not data.startswith(b"PK"):
         what = "is no npz archive" if data else "is empty"
@@ -152,7 +178,7 @@ def _unpacked(source: Path, data: bytes) -> tuple[dict[str, Any], list[np.ndarra
     return header, arrays
 
 
-def _header(source: Path, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _header(source: PathLike, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:
     header = json.loads(archive["header"].tobytes()) if "header" in archive else {}
     if header.get("format") != FORMAT:
         raise FileFormatError(f"{source} is an npz archive, but not one of {FORMAT}")

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streaming_gp.conversion import refuse_masked
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LocalOptimiser,
@@ -94,6 +95,7 @@ class StreamingEstimator(BaseEstimator):
     def _predict_y(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [N, P] of the model's observations."""
         check_is_fitted(self)
+        refuse_masked("X", X)
         inputs = validate_data(self, X, dtype=np.float64, reset=False)
         mean, variance = self.model_.predict_y(self.input_scaler_.transform(inputs))
         return np.asarray(mean), np.asarray(variance)

@@ -10,6 +10,7 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from streaming_gp.conversion import refuse_masked
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error
 
@@ -75,6 +76,8 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
         return self
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        refuse_masked("X", X)
+        refuse_masked("y", y)
         inputs, labels = validate_data(self, X, y, reset=reset, dtype=np.float64)
         check_classification_targets(labels)
         return inputs, labels

@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
 
+from streaming_gp.conversion import refuse_masked
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.sklearn.base import StreamingEstimator, scaler, unchanged_on_error
 from streaming_gp.sklearn.defaults import logarithmic_parameters
@@ -91,6 +92,8 @@ class StreamingGPRegressor(RegressorMixin, StreamingEstimator):
         return X, Y
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        refuse_masked("X", X)
+        refuse_masked("y", y)
         inputs, targets = validate_data(
             self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=True
         )

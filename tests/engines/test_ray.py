@@ -14,6 +14,7 @@ import pytest
 
 from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.reading import read
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("one cluster")]
@@ -268,7 +269,7 @@ def steps_of_answers(server, rule):
     with engines.Ray().session(server.clients) as session:
         for _ in range(1000):
             session.submit(server.ask("c0")[0], None)
-            answer = session.next().answer
+            answer = read(session.next()).answer
             server.accept([answer], rule)
             yield answer.result.steps
             time.sleep(0.1)

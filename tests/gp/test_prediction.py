@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import prediction, predictor
+from streaming_gp.gp import prediction, tensor_predictor
+from streaming_gp.gp.process import moments
 from tests.gp.builders import predicted, regressor
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
@@ -97,10 +98,13 @@ def test_predict_y_adds_the_noise_and_its_uncertainty(model, Xnew):
     np.testing.assert_allclose(y_var - f_var, np.mean(draws), rtol=THROUGH_CHOLESKY)
 
 
-def test_predictions_in_chunks_are_the_same(model, rng, monkeypatch):
-    X = rng.uniform(-2, 2, (700, 2))
+@pytest.mark.parametrize(
+    ("module", "converted"), [(moments, np.asarray), (tensor_predictor, tf.constant)]
+)
+def test_predictions_in_chunks_are_the_same(model, rng, monkeypatch, module, converted):
+    X = converted(rng.uniform(-2, 2, (700, 2)))
     whole = [np.asarray(t) for t in model.predict_f(X)]
-    monkeypatch.setattr(predictor, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1)
     for a, b in zip(whole, model.predict_f(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=ALGEBRA, atol=1e-3 * ALGEBRA)
 

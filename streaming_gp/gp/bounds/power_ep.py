@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.likelihoods import Likelihood
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.base import gaussian_noise_sites
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -20,6 +21,7 @@ from streaming_gp.shapes import check_shapes
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class PowerEP(SparseBound):
     """Power EP: the noise widens by α times the variance that the points leave unexplained.

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy, ParameterVector
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 
@@ -66,7 +67,7 @@ class LocalModel:
 
     gp: GaussianProcess
     likelihood: Any
-    parameters: ParameterVector
+    parameters: TracedParameterVector
     hyperparameters: HyperparameterStrategy
     input_dim: int
     output_dim: int
@@ -78,7 +79,7 @@ class LocalModel:
     @cached_property
     def _fixed(self) -> list[tf.Variable]:
         """The variables that are not in ε."""
-        learned = {id(p.unconstrained_variable) for p in self.parameters.parameters.values()}
+        learned = {id(variable) for variable in self.parameters.traced_variables}
         modules = (self.gp.kernel, self.gp.mean_function, self.likelihood)
         variables = (variable for module in modules for variable in module.variables)
         return [variable for variable in variables if id(variable) not in learned]

@@ -131,7 +131,7 @@ class BoundFunctions:
             tape.watch(offsets)
             Z = moved(offsets, problem)
             loss = -self.bound.free_energy(self.local, epsilon[None], Z, problem, sites)
-        return loss, tape.gradient(loss, offsets)
+        return loss, tape.gradient(loss, offsets, unconnected_gradients="zero")
 
     def _next_sites(
         self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.optimize
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.hyperparameters.protocol import Limits
@@ -25,6 +26,7 @@ Report = Callable[[int, float], None]
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class LocalOptimiser:
     """How the local free energy is maximised.

@@ -140,7 +140,7 @@ class Projection:
             _, earlier = self._projected_at(epsilon, offsets, problem)
             c = point_posterior(gp, *information(gp, None, None, earlier))
             loss = c.kl - expected_log_earlier(gp, earlier, c)
-        return loss, tape.gradient(loss, offsets)
+        return loss, tape.gradient(loss, offsets, unconnected_gradients="zero")
 
 
 def _shared_nugget(problem: Problem) -> tf.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,8 @@ class ParameterVector:
     """Views the trainable parameters of a module as one vector ε [E].
 
     The order is that of the parameter paths, so that it is the same in every process.
+
+    :ivar traced_variables: Those that :meth:`substituted` puts tensors in the place of.
     """
 
     def __init__(self, module: tf.Module) -> None:
@@ -44,6 +46,7 @@ class ParameterVector:
         }
         self._sizes = [int(np.prod(p.shape)) for p in self.parameters.values()]
         self._module = module
+        self.traced_variables = [p.unconstrained_variable for p in self.parameters.values()]
 
     def views_the_same_as(self, other: ParameterVector) -> bool:
         """Whether both view the same parameter objects in the same order."""
@@ -83,7 +86,7 @@ class ParameterVector:
         finally:
             for parameter, variable in zip(self.parameters.values(), before, strict=True):
                 parameter._pretransformed_input = variable
-            gpflow.utilities.reset_cache_bijectors(self._module)
+            _empty_caches(self._module)
 
     def log_prior_density(self) -> tf.Tensor:
         """Sum of the parameters' GPflow log priors, in constrained space; a scalar."""
@@ -146,6 +149,14 @@ class ParameterVector:
         for parameter, size in zip(self.parameters.values(), self._sizes, strict=True):
             yield parameter, tf.reshape(epsilon[start : start + size], parameter.shape)
             start += size
+
+
+def _empty_caches(module: tf.Module) -> None:
+    """Of all transforms; all threads share one cache, from which entries may go meanwhile."""
+    while True:
+        with suppress(KeyError):
+            gpflow.utilities.reset_cache_bijectors(module)
+            return
 
 
 def _has_transform(parameter: gpflow.Parameter) -> bool:

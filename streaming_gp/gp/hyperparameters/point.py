@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 from streaming_gp.gp.hyperparameters.protocol import Limits
@@ -71,6 +72,7 @@ class FixedHyperparameters(_Point):
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class PointHyperparameters(_Point):
     """ε maximises the local free energy of the newest batch (PVI 2018, appendix C.2).

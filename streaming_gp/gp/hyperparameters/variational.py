@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 from streaming_gp.gp.hyperparameters.protocol import Limits
@@ -23,6 +24,7 @@ to it explains the data as noise."""
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class VariationalHyperparameters:
     """A Gaussian q(ε) on the unconstrained vector, structured with the function.

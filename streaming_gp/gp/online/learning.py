@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import require_positive, require_positive_integer
+from streaming_gp.arguments import as_name, require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.online.online import OnlineGP
@@ -12,6 +12,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.turns import one_at_a_time
 
 
 class OnlineLearningGP(LearningGP):
@@ -32,10 +33,11 @@ class OnlineLearningGP(LearningGP):
             functions do not share one kernel, or its factors do not stand alone.
         """
         require_positive_integer("budget", budget)
-        memory = float(budget if memory is None else memory)
+        memory = budget if memory is None else memory
         require_positive("memory", memory)
-        return OnlineGP(self, int(budget), memory)
+        return OnlineGP(self, int(budget), float(memory))
 
+    @one_at_a_time
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
         """Take what was learned one point at a time into the ledger, as one factor.
 
@@ -48,7 +50,9 @@ class OnlineLearningGP(LearningGP):
         :returns: the name, or None if nothing was learned since the last time.
         :raises InvalidDataError: if the object is another model's, or the name is taken.
         """
-        name = f"online-{self.num_updates}" if name is None else name
+        name = as_name("name", f"online-{self.num_updates}" if name is None else name)
+        if not isinstance(online, OnlineGP):
+            raise InvalidDataError(f"wanted an online object, got a {type(online).__name__}")
         if online.model is not self:
             raise InvalidDataError("wanted an online object of this model, got another model's")
         if name in (*self.factors, MERGED):
@@ -74,17 +78,17 @@ class OnlineLearningGP(LearningGP):
 
         :raises InvalidDataError: as :meth:`online`.
         """
-        if None in self._dims:
+        if None in self._now.dims:
             raise InvalidDataError("one point at a time wants a model that has learned a batch")
         compiled = self._compile_for_dims()
-        local, epsilon = compiled.local, self._point_estimate(self._ledger, compiled)
+        local, epsilon = compiled.local, self._point_estimate(self._now.ledger, compiled)
         return online_state(local, epsilon, self.posterior_process, budget, memory, own)
 
     def _commit_online(
         self, name: str, observations: PseudoObservations, log_evidence: float
     ) -> None:
         compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._ledger, compiled)
+        epsilon = self._point_estimate(self._now.ledger, compiled)
         before, normaliser = self.posterior_process, compiled.fitter.cavity.log_normaliser
         after = Process((*before.pseudo_observations, observations))
         gained = normaliser(epsilon, after) - normaliser(
@@ -92,4 +96,4 @@ class OnlineLearningGP(LearningGP):
         )
         constant = log_evidence - gained
         factor = PseudoPointFactor((observations,), before.unit_of_epsilon, constant)
-        self._commit(compiled, self._ledger.replaced(name, factor), epsilon, 1)
+        self._commit(compiled, self._now.ledger.replaced(name, factor), epsilon, 1)

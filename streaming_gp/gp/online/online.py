@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
@@ -82,7 +83,7 @@ class OnlineGP:
         """
         with self._lock, one_blas_thread():
             x = _vector("x", x, self._state.input_dim)
-            y = _vector("y", np.ravel(y), self._state.columns)
+            y = _vector("y", np.ravel(_numbers("y", y)), self._state.columns)
             self._state.learn(x, y)
             if self._since is not None:
                 self._since.append((x.copy(), y.copy()))
@@ -149,13 +150,15 @@ def _learn(state: OnlineState, observations: list[tuple[np.ndarray, np.ndarray]]
 
 def _vector(name: str, value: Any, length: int) -> np.ndarray:
     """A finite vector of this length, checked in microseconds."""
-    try:
-        array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidDataError(f"{name} must hold {length} real numbers, got {value!r}") from None
+    array = _numbers(name, value)
     if array.shape != (length,) or not np.isfinite(array).all():
         raise InvalidDataError(
             f"{name} must be a finite vector of length {length}, got shape {list(array.shape)} "
             f"with {int(np.sum(~np.isfinite(array)))} entries that are not finite"
         )
     return array
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    is_plain = type(value) is np.ndarray and value.dtype == np.float64
+    return value if is_plain else as_real_array(name, value).astype(np.float64)

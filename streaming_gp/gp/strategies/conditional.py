@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer
+from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Conditional, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -24,6 +24,7 @@ from streaming_gp.serialization import storable
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class ConditionalPseudoPoints:
     """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).

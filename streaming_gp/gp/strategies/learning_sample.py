@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streaming_gp import expfam
-from streaming_gp.arguments import require_positive_integer
+from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -24,6 +24,7 @@ from streaming_gp.serialization import storable
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class LearningSample:
     """What ε is learned from, of a batch that has a pseudo-point at every input.

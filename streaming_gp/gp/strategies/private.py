@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer
+from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -28,6 +28,7 @@ from streaming_gp.serialization import storable
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class PrivatePseudoPoints(OwnPseudoPoints):
     """Every batch owns its pseudo-points (PVI 2018, section 6.2).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer
+from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
@@ -25,6 +25,7 @@ from streaming_gp.serialization import storable
 
 
 @storable
+@typed
 @dataclass(frozen=True)
 class SharedPseudoPoints:
     """All batches share one set of points (Bui et al. 2017a; PVI 2018, appendices C.1 and C.3).

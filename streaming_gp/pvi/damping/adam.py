@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_positive
+from streaming_gp.arguments import require_decay, require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.adam import AdamFormula
 from streaming_gp.pvi.damping.rule import Factors, Memory, require_mean_field
@@ -16,6 +16,7 @@ from streaming_gp.pvi.damping.server_optimiser import moved, natural_with
 from streaming_gp.pvi.ledger import Ledger
 
 
+@typed
 @dataclass(frozen=True)
 class ServerAdam(AdamFormula):
     """A damping rule: the posterior's mean takes steps of Adam (Kingma & Ba 2015), as the server of

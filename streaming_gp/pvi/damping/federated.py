@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_positive, require_probability
+from streaming_gp.arguments import require_decay, require_positive, require_probability, typed
 from streaming_gp.pvi.damping.rule import Memory
 from streaming_gp.pvi.damping.server_optimiser import ServerOptimiser
 
 
+@typed
 @dataclass(frozen=True)
 class FedAvg(ServerOptimiser):
     """``v ← β v + Δ; θ ← θ + η v``: federated averaging as it is without momentum, and with it
@@ -77,6 +78,7 @@ class AdaptiveOptimiser(ServerOptimiser):
         return self.learning_rate * first / (np.sqrt(second) + self.adaptivity), (first, second)
 
 
+@typed
 @dataclass(frozen=True)
 class FedAdagrad(AdaptiveOptimiser):
     """``v ← v + Δ²`` (Reddi et al. 2021), without momentum unless it is asked for."""
@@ -102,6 +104,7 @@ class DecayingOptimiser(AdaptiveOptimiser):
         require_decay("decay", self.decay)
 
 
+@typed
 @dataclass(frozen=True)
 class FedAdam(DecayingOptimiser):
     """``v ← β₂ v + (1 − β₂) Δ²`` (Reddi et al. 2021)."""
@@ -110,6 +113,7 @@ class FedAdam(DecayingOptimiser):
         return self.decay * old + (1.0 - self.decay) * square
 
 
+@typed
 @dataclass(frozen=True)
 class FedYogi(DecayingOptimiser):
     """``v ← v − (1 − β₂) Δ² sign(v − Δ²)`` (Reddi et al. 2021): v falls slowly, however small Δ."""
@@ -119,6 +123,7 @@ class FedYogi(DecayingOptimiser):
         return second
 
 
+@typed
 @dataclass(frozen=True)
 class MaskedAveraging(ServerOptimiser):
     """Gradient masked averaging (Tenison et al. 2023; PGVI, eq. 2.13): a weight takes the server's

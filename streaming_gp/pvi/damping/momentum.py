@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_fraction
+from streaming_gp.arguments import require_decay, require_fraction, typed
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi.damping.rule import Factors, Memory, damped, require_mean_field
 from streaming_gp.pvi.ledger import Ledger
 
 
+@typed
 @dataclass(frozen=True)
 class Momentum:
     """Natural-gradient steps with momentum, for mean-field Gaussians and ``FixedPointUpdate``.

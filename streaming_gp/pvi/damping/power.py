@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_fraction
+from streaming_gp.arguments import require_fraction, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.damping.rule import Factors, Memory, damped
 from streaming_gp.pvi.ledger import Ledger
 
 
+@typed
 @dataclass(frozen=True)
 class Damping:
     """``t ← t_old^(1−ρ) t_new^ρ`` (PVI 2018, section 5).

@@ -23,7 +23,7 @@ def test_coarse_data_are_data_of_more_noise(data):
     )
     for each in (model, noisier):
         each.update((X, Y))
-    coarse = two_scales.made_coarse(model._ledger, NOISE, 3.0 * NOISE)
+    coarse = two_scales.made_coarse(model.ledger, NOISE, 3.0 * NOISE)
     (found,), (wanted,) = coarse.factors.values(), noisier.factors.values()
     (one,), (other,) = found.pseudo_observations, wanted.pseudo_observations
     assert_same_arrays(one.arrays, other.arrays, ALGEBRA)
@@ -42,7 +42,7 @@ def test_what_points_that_stay_cannot_say_is_unexplained(rng):
     wanted = np.sum((Y - again) ** 2) / 2.0 / 60.0
     (merged,) = model.factors.values()
     some = expfam.MeanFieldNormal.from_mean_scale(np.zeros(1), np.eye(1))
-    ledger = model._ledger.replaced(MERGED, replace(merged, coarse=some / some))
+    ledger = model.ledger.replaced(MERGED, replace(merged, coarse=some / some))
     np.testing.assert_allclose(two_scales.unexplained(ledger, NOISE), wanted, rtol=1e-2)
 
 
@@ -75,8 +75,8 @@ def test_the_coarse_scale_takes_over_once_projections_lose_too_much(rng):
     merged = model.factors[MERGED]
     assert not merged.is_coarse
     noise = float(model.likelihood.variance.numpy())
-    assert two_scales.unexplained(model._ledger, noise) < 10.0 * noise
-    model.adopt(model._ledger.replaced(MERGED, replace(merged, lost=1e6)))
+    assert two_scales.unexplained(model.ledger, noise) < 10.0 * noise
+    model.adopt(model.ledger.replaced(MERGED, replace(merged, lost=1e6)))
     model.update((X[45:], Y[45:]))
     after = model.factors[MERGED]
     assert after.is_coarse

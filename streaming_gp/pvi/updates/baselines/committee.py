@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, MeanFieldNormal
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
@@ -15,6 +16,7 @@ from streaming_gp.pvi.updates.baselines.mean_field import mean_of
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 
 
+@typed
 @dataclass(frozen=True)
 class SplitPriorUpdate:
     """A member of a Bayesian committee machine with the prior split (Tresp 2000; PVI 2018, 7.1).
@@ -37,6 +39,7 @@ class SplitPriorUpdate:
         return self.rule(replace(task, own=task.posterior.as_factor() ** (1.0 - self.share)))
 
 
+@typed
 @dataclass(frozen=True)
 class AveragingUpdate:
     """A member of federated averaging (McMahan et al. 2017): maximum likelihood, then a mean.

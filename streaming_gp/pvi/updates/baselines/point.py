@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
@@ -154,6 +155,7 @@ def _compiled_step(model: Any, optimiser: PointOptimiser) -> Callable[..., Any]:
     return step
 
 
+@typed
 @dataclass(frozen=True)
 class ElasticUpdate(PointRule):
     """A worker of elastic averaging SGD (Zhang, Choromanska & LeCun 2015), data divided among them.
@@ -189,6 +191,7 @@ class ElasticUpdate(PointRule):
         return (q.as_factor() / task.model.prior().as_factor()) ** self.share
 
 
+@typed
 @dataclass(frozen=True)
 class DownpourUpdate(PointRule):
     """A worker of asynchronous SGD (Dean et al. 2012): it sends the gradients of its steps.

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.task import LocalResult, LocalTask
@@ -22,6 +23,7 @@ from streaming_gp.pvi.updates.ep.tilted import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class AssumedDensityUpdate:
     """``q ← proj[q(θ) p(y_n | θ)]`` for one datum after another, in a random order.

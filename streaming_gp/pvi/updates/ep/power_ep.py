@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_fraction
+from streaming_gp.arguments import require_fraction, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.damping import damped
@@ -26,6 +26,7 @@ from streaming_gp.pvi.updates.ep.tilted import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class PowerEPUpdate:
     """``t_n ← t_n^(1−ρ) (proj[q_n p(y_n | θ)^α] / q_n)^(ρ/α)`` under ``q_n = q / t_n^α``.

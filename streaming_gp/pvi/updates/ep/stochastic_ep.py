@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from streaming_gp.arguments import require_fraction
+from streaming_gp.arguments import require_fraction, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.damping import damped
@@ -25,6 +25,7 @@ from streaming_gp.pvi.updates.ep.tilted import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class StochasticEPUpdate:
     """``t ← t^(1−ρ) Π_n (proj[q_1 p(y_n | θ)^α] / q_1)^(ρN/(αB))`` under ``q_1 = q / t^(α/N)``.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
@@ -21,6 +22,7 @@ from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.local.expected_log_likelihood import expected_log_likelihood_of
 
 
+@typed
 @dataclass(frozen=True)
 class FixedPointUpdate:
     """``t ← (1 − ρ) t + ρ ∂/∂μ E_q[log p(y | θ)]`` in natural parameters (eqs. 9, 10).

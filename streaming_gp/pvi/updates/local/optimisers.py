@@ -10,6 +10,7 @@ import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.pvi.adam import AdamFormula
@@ -39,6 +40,7 @@ class StochasticOptimiser(Protocol):
         ...
 
 
+@typed
 @dataclass(frozen=True)
 class Adam(AdamFormula):
     """Adam (Kingma & Ba 2015) on the unconstrained numbers of q.
@@ -79,6 +81,7 @@ class Adam(AdamFormula):
         return family.from_unconstrained(state[0])
 
 
+@typed
 @dataclass(frozen=True)
 class VariationalOnlineNewton:
     """Natural-gradient steps on mean and precision, with momentum (Khan et al. 2018).
@@ -122,6 +125,7 @@ class VariationalOnlineNewton:
         return family(precision * mean, precision)
 
 
+@typed
 @dataclass(frozen=True)
 class LBFGS:
     """SciPy's L-BFGS on the unconstrained numbers of q, over all data at once.

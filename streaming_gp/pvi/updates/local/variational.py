@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
@@ -27,6 +28,7 @@ from streaming_gp.pvi.updates.local.optimisers import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class VariationalUpdate:
     """Maximise ``F = E_q[log p(y | θ)] − KL(q ‖ cavity)``; the factor is q over the cavity.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_not_negative
+from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.pvi.compiled import compiled_for
@@ -24,6 +24,7 @@ from streaming_gp.pvi.updates.sampled.sampling import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class MomentSharingUpdate:
     """``t ← N(θ; m̂, Λ̂⁻¹) / q_cav(θ)`` with the moments of S draws from the tilted distribution.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.pvi.compiled import compiled_for, tensors
@@ -24,6 +25,7 @@ from streaming_gp.pvi.updates.sampled.sampling import (
 )
 
 
+@typed
 @dataclass(frozen=True)
 class SNEPUpdate:
     """``γ ← γ + ε (s(x) − E_q[s])`` with x from the tilted distribution (eq. 22).

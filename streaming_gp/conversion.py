@@ -1,0 +1,55 @@
+"""What comes in as numbers: arrays, tensors, frames and nested lists, each converted one way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streaming_gp.errors import InvalidDataError
+
+
+def as_real_array(name: str, values: Any) -> np.ndarray:
+    """``values`` as an array of real numbers, of the dtype that they came in.
+
+    :param name: What to call the array in the error.
+    :param values: An array, tensor, frame or nested sequence of real numbers.
+    :raises InvalidDataError: naming what came, if it is no rectangular array of real numbers, is
+        sparse, or has masked entries.
+    """
+    refuse_masked(name, values)
+    if _is_sparse(values):
+        raise InvalidDataError(f"{name} must be a dense array, got the sparse {_kind(values)}")
+    try:
+        array = np.asarray(values)
+    except NotImplementedError:
+        raise InvalidDataError(f"{name} must have values, got the symbolic {values}") from None
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidDataError(f"{name} is not a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise InvalidDataError(
+            f"{name} must hold real numbers, got a {_kind(values)} of dtype {array.dtype} and "
+            f"shape {list(array.shape)}"
+        )
+    return array
+
+
+def refuse_masked(name: str, values: Any) -> None:
+    """Refuse masked entries, as NumPy would take what lies under a mask for data.
+
+    :raises InvalidDataError: if there are any.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InvalidDataError(
+            f"{name} has {np.ma.count_masked(values)} masked entries, which are no data: leave "
+            "their rows out"
+        )
+
+
+def _is_sparse(values: Any) -> bool:
+    """Of SciPy, TensorFlow or PyData: none has a type in common."""
+    return any(hasattr(values, name) for name in ("todense", "dense_shape"))
+
+
+def _kind(values: Any) -> str:
+    return type(values).__name__

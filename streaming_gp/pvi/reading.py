@@ -1,0 +1,134 @@
+"""Where what clients answer is decoded, and its form checked, before anything else looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from streaming_gp.expfam import Factor
+from streaming_gp.pvi.engine import Delivery
+from streaming_gp.pvi.messages import Answer, Failure, decoded
+from streaming_gp.pvi.task import LocalResult
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What came over the channel of one client.
+
+    :param channel: The client that was asked.
+    :param answer: Its answer, whose fields are of their types; None if there is none.
+    :param objection: Why there is none.
+    """
+
+    channel: str
+    answer: Answer | None
+    objection: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays in the answer."""
+        return 0 if self.answer is None else self.answer.num_bytes
+
+
+def read(came: Any) -> Reading:
+    """Decode and check the form of an answer. Whatever came, this does not raise.
+
+    :param came: A delivery, whose answer may be anything; an answer of this process, which is its
+        own channel; or what has been read already.
+    """
+    if type(came) is Reading:
+        return came
+    if type(came) is Delivery:
+        channel, content = came.client_id, came.answer
+    else:
+        channel, content = _name(came), came
+    try:
+        answer = decoded(content) if type(content) is bytes else content
+        objection = _objection_to_form(answer, channel)
+    except Exception as error:  # an answer may hold anything
+        return Reading(channel, None, f"it cannot be read: {described(error)}")
+    return Reading(channel, None if objection else answer, objection)
+
+
+def failure_in(message: bytes) -> str | None:
+    """Why there is no answer, if a message says so."""
+    with suppress(Exception):
+        content = decoded(message)
+        return f"{content.reason!s:.1000}" if type(content) is Failure else None
+    return None  # whatever it is, it is refused where it is read
+
+
+def described(error: BaseException) -> str:
+    """An error in words, even if its own are broken."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, which cannot be printed"
+
+
+def _name(came: Any) -> str:
+    name = getattr(came, "client_id", None)
+    return name if type(name) is str else "a client without a name"
+
+
+def _objection_to_form(answer: Any, channel: str) -> str | None:
+    if type(answer) is Failure:
+        return f"it failed: {answer.reason!s:.1000}"
+    if type(answer) is not Answer:
+        return f"it is no Answer but a {type(answer).__name__}"
+    if type(answer.client_id) is not str or answer.client_id != channel:
+        return f"it came over the channel of {channel!r} in the name of {answer.client_id!r}"
+    result = answer.result
+    if type(result) is not LocalResult:
+        return f"its result is no LocalResult but a {type(result).__name__}"
+    wanted = {
+        "a string": (_is_text, {"nonce": answer.nonce}),
+        "an integer, at least 0": (
+            _is_count,
+            {
+                "sequence": answer.sequence,
+                "version": answer.version,
+                "num_data": answer.num_data,
+                "steps": result.steps,
+                "skipped": result.skipped,
+            },
+        ),
+        "a number that is not infinite": (
+            _is_number,
+            {"free_energy": result.free_energy, **_named(result.diagnostics)},
+        ),
+        "a factor or None": (_is_factor_or_none, {"hyperparameters": answer.hyperparameters}),
+    }
+    for what, (holds, fields) in wanted.items():
+        for name, value in fields.items():
+            if not holds(value):
+                return f"its {name} is {value!r:.100}, wanted {what}"
+    return None
+
+
+def _named(diagnostics: Any) -> dict[str, Any]:
+    if not isinstance(diagnostics, Mapping) or not all(type(name) is str for name in diagnostics):
+        return {"diagnostics": diagnostics}
+    return {f"diagnostic {name!r}": value for name, value in diagnostics.items()}
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    """A number of Python or NumPy; NaN where a rule has none."""
+    return isinstance(value, (Real, np.floating)) and not bool(np.isinf(float(value)))
+
+
+def _is_factor_or_none(value: Any) -> bool:
+    return value is None or type(value) is Factor
