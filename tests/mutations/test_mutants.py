@@ -2,6 +2,7 @@
 
 import ast
 
+from tests.mutations.calls import in_order
 from tests.mutations.mutants import mutants
 from tests.mutations.targets import ROOT, TARGETS
 
@@ -46,3 +47,12 @@ def test_mutants_of_the_package_can_be_parsed_and_have_names_of_their_own():
             for one in found[:: max(1, len(found) // 10)]:
                 ast.parse(one.applied(source))
         assert all((ROOT / test.split("::")[0]).exists() for test in target.tests)
+
+
+def test_tests_that_call_a_function_come_first_and_quick_ones_before_others():
+    found = {
+        "slow": {"names": ["loss", "penalty"], "seconds": 2.0},
+        "other": {"names": ["penalty"], "seconds": 0.1},
+        "quick": {"names": ["loss"], "seconds": 0.5},
+    }
+    assert in_order(found, "Model.loss") == ("quick", "slow", "other")
