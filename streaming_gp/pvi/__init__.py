@@ -77,6 +77,7 @@ from streaming_gp.pvi.updates import (
     StabilisedLoop,
     StochasticEPUpdate,
     Target,
+    TiedUpdate,
     VariationalOnlineNewton,
     VariationalUpdate,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "StochasticEPUpdate",
     "Synchronous",
     "Target",
+    "TiedUpdate",
     "TiltedModel",
     "TrainableModel",
     "UpdateRule",

@@ -7,6 +7,7 @@ from streaming_gp.pvi.updates.ep.assumed_density import AssumedDensityUpdate
 from streaming_gp.pvi.updates.ep.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.ep.power_ep import PowerEPUpdate
 from streaming_gp.pvi.updates.ep.stochastic_ep import StochasticEPUpdate
+from streaming_gp.pvi.updates.ep.tied import TiedUpdate
 from streaming_gp.pvi.updates.local.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, VariationalOnlineNewton
@@ -37,6 +38,7 @@ __all__ = [
     "StabilisedLoop",
     "StochasticEPUpdate",
     "Target",
+    "TiedUpdate",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",
