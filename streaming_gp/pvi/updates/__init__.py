@@ -11,6 +11,7 @@ from streaming_gp.pvi.updates.ep.tied import TiedUpdate
 from streaming_gp.pvi.updates.local.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.local.plateau import Plateau
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 from streaming_gp.pvi.updates.sampled.loop import PublishedLoop, StabilisedLoop
 from streaming_gp.pvi.updates.sampled.moment_sharing import MomentSharingUpdate
@@ -30,6 +31,7 @@ __all__ = [
     "LocalResult",
     "LocalTask",
     "MomentSharingUpdate",
+    "Plateau",
     "PowerEPUpdate",
     "PublishedLoop",
     "SNEPUpdate",
