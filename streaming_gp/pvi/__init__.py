@@ -39,6 +39,7 @@ from streaming_gp.pvi.model import (
     TrainableModel,
     require,
 )
+from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.properness import (
     BacktrackDamping,
     LargestProperFraction,
@@ -94,6 +95,7 @@ __all__ = [
     "Asynchronous",
     "AveragingUpdate",
     "BacktrackDamping",
+    "Baton",
     "Checks",
     "Client",
     "ConjugateModel",
@@ -130,6 +132,7 @@ __all__ = [
     "Momentum",
     "NaturalGradientModel",
     "OpinionPool",
+    "Peer",
     "Plateau",
     "Posterior",
     "PowerEPUpdate",
@@ -166,6 +169,8 @@ __all__ = [
     "factor_of",
     "fit",
     "make_clients",
+    "make_peers",
+    "pass_around",
     "require",
     "step",
 ]
