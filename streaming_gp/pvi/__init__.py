@@ -7,6 +7,7 @@ are spread over clients.
 
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.client import Client, make_clients
+from streaming_gp.pvi.continual import Continual, continual_clients
 from streaming_gp.pvi.damping import (
     Damping,
     DampingRule,
@@ -99,6 +100,7 @@ __all__ = [
     "Checks",
     "Client",
     "ConjugateModel",
+    "Continual",
     "Damping",
     "DampingRule",
     "Data",
@@ -166,6 +168,7 @@ __all__ = [
     "VariationalOnlineNewton",
     "VariationalUpdate",
     "Worker",
+    "continual_clients",
     "factor_of",
     "fit",
     "make_clients",
