@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.mutations.calls import Calls, in_order
+from tests.mutations.calls import Calls, in_order, marked
 from tests.mutations.mutants import Mutant, mutants
 from tests.mutations.targets import ROOT, TARGETS, Target
 
@@ -57,11 +57,19 @@ class Copy:
             else:
                 shutil.copy(source, to)
 
-    def calls(self, tests: tuple[str, ...]) -> dict[str, Any] | None:
-        """What each test calls; None if one of them fails."""
+    def calls(self, target: Target) -> dict[str, Any] | None:
+        """What each test calls of a target's functions; None if one of them fails."""
         out = self.folder / "calls.json"
-        plugin = Calls(self.folder / "streaming_gp", out)
-        return json.loads(out.read_text()) if self.passes(tests, 3600.0, [plugin]) else None
+        paths = [self.folder / path for path in target.paths()]
+        sources = [path.read_text() for path in paths]
+        try:
+            for path, source in zip(paths, sources, strict=True):
+                path.write_text(marked(source))
+            passed = self.passes(target.tests, 3600.0, [Calls(out)])
+        finally:
+            for path, source in zip(paths, sources, strict=True):
+                path.write_text(source)
+        return json.loads(out.read_text()) if passed else None
 
     def passes(self, tests: tuple[str, ...], seconds: float, plugins: Sequence[Any] = ()) -> bool:
         """Whether the tests pass, in a process of their own and within so many seconds."""
@@ -150,7 +158,7 @@ def try_all(name: str, copy: Copy, arguments: argparse.Namespace) -> None:
     if not todo:
         return
     start = time.monotonic()
-    calls = copy.calls(target.tests)
+    calls = copy.calls(target)
     if calls is None:
         raise SystemExit(f"{name}: the tests fail without any mutant")
     limit = SLOWEST * (time.monotonic() - start) + 30.0

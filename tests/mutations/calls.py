@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 import time
@@ -11,41 +12,49 @@ from typing import Any
 
 import pytest
 
-CONVERTED = "__autograph_generated_file"
-"""TensorFlow runs copies of functions, which have such files and other names."""
+MARK = '__import__("sys").called.add("{}")'
+"""The first statement of a marked function: also where TensorFlow runs a copy of it."""
+
+
+def marked(source: str) -> str:
+    """The same file, whose functions say that they are called."""
+    lines = source.splitlines(keepends=True)
+    for line, name in sorted(_first_statements(ast.parse(source)), reverse=True):
+        indent = len(lines[line - 1]) - len(lines[line - 1].lstrip())
+        lines.insert(line - 1, " " * indent + MARK.format(name) + "\n")
+    return "".join(lines)
+
+
+def _first_statements(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and function of each first statement that is no docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
+            if body and body[0].lineno > node.lineno:
+                decorators = getattr(body[0], "decorator_list", [])
+                yield min(one.lineno for one in [body[0], *decorators]), node.name
 
 
 class Calls:
-    """A plugin of pytest: for each test the names of the package's functions that run, and seconds.
+    """A plugin of pytest: for each test the names of the marked functions that run, and seconds.
 
-    :param package: The folder of the package.
     :param out: The file that they are written to at the end.
     """
 
-    def __init__(self, package: Path, out: Path) -> None:
-        self._package, self._out = str(package), out
+    def __init__(self, out: Path) -> None:
+        self._out = out
         self._found: dict[str, Any] = {}
+        sys.called = set()  # type: ignore[attr-defined]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        names: set[str] = set()
-
-        def note(frame: Any, event: str, argument: Any) -> None:
-            code = frame.f_code
-            if event == "call" and self._is_of_package(code.co_filename):
-                names.add(code.co_name.removeprefix("tf__"))
-
+        sys.called = called = set()  # type: ignore[attr-defined]
         start = time.monotonic()
-        sys.settrace(note)
         try:
             return (yield)
         finally:
-            sys.settrace(None)
             seconds = time.monotonic() - start
-            self._found[item.nodeid] = {"names": sorted(names), "seconds": seconds}
-
-    def _is_of_package(self, file: str) -> bool:
-        return file.startswith(self._package) or CONVERTED in file
+            self._found[item.nodeid] = {"names": sorted(called), "seconds": seconds}
 
     def pytest_sessionfinish(self) -> None:
         self._out.write_text(json.dumps(self._found))

@@ -1,8 +1,9 @@
 """What the mutants of a file are."""
 
 import ast
+import sys
 
-from tests.mutations.calls import in_order
+from tests.mutations.calls import in_order, marked
 from tests.mutations.mutants import mutants
 from tests.mutations.targets import ROOT, TARGETS
 
@@ -56,3 +57,18 @@ def test_tests_that_call_a_function_come_first_and_quick_ones_before_others():
         "quick": {"names": ["loss"], "seconds": 0.5},
     }
     assert in_order(found, "Model.loss") == ("quick", "slow", "other")
+
+
+def test_marked_functions_say_that_they_are_called(monkeypatch):
+    monkeypatch.setattr(sys, "called", set(), raising=False)
+    found = {}
+    exec(marked(SOURCE.decode()), found)
+    assert sys.called == set()
+    assert found["loss"](1.0) == -2.0 - 1e-9
+    assert sys.called == {"loss"}
+
+
+def test_all_files_of_the_package_can_be_marked():
+    for target in TARGETS.values():
+        for path in target.paths():
+            ast.parse(marked((ROOT / path).read_text()))
