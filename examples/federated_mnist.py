@@ -176,7 +176,8 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
             server, method.schedule, rounds - len(server.history), callback=note,
             evaluate=lambda q: scores(net, q, data), checkpoint=checkpoint,
         )  # fmt: skip
-    so_far.unlink(missing_ok=True), checkpoint.unlink(missing_ok=True)
+    for file in (so_far, checkpoint):
+        file.unlink(missing_ok=True)
     return results()
 
 
@@ -184,11 +185,10 @@ def begun(
     net: bnn.MeanFieldBNN, clients: dict[str, Any], method: Method, seed: int, checkpoint: Path
 ) -> pvi.Server:
     """A server at its first round, or at the one after the last that is in the checkpoint."""
-    settings = {"checks": method.checks, "seed": seed}
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        return pvi.Server.load(checkpoint, net.prior(), clients, **settings)
-    server = pvi.Server(net.prior(), clients, **settings)
+        return pvi.Server.load(checkpoint, net.prior(), clients, checks=method.checks, seed=seed)
+    server = pvi.Server(net.prior(), clients, checks=method.checks, seed=seed)
     if method.warm:
         server.warm_start(net.initial(seed))
     return server

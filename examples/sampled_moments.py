@@ -86,10 +86,11 @@ def perform(task: Task) -> Results:
     """Errors after each pass, and the bytes that are kept."""
     model, data = linear.logistic_regression(INPUTS), data_of(task)
     mean, covariance = reference(task)
-    shards, rule = datasets.partition_iid(*data, PIECES, task.repetition), task.update
+    shards = datasets.partition_iid(*data, PIECES, task.repetition)
+    rule: pvi.UpdateRule = task.update
     if task.method != "DEP":
-        shards = [tuple(map(np.concatenate, zip(*shards, strict=True)))]
-        rule = pvi.TiedUpdate(task.update, PIECES, averaged=task.method == "AEP")
+        X, Y = (np.concatenate(part) for part in zip(*shards, strict=True))
+        shards, rule = [(X, Y)], pvi.TiedUpdate(rule, PIECES, averaged=task.method == "AEP")
     server = server_of(model, shards, rule, task)
 
     def errors(q: Any) -> dict[str, float]:

@@ -314,6 +314,19 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 
 @pytest.mark.example
 @pytest.mark.data
+def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
+    finished = run("continual.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [one["coreset"] for one in results["runs"]] == [0, 40]
+    for one in results["runs"]:
+        assert [len(errors) for errors in one["test_errors"]] == [1, 2, 3, 4, 5]
+        assert all(errors[0] < 0.05 for errors in one["test_errors"])
+    assert (tmp_path / "continual.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
     assert run("hostile_client.py", tmp_path, "--quick").returncode == 0
     results = json.loads((tmp_path / "results.json").read_text())

@@ -105,7 +105,13 @@ class NewHeads:
     rule: UpdateRule
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        net: MultiHeadBNN = task.model
+        """Fit.
+
+        :raises InvalidDataError: if the model is another one.
+        """
+        net = task.model
+        if not isinstance(net, MultiHeadBNN):
+            raise InvalidDataError(f"NewHeads is for MultiHeadBNN, got {type(net).__name__}")
         shared = net.head_of_weights < 0
         pairs = zip(task.start.natural, task.posterior.natural, strict=True)
         base = MeanFieldNormal(*(np.where(shared, a, b) for a, b in pairs))

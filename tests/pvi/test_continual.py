@@ -7,7 +7,7 @@ import pytest
 from streaming_gp import bnn, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from tests.conftest import ALGEBRA
-from tests.reference import assert_same, labelled_data, pooled, regression_data
+from tests.reference import assert_same, labelled_data, pooled, regression_data, task_of
 
 
 def learned(model, tasks, update, coreset_size=0, seed=0):
@@ -121,3 +121,9 @@ def test_heads_that_do_not_exist_are_refused(net):
         net.as_data(np.array([[2.0, 0.1, 0.2]]), np.array([[1.0]]))
     with pytest.raises(InvalidDataError, match="num_heads"):
         bnn.MultiHeadBNN([2, 2], 0, gpflow.likelihoods.Softmax(2))
+
+
+def test_a_rule_for_heads_names_a_network_without(rng):
+    model = linear.logistic_regression(3)
+    with pytest.raises(InvalidDataError, match="got GeneralisedLinearModel"):
+        bnn.NewHeads(RULE)(task_of(model, *labelled_data(rng)))
