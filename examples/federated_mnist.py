@@ -5,9 +5,10 @@ prior. PVI in all its schedules and rules beside global VI, committee machines, 
 stochastic natural gradients and federated averaging. Prints and records error, negative log
 likelihood and calibration after every round.
 
-Every run is kept in OUT/runs and never repeated, and results and figures show all that are there:
-stop and start again at will. --quick trains on 6,000 images for a few rounds. --sweep tries
-learning rates and dampings of synchronous PVI, for twenty rounds each.
+Every run is kept in OUT/runs and never repeated, and results and figures show all that are there,
+also runs that are not over: these go on after their last round. Stop and start again at will.
+--quick trains on 6,000 images for a few rounds. --sweep tries learning rates and dampings of
+synchronous PVI, for twenty rounds each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from matplotlib.ticker import NullFormatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_results
+from common import Results, parser, run, save_figure, write_json, write_results
 from federated_runs import (
     LOADERS,
     NUM_CLIENTS,
@@ -104,6 +105,9 @@ METHODS: dict[str, Method] = {
     "pvi-async": Method(always(NEWTON), pvi.Asynchronous(durations=ONE_SLOW), 60),
     "pvi-seq": Method(always(NEWTON), pvi.Sequential(damping=0.5), 12),
     "pvi-sync-adam": Method(always(local(5)), pvi.Synchronous(durations=ONE_SLOW), 30),
+    "pvi-sync-slow": Method(
+        always(local(1, 5e-4)), pvi.Synchronous(damping=0.1, durations=ONE_SLOW), 300
+    ),
     "pvi-natural": Method(
         always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
         warm=True,
@@ -131,11 +135,15 @@ METHODS: dict[str, Method] = {
     ),
 }  # fmt: skip
 """``gvi`` on ten cores: a step sees 200 images a core, and costs a gradient up and a posterior down
-for each. ``online`` is variational continual learning without coresets."""
+for each. ``online`` is variational continual learning without coresets. ``pvi-sync-slow`` is the
+paper's own rule: one epoch of Adam a visit, here at a small rate."""
 
 
-def perform(data: Split, task: Task, progress: Progress) -> Results:
-    """One run: a list for each quantity, with an entry for each round."""
+def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:
+    """One run: a list for each quantity, with an entry for each round.
+
+    :param folder: where a run that is not over is written after each round.
+    """
     method = METHODS[task.method]
     if task.damping is not None and task.learning_rate is not None:
         rule = local(10, task.learning_rate)
@@ -151,16 +159,39 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
         for k in range(number)
     }
     clients = {name: replace(client, client_id=name) for name, client in clients.items()}
-    server = pvi.Server(net.prior(), clients, checks=method.checks, seed=task.seed)
-    if method.warm:
-        server.warm_start(net.initial(task.seed))
     rounds = min(method.rounds, 3) if task.quick else method.rounds
     rounds = rounds if task.damping is None else SWEEP_ROUNDS
-    history = pvi.fit(
-        server, method.schedule, rounds, callback=progress,
-        evaluate=lambda q: scores(net, q, data),
-    )  # fmt: skip
-    return {**asdict(task), **columns(history, method, server)}
+    so_far, checkpoint = (folder / f"{task.name}.part.{kind}" for kind in ("json", "npz"))
+    server = begun(net, clients, method, task.seed, checkpoint)
+
+    def results() -> Results:
+        return {**asdict(task), **columns(server.history, method, server)}
+
+    def note(one: pvi.Round) -> None:
+        write_json(so_far, results())
+        progress(one)
+
+    if len(server.history) < rounds:
+        pvi.fit(
+            server, method.schedule, rounds - len(server.history), callback=note,
+            evaluate=lambda q: scores(net, q, data), checkpoint=checkpoint,
+        )  # fmt: skip
+    for file in (so_far, checkpoint):
+        file.unlink(missing_ok=True)
+    return results()
+
+
+def begun(
+    net: bnn.MeanFieldBNN, clients: dict[str, Any], method: Method, seed: int, checkpoint: Path
+) -> pvi.Server:
+    """A server at its first round, or at the one after the last that is in the checkpoint."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if checkpoint.exists():
+        return pvi.Server.load(checkpoint, net.prior(), clients, checks=method.checks, seed=seed)
+    server = pvi.Server(net.prior(), clients, checks=method.checks, seed=seed)
+    if method.warm:
+        server.warm_start(net.initial(seed))
+    return server
 
 
 def columns(history: pvi.History, method: Method, server: pvi.Server) -> Results:
@@ -288,7 +319,8 @@ def main(arguments: argparse.Namespace) -> None:
     if unknown:
         raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
     data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
-    perform_missing(tasks_of(arguments), partial(perform, data), arguments.out / "runs")
+    folder = arguments.out / "runs"
+    perform_missing(tasks_of(arguments), partial(perform, data, folder), folder)
     runs = runs_of(arguments)
     for partition in sorted({one["partition"] for one in runs}):
         mine = [one for one in runs if one["partition"] == partition]

@@ -7,8 +7,10 @@ Prints and records test error, mean test log likelihood and the bytes that a met
 
 - EP keeps a site for each datum; assumed density filtering (ADF) is its first pass, which needs
   none of them again;
-- SEP keeps a single site for all data;
-- DSEP keeps one for each Gaussian.
+- SEP keeps a single site for all data, and so does averaged EP (AEP), which sees all data at once;
+- DSEP and DAEP keep one for each Gaussian.
+
+The same again with a tenth of the training labels flipped, for 20 points a Gaussian.
 
 Every run is kept in OUT/runs and never repeated: stop and start again at will; --finished makes
 table and figure of what there is. --quick runs two sets of 10 points a Gaussian.
@@ -38,6 +40,7 @@ from streaming_gp.metrics import error_rate
 
 CENTRES = np.array([[3.0, 3.0], [-3.0, -3.0], [3.0, -3.0], [-3.0, 3.0]])
 TEST_POINTS, GRID = 50, np.linspace(-6.0, 6.0, 49)
+FLIPPED, FLIPPED_SIZE = 0.1, 20
 
 Shards = list[tuple[np.ndarray, np.ndarray]]
 
@@ -73,27 +76,35 @@ def a_pass_of_sep(size: int) -> pvi.UpdateRule:
     return pvi.StochasticEPUpdate(steps=size, damping=1.0 / size, batch_size=1)
 
 
+def a_step_of_aep(size: int) -> pvi.UpdateRule:
+    return pvi.StochasticEPUpdate()
+
+
 METHODS = {
     "EP": Method(one_by_one, ep, 6),
     "ADF": Method(one_by_one, ep, 1, keeps_factors=False),
     "SEP": Method(together, a_pass_of_sep, 20),
     "DSEP": Method(by_gaussian, a_pass_of_sep, 20),
+    "AEP": Method(together, a_step_of_aep, 20),
+    "DAEP": Method(by_gaussian, a_step_of_aep, 20),
 }
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run: so many points a Gaussian, and the number of the set."""
+    """One run: so many points a Gaussian, the number of the set, and whether labels are flipped."""
 
     method: str
     size: int
     repetition: int
     seed: int
+    flipped: bool = False
 
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.method}-{self.size}-{self.repetition}-{self.seed}.json"
+        flipped = "-flipped" if self.flipped else ""
+        return f"{self.method}-{self.size}-{self.repetition}-{self.seed}{flipped}.json"
 
 
 def xor(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +116,13 @@ def xor(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def data_of(task: Task) -> Split:
     rng = np.random.default_rng([task.seed, task.size, task.repetition])
-    return Split(*xor(task.size, rng), *xor(TEST_POINTS, rng))
+    data = Split(*xor(task.size, rng), *xor(TEST_POINTS, rng))
+    if not task.flipped:
+        return data
+    Y = data.Y.copy()
+    rows = rng.choice(len(Y), round(FLIPPED * len(Y)), replace=False)
+    Y[rows] = 1.0 - Y[rows]
+    return replace(data, Y=Y)
 
 
 def features(X: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -153,7 +170,7 @@ def performed(tasks: list[Task], folder: Path) -> list[Results]:
         record = perform(task)
         write_json(folder / task.name, {**asdict(task), **record})
         print(
-            f"{task.method}, {task.size} points a Gaussian, set {task.repetition}: error "
+            f"{task.name}: error "
             f"{record['test_error']:.3f}, log likelihood {record['test_log_likelihood']:.3f}, "
             f"{record['seconds']:.0f} s",
             flush=True,
@@ -192,12 +209,13 @@ def contours(runs: list[Results]) -> plt.Figure:
     drawn = [one for one in runs if one["plane"]]
     sizes = sorted({one["size"] for one in drawn})
     figure, panels = plt.subplots(
-        len(sizes), len(METHODS), figsize=(10, 2.6 * len(sizes)), squeeze=False, sharex=True,
+        len(sizes), len(METHODS), figsize=(14, 2.6 * len(sizes)), squeeze=False, sharex=True,
         sharey=True, layout="constrained",
     )  # fmt: skip
     for one in drawn:
         axes = panels[sizes.index(one["size"]), list(METHODS).index(one["method"])]
-        data = data_of(Task(one["method"], one["size"], one["repetition"], one["seed"]))
+        fields = ("method", "size", "repetition", "seed", "flipped")
+        data = data_of(Task(**{name: one[name] for name in fields}))
         filled = axes.contourf(GRID, GRID, one["plane"], levels=np.linspace(0, 1, 11), cmap="RdBu")
         axes.scatter(*data.X.T, c=data.Y[:, 0], s=6, cmap="RdBu", edgecolors="k", linewidths=0.3)
         axes.set_title(f"{one['method']}, N = {one['size']}·4", fontsize=9)
@@ -220,24 +238,30 @@ def main(arguments: argparse.Namespace) -> None:
         for repetition in range(sets)
         for method in METHODS
     ]
+    flipped_size = 10 if arguments.quick else FLIPPED_SIZE
+    tasks += [replace(task, flipped=True) for task in tasks if task.size == flipped_size]
     if arguments.finished:
         tasks = [task for task in tasks if is_finished(task, arguments.out / "runs")]
     if not tasks:
         raise InvalidDataError(f"no set is finished in {arguments.out / 'runs'}")
     runs = performed(tasks, arguments.out / "runs")
-    rows = summary(runs)
-    for row in rows:
-        print(
-            f"{row['points']:>5} {row['method']:>4}: error {row['test_error']}, log likelihood "
-            f"{row['test_log_likelihood']}, {row['bytes'] / 1e6:.2f} MB"
-        )
-    save_figure(contours(runs), arguments.out, "stochastic_ep.png")
+    sections = {"summary": "stochastic_ep.png", "flipped": "stochastic_ep_flipped.png"}
+    found = {}
+    for flipped, (section, figure) in enumerate(sections.items()):
+        mine = [one for one in runs if one["flipped"] == bool(flipped)]
+        found[section] = summary(mine)
+        for row in found[section]:
+            print(
+                f"{section} {row['points']:>5} {row['method']:>4}: error {row['test_error']}, "
+                f"log likelihood {row['test_log_likelihood']}, {row['bytes'] / 1e6:.2f} MB"
+            )
+        save_figure(contours(mine), arguments.out, figure)
     results = {
         "command": f"python examples/stochastic_ep.py --seed {arguments.seed} --sets {sets}"
         + " --quick" * arguments.quick
         + " --finished" * arguments.finished,
         "seed": arguments.seed,
-        "summary": rows,
+        **found,
         "runs": [{key: one[key] for key in one if key != "plane"} for one in runs],
     }
     write_results(arguments.out, results)

@@ -187,15 +187,32 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     first = run("stochastic_ep.py", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
     again = run("stochastic_ep.py", tmp_path, "--quick")
-    assert "8 of 8 runs are there already" in again.stdout
-    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    assert "24 of 24 runs are there already" in again.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = {row["method"]: row for row in results["summary"]}
     factor = 8 * (40 + 40**2)
-    kept = {"EP": 41, "ADF": 1, "SEP": 2, "DSEP": 5}
+    kept = {"EP": 41, "ADF": 1, "SEP": 2, "DSEP": 5, "AEP": 2, "DAEP": 5}
     assert {name: row["bytes"] for name, row in rows.items()} == {
         name: number * factor for name, number in kept.items()
     }
     assert all(float(row["test_error"].split()[0]) < 0.05 for row in rows.values())
-    assert (tmp_path / "stochastic_ep.png").stat().st_size > 10_000
+    assert {row["method"] for row in results["flipped"]} == set(kept)
+    for figure in ("stochastic_ep.png", "stochastic_ep_flipped.png"):
+        assert (tmp_path / figure).stat().st_size > 10_000
+
+
+@pytest.mark.example
+def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_memory(tmp_path):
+    finished = run("sampled_moments.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = {row["method"]: row for row in results["summary"]}
+    factor = 8 * (4 + 4**2)
+    assert {name: row["bytes"] // factor for name, row in rows.items()} == {
+        "DEP": 21, "ADF": 1, "SEP": 2, "AEP": 2
+    }  # fmt: skip
+    assert all(one["refused"] == 0 for one in results["runs"])
+    assert all(float(row["mean_error"].split()[0]) < 0.3 for row in rows.values())
 
 
 @pytest.mark.example
@@ -293,6 +310,19 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
         lengths = {len(one[key]) for key in ("round", "seconds", "messages", "bytes", "test_error")}
         assert lengths == {one["round"][-1]}
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
+    finished = run("continual.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [one["coreset"] for one in results["runs"]] == [0, 40]
+    for one in results["runs"]:
+        assert [len(errors) for errors in one["test_errors"]] == [1, 2, 3, 4, 5]
+        assert all(errors[0] < 0.05 for errors in one["test_errors"])
+    assert (tmp_path / "continual.png").stat().st_size > 10_000
 
 
 @pytest.mark.example

@@ -22,7 +22,7 @@ NUMBERED = {
     (SNEP, "algorithm"): ["1"],
     (SNEP, "fig"): [str(n) for n in range(1, 8)],
     (PGVI, "algorithm"): [str(n) for n in range(1, 10)],
-    (PGVI, "statement"): [str(n) for n in range(1, 31)],
+    (PGVI, "statement"): [str(n) for n in range(1, 34)],
     (PGVI, "table"): ["3.1", "3.2", "4.1", "4.2", "5.1"],
     (PGVI, "eq"): ["1.1", "5.1"]
     + [f"{chapter}.{n}" for chapter, last in ((2, 13), (3, 7), (4, 6)) for n in range(1, last + 1)],

@@ -3,6 +3,7 @@
 from streaming_gp.bnn.layers import Convolution, Dense, Layer, MaxPool
 from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.bnn.moment_network import MomentNetwork
+from streaming_gp.bnn.multi_head import MultiHeadBNN, NewHeads
 from streaming_gp.bnn.network import Network
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "MaxPool",
     "MeanFieldBNN",
     "MomentNetwork",
+    "MultiHeadBNN",
     "Network",
+    "NewHeads",
 ]

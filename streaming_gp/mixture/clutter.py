@@ -205,6 +205,24 @@ class ClutterModel:
         total = self.likelihood.covariance + spread
         return self.likelihood.log_density((y - mean)[None], total, y[None])[0]
 
+    def responsibilities(self, q: Gaussian, Y: Any) -> np.ndarray:
+        """P(y_n is signal), given y_n and what q says of θ: [N].
+
+        Under ``q / t^(1/N)`` this is the factor ``g_n(h_n)`` that stochastic EP has of the latent
+        label of a datum (Li et al. 2015, supplement, B.2): a number that is made when it is wanted,
+        as no other site depends on it.
+
+        :param q: What is known of θ without these data, or with them.
+        :param Y: The data points [N, D].
+        """
+        Y = self.as_data(None, Y)[1]
+        mean, covariance = q.moments()
+        total = self.likelihood.covariance + _full(covariance, self.num_dimensions)
+        both = self.likelihood.log_density(Y - mean, total, Y)
+        signal = np.log1p(-self.likelihood.share) + _log_normal(Y - mean, total)
+        found: np.ndarray = np.exp(signal - both)
+        return found
+
     def _theta(self, q: Gaussian) -> tf.Tensor:
         """The nodes under q: [S, D]."""
         return q.mean + tf.matmul(self._nodes, q.scale, transpose_b=True)

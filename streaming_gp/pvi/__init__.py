@@ -7,6 +7,7 @@ are spread over clients.
 
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.client import Client, make_clients
+from streaming_gp.pvi.continual import Continual, continual_clients
 from streaming_gp.pvi.damping import (
     Damping,
     DampingRule,
@@ -39,6 +40,7 @@ from streaming_gp.pvi.model import (
     TrainableModel,
     require,
 )
+from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.properness import (
     BacktrackDamping,
     LargestProperFraction,
@@ -69,6 +71,7 @@ from streaming_gp.pvi.updates import (
     ElasticUpdate,
     FixedPointUpdate,
     MomentSharingUpdate,
+    Plateau,
     PowerEPUpdate,
     PublishedLoop,
     Sampler,
@@ -77,6 +80,7 @@ from streaming_gp.pvi.updates import (
     StabilisedLoop,
     StochasticEPUpdate,
     Target,
+    TiedUpdate,
     VariationalOnlineNewton,
     VariationalUpdate,
 )
@@ -92,9 +96,11 @@ __all__ = [
     "Asynchronous",
     "AveragingUpdate",
     "BacktrackDamping",
+    "Baton",
     "Checks",
     "Client",
     "ConjugateModel",
+    "Continual",
     "Damping",
     "DampingRule",
     "Data",
@@ -128,6 +134,8 @@ __all__ = [
     "Momentum",
     "NaturalGradientModel",
     "OpinionPool",
+    "Peer",
+    "Plateau",
     "Posterior",
     "PowerEPUpdate",
     "PriorVariance",
@@ -153,15 +161,19 @@ __all__ = [
     "StochasticEPUpdate",
     "Synchronous",
     "Target",
+    "TiedUpdate",
     "TiltedModel",
     "TrainableModel",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",
     "Worker",
+    "continual_clients",
     "factor_of",
     "fit",
     "make_clients",
+    "make_peers",
+    "pass_around",
     "require",
     "step",
 ]

@@ -117,3 +117,13 @@ def test_the_base_measure_is_that_of_lebesgue_over_a_power_of_two_pi(family):
     wanted = -0.5 * DIMENSION * np.log(2.0 * np.pi)
     close(q.log_base_measure(x), [wanted, wanted])
     close(q.expected_log_base_measure(), wanted)
+
+
+@gaussians
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_single_number_that_is_not_finite_makes_no_gaussian(family, place, wrong):
+    natural = [np.array(eta, float) for eta in random_member(family, 0).natural]
+    assert family.is_proper_natural(*natural)
+    natural[place].flat[0] = wrong
+    assert not family.is_proper_natural(*natural)

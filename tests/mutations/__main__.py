@@ -5,6 +5,8 @@ Mutants come in a random order that the seed sets, so that a run that was stoppe
 and a run goes on from there; ``--again`` tries those that survived once more, after tests were
 added. ``results.json`` counts, and names the survivors with the reason that ``equivalent.json``
 gives for them, if there is one.
+
+Of the target's tests those that call the changed function are run first.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tests.mutations.calls import Calls, in_order, marked
 from tests.mutations.mutants import Mutant, mutants
 from tests.mutations.targets import ROOT, TARGETS, Target
 
@@ -52,12 +57,26 @@ class Copy:
             else:
                 shutil.copy(source, to)
 
-    def passes(self, tests: tuple[str, ...], seconds: float) -> bool:
+    def calls(self, target: Target) -> dict[str, Any] | None:
+        """What each test calls of a target's functions; None if one of them fails."""
+        out = self.folder / "calls.json"
+        paths = [self.folder / path for path in target.paths()]
+        sources = [path.read_text() for path in paths]
+        try:
+            for path, source in zip(paths, sources, strict=True):
+                path.write_text(marked(source))
+            passed = self.passes(target.tests, 3600.0, [Calls(out)])
+        finally:
+            for path, source in zip(paths, sources, strict=True):
+                path.write_text(source)
+        return json.loads(out.read_text()) if passed else None
+
+    def passes(self, tests: tuple[str, ...], seconds: float, plugins: Sequence[Any] = ()) -> bool:
         """Whether the tests pass, in a process of their own and within so many seconds."""
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)
-            self._test(tests)
+            self._test(tests, plugins)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -68,7 +87,7 @@ class Copy:
         os.waitpid(child, 0)
         return False
 
-    def _test(self, tests: tuple[str, ...]) -> None:
+    def _test(self, tests: tuple[str, ...], plugins: Sequence[Any]) -> None:
         import pytest
 
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -77,7 +96,8 @@ class Copy:
         sys.path[:] = [str(self.folder)] + [p for p in sys.path if Path(p).resolve() != ROOT]
         for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
             del sys.modules[name]
-        os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])))
+        options = ["-q", "-x", "-p", "no:cacheprovider", *tests]
+        os._exit(int(pytest.main(options, plugins)))
 
     def survives(self, mutant: Mutant, tests: tuple[str, ...], seconds: float) -> bool:
         """Whether no test sees it."""
@@ -138,11 +158,12 @@ def try_all(name: str, copy: Copy, arguments: argparse.Namespace) -> None:
     if not todo:
         return
     start = time.monotonic()
-    if not copy.passes(target.tests, 3600.0):
+    calls = copy.calls(target)
+    if calls is None:
         raise SystemExit(f"{name}: the tests fail without any mutant")
     limit = SLOWEST * (time.monotonic() - start) + 30.0
     for number, mutant in enumerate(todo):
-        killed = not copy.survives(mutant, target.tests, limit)
+        killed = not copy.survives(mutant, in_order(calls, mutant.place), limit)
         with path.open("a") as file:
             row = {"mutant": mutant.name, "killed": killed}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,7 +1,9 @@
 """What the mutants of a file are."""
 
 import ast
+import sys
 
+from tests.mutations.calls import in_order, marked
 from tests.mutations.mutants import mutants
 from tests.mutations.targets import ROOT, TARGETS
 
@@ -46,3 +48,27 @@ def test_mutants_of_the_package_can_be_parsed_and_have_names_of_their_own():
             for one in found[:: max(1, len(found) // 10)]:
                 ast.parse(one.applied(source))
         assert all((ROOT / test.split("::")[0]).exists() for test in target.tests)
+
+
+def test_tests_that_call_a_function_come_first_and_quick_ones_before_others():
+    found = {
+        "slow": {"names": ["loss", "penalty"], "seconds": 2.0},
+        "other": {"names": ["penalty"], "seconds": 0.1},
+        "quick": {"names": ["loss"], "seconds": 0.5},
+    }
+    assert in_order(found, "Model.loss") == ("quick", "slow", "other")
+
+
+def test_marked_functions_say_that_they_are_called(monkeypatch):
+    monkeypatch.setattr(sys, "called", set(), raising=False)
+    found = {}
+    exec(marked(SOURCE.decode()), found)
+    assert sys.called == set()
+    assert found["loss"](1.0) == -2.0 - 1e-9
+    assert sys.called == {"loss"}
+
+
+def test_all_files_of_the_package_can_be_marked():
+    for target in TARGETS.values():
+        for path in target.paths():
+            ast.parse(marked((ROOT / path).read_text()))

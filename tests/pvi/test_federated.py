@@ -8,7 +8,7 @@ import scipy.stats
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.expfam import ExponentialFamily, MeanFieldNormal, Normal
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
-from tests.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.reference import assert_same, labelled_data, pooled, regression_data, server, task_of
 
 FIXED_POINT = 1e-6
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
@@ -164,6 +164,31 @@ def test_parallel_fixed_point_steps_do_not_depend_on_the_partition(rng, family):
             pvi.fit(one, pvi.Synchronous(damping=0.6))
         for other in servers[1:]:
             assert_same(servers[0].posterior, other.posterior, THROUGH_CHOLESKY)
+
+
+def test_minibatches_within_a_client_and_between_clients_are_eqs_12_to_15(rng):
+    """The gradient of a conjugate likelihood is its factor. Within a client the average minibatch's
+    share of its factor makes way, ρ' = Lρ; between clients a client's own. (Eq. 15 is printed with
+    a minus sign, which eq. 14 and eq. 13 do not have.)
+    """
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    rho, own = 0.3, model.likelihood_factor(X, Y) ** 0.7
+    within = task_of(model, X, Y, own)
+    rows = next(within.minibatches(15))
+    q, minibatch = within.posterior.as_factor(), model.likelihood_factor(X[rows], Y[rows])
+    found = pvi.FixedPointUpdate(damping=rho, batch_size=15)(within).factor
+    wanted = q ** (1.0 - rho) * (model.prior().as_factor() * minibatch**4.0) ** rho
+    assert_same(model.prior().times([found]), wanted, ALGEBRA)
+    assert_same(q * (minibatch / own**0.25) ** (4.0 * rho), wanted, ALGEBRA)
+
+    shards = datasets.partition_iid(X, Y, 4)
+    between = server(model, shards, pvi.FixedPointUpdate())
+    between.warm_start(model.prior().times([own]).as_arrays())
+    before, mine = between.posterior.as_factor(), between.factors["c2"]
+    pvi.fit(between, pvi.Sequential(["c2"], damping=rho))
+    gradient = model.likelihood_factor(*shards[2])
+    assert_same(between.factors["c2"], mine ** (1.0 - rho) * gradient**rho, ALGEBRA)
+    assert_same(between.posterior, before * (gradient / mine) ** rho, ALGEBRA)
 
 
 def test_synchronous_rounds_without_damping_diverge_on_correlated_weights(rng):

@@ -7,9 +7,11 @@ from streaming_gp.pvi.updates.ep.assumed_density import AssumedDensityUpdate
 from streaming_gp.pvi.updates.ep.distributed_ep import DistributedEPUpdate
 from streaming_gp.pvi.updates.ep.power_ep import PowerEPUpdate
 from streaming_gp.pvi.updates.ep.stochastic_ep import StochasticEPUpdate
+from streaming_gp.pvi.updates.ep.tied import TiedUpdate
 from streaming_gp.pvi.updates.local.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.local.plateau import Plateau
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 from streaming_gp.pvi.updates.sampled.loop import PublishedLoop, StabilisedLoop
 from streaming_gp.pvi.updates.sampled.moment_sharing import MomentSharingUpdate
@@ -29,6 +31,7 @@ __all__ = [
     "LocalResult",
     "LocalTask",
     "MomentSharingUpdate",
+    "Plateau",
     "PowerEPUpdate",
     "PublishedLoop",
     "SNEPUpdate",
@@ -37,6 +40,7 @@ __all__ = [
     "StabilisedLoop",
     "StochasticEPUpdate",
     "Target",
+    "TiedUpdate",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",

@@ -26,6 +26,7 @@ from streaming_gp.pvi.updates.local.optimisers import (
     StochasticOptimiser,
     VariationalOnlineNewton,
 )
+from streaming_gp.pvi.updates.local.plateau import Plateau
 
 
 @typed
@@ -43,8 +44,10 @@ class VariationalUpdate:
     :param divergence: The divergence in the place of ``KL(q ‖ cavity)`` (generalised PVI: PGVI, eq.
         4.5).
     :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.
+    :param stopping: When a visit ends before its last epoch; never if None.
     :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
-        minibatches, or the online Newton method to take another divergence than KL.
+        minibatches or to be stopped, or the online Newton method to take another divergence than
+        KL.
     """
 
     epochs: int = 1
@@ -53,6 +56,7 @@ class VariationalUpdate:
     optimiser: StochasticOptimiser | LBFGS | None = None
     divergence: Divergence = field(default_factory=KL)
     loss: Any = None
+    stopping: Plateau | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -61,6 +65,8 @@ class VariationalUpdate:
             )
         if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
+        if isinstance(self.optimiser, LBFGS) and self.stopping is not None:
+            raise InvalidDataError("LBFGS knows when to stop: stopping must be None")
         newton = isinstance(self.optimiser, VariationalOnlineNewton)
         if newton and self.divergence != KL():
             raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
@@ -88,18 +94,22 @@ class VariationalUpdate:
             ),
         )
         family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
-        state, values = optimiser.begin(task.start), []
-        size = task.size_of(self.batch_size)
-        a_pass = -(-task.num_data // size)
+        state, size = optimiser.begin(task.start), task.size_of(self.batch_size)
+        batches, a_pass = task.minibatches(self.batch_size), -(-task.num_data // size)
         scale = tf.constant(task.num_data / size, cavity[1].dtype)
-        batches = islice(task.minibatches(self.batch_size), self.epochs * a_pass)
-        for number, rows in enumerate(batches):
-            seed = np.array([task.seed, number], np.int32)
-            state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
-            values.append(value)
+        per_datum: list[float] = []
+        for epoch in range(self.epochs):
+            values = []
+            for number, rows in enumerate(islice(batches, a_pass), epoch * a_pass):
+                seed = np.array([task.seed, number], np.int32)
+                state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
+                values.append(value)
+            free_energy, expected = np.mean(values, axis=0)
+            per_datum.append(expected / task.num_data)
+            if self.stopping is not None and self.stopping.is_reached(per_datum):
+                break
         q = optimiser.member(family, state).as_arrays()
-        mean = float(np.mean([value.numpy() for value in values[-a_pass:]]))
-        return q, mean, self.epochs * a_pass
+        return q, float(free_energy), len(per_datum) * a_pass
 
     def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """The free energy is made deterministic by one seed for all iterations."""
@@ -127,7 +137,9 @@ def _compiled_step(
     divergence: Divergence,
     jit: bool,
 ) -> Callable[..., Any]:
-    """One step of the optimiser on one minibatch, as one compiled function."""
+    """One step of the optimiser on one minibatch, as one compiled function: its next state, and
+    [2] the free energy before the step, and what of it is expected log-likelihood.
+    """
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
     def step(family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
@@ -136,7 +148,12 @@ def _compiled_step(
         def data_term(q: Any) -> tf.Tensor:
             return scale * expected(q, X, Y, seed)
 
-        return optimiser.step(family, state, data_term, lambda q: divergence(q, cavity), cavity)
+        def penalty(q: Any) -> tf.Tensor:
+            return divergence(q, cavity)
+
+        before = penalty(optimiser.member(family, state))
+        state, free_energy = optimiser.step(family, state, data_term, penalty, cavity)
+        return state, tf.stack([free_energy, free_energy + before])
 
     return step
 
