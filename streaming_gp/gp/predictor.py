@@ -20,7 +20,7 @@ from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.moments import joint, marginals
-from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
+from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.tensor_predictor import HeldTensors, TensorPredictor
 from streaming_gp.threads import blas_threads_for
@@ -62,7 +62,7 @@ class PredictionFunctions:
         self.likelihood = local.likelihood
         self.epsilon = local.parameters
         self.input_dim = local.input_dim
-        self._prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
+        self._prior = local.prior
         self.tensors = TensorPredictor(local, num_samples)
         self._held: Held | None = None
         self._conditioning = threading.Lock()

@@ -12,6 +12,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.prior import PriorFunctions
 
 
 class Earlier(NamedTuple):
@@ -71,6 +72,11 @@ class LocalModel:
     hyperparameters: HyperparameterStrategy
     input_dim: int
     output_dim: int
+
+    @cached_property
+    def prior(self) -> PriorFunctions:
+        """The prior at any values of ε, which fits and predictions share."""
+        return PriorFunctions(self.gp, self.parameters, self.input_dim)
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import NumericalError
+from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
+from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
@@ -22,8 +24,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.thinning import thinned
 from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
+from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
 from streaming_gp.threads import one_blas_thread
@@ -41,14 +42,12 @@ class Fitter:
         self.local = local
         self.optimiser = optimiser
         self.bound = BoundFunctions(bound, local)
-        self.cavity = CavityFunctions(local)
-        self.problems = ProblemBuilder(self.bound, self.cavity)
-        self.solver = Solver(self.bound, self.cavity, optimiser)
+        self.factorisations = Factorisations(local)
+        self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
+        self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.projection = Projection(local, optimiser)
-        self.prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
-        self.kept_bound = KeptBound(local, self.prior)
+        self.kept_bound = KeptBound(local)
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
-        self._held: tuple[bytes, Factorised] | None = None
 
     def by(self, bound: LocalBound, full_effort_points: int | None = None) -> Fitter:
         """Fits of the same model by another bound.
@@ -69,26 +68,15 @@ class Fitter:
 
     # ---- linear algebra at one ε ----
 
-    def factorised(self, epsilon: np.ndarray, process: Process) -> Factorised:
-        """A process at ε [E]; what it has in common with the one before is not computed again.
-
-        :raises NumericalError: if the covariance of its pseudo-observations is not positive.
-        """
-        token = epsilon.tobytes() + self.local.fixed_values()
-        if self._held is None or self._held[0] != token:
-            self._held = token, Factorised(PriorAt(self.prior, epsilon[None]))
-        found = self._held[1].conditioned_on(plain(process))
-        self._held = token, found
-        return found
-
     @one_blas_thread()
     def nearby(self, cavity: Process, X: np.ndarray, number: int) -> Process:
         """The part of a cavity that matters at X [N, D], on at most ``number`` points."""
         if cavity.num_pseudo_points <= number:
             return cavity
         epsilon = self.location(cavity)
-        prior = PriorAt(self.prior, epsilon[None])
-        return nearby(prior, lambda part: self.factorised(epsilon, part), cavity, X, number)
+        prior = PriorAt(self.local.prior, epsilon[None])
+        at = partial(self.factorisations.at, epsilon)
+        return nearby(prior, at, cavity, X, number)
 
     @one_blas_thread()
     def thinned(
@@ -96,7 +84,7 @@ class Fitter:
     ) -> PseudoPointFactor:
         """A factor on ``number`` of its points, projected under all others at ε [E]."""
         process = Process(factor.pseudo_observations, None, factor.log_scale).compact
-        rest = self.factorised(epsilon, Process(others.pseudo_observations))
+        rest = self.factorisations.at(epsilon, Process(others.pseudo_observations))
         members = plain(process)
         Z = np.concatenate([one.Z for one in members])
         V = rest.project(Z)
@@ -122,16 +110,32 @@ class Fitter:
         :returns: the batch's factor and what was done.
         :raises NumericalError: if the bound stays non-finite however large the nugget.
         """
-        noise = self._noise(cavity, batch)
-        problem = self.problems.with_data(batch.data, noise, cavity, place, at)
-        if batch.epsilon is not None:
-            problem = problem._replace(location=tf.constant(batch.epsilon, FLOAT))
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
-            return self._factor(cavity, cavity.log_scale, solution), solution.report
+            return self._factor(cavity, cavity, solution), solution.report
 
-        return with_larger_nuggets(attempt, problem)
+        return with_larger_nuggets(attempt, self._problem(cavity, batch, place, at))
+
+    def learned(
+        self, cavity: Process, batch: Batch, place: Place
+    ) -> tuple[expfam.Factor | None, FitReport]:
+        """As :meth:`fit` on points that do not move, of which only the factor of ε is wanted."""
+
+        def attempt(problem: Problem) -> tuple[expfam.Factor | None, FitReport]:
+            solution = self.solver.solve(problem, cavity, batch, move=False)
+            return _factor_of_epsilon(cavity, solution), solution.report
+
+        return with_larger_nuggets(attempt, self._problem(cavity, batch, place))
+
+    def _problem(
+        self, cavity: Process, batch: Batch, place: Place, at: Observations | None = None
+    ) -> Problem:
+        noise = self._noise(cavity, batch)
+        problem = self.problems.with_data(batch.data, noise, cavity, place, at)
+        if batch.epsilon is None:
+            return problem
+        return problem._replace(location=tf.constant(batch.epsilon, FLOAT))
 
     def fit_onto_shared(
         self,
@@ -160,7 +164,7 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move)
             epsilon = solution.report.epsilon
             moved = self.projection.of_ledger(ledger, epsilon, solution.offsets, problem)
-            factor = self._factor(cavity_in(moved), cavity.log_scale, solution)
+            factor = self._factor(cavity_in(moved), cavity, solution)
             return moved, factor, solution.report
 
         return with_larger_nuggets(attempt, problem)
@@ -192,22 +196,29 @@ class Fitter:
     # ---- what comes out ----
 
     def _factor(
-        self, cavity: Process, old_log_scale: float, solution: Solution
+        self, cavity: Process, old_cavity: Process, solution: Solution
     ) -> PseudoPointFactor:
         """The new factor, whose constant makes log normalisers add up to the free energy.
 
         :param cavity: Prior times all other factors, on the points that they are on now.
-        :param old_log_scale: The log constant of that product before it was projected onto them.
+        :param old_cavity: That product before it was projected onto them.
         """
         epsilon = solution.report.epsilon
         found = self.bound.pseudo_observations(
             epsilon, solution.offsets, solution.variables, solution.problem, solution.sites
         )
-        after = self.cavity.log_normaliser(epsilon, Process((*cavity.pseudo_observations, found)))
-        if not np.isfinite(after):
-            raise NumericalError("the covariance of the pseudo-observations is not positive")
-        q, q_cavity = solution.hyperparameters, cavity.hyperparameters
-        of_epsilon = None if q is None or q_cavity is None else (q / q_cavity).as_arrays()
-        before = old_log_scale + solution.past_evidence
-        log_scale = before + solution.report.free_energy - after - cavity.log_scale
-        return PseudoPointFactor((found,), of_epsilon, log_scale)
+        before, after = (
+            self.factorisations.log_normaliser(epsilon, Process(members))
+            for members in (
+                old_cavity.pseudo_observations,
+                (*cavity.pseudo_observations, found),
+            )
+        )
+        gained = solution.report.free_energy + before - after
+        log_scale = old_cavity.log_scale + gained - cavity.log_scale
+        return PseudoPointFactor((found,), _factor_of_epsilon(cavity, solution), log_scale)
+
+
+def _factor_of_epsilon(cavity: Process, solution: Solution) -> expfam.Factor | None:
+    q, q_cavity = solution.hyperparameters, cavity.hyperparameters
+    return None if q is None or q_cavity is None else (q / q_cavity).as_arrays()

@@ -21,7 +21,7 @@ from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.compiled import compiled, spec
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.moments import marginals
-from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
+from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
@@ -33,12 +33,10 @@ class KeptBound:
     """Free energies of kept factors of one model.
 
     :param local: The model.
-    :param prior: Its prior.
     """
 
-    def __init__(self, local: LocalModel, prior: PriorFunctions) -> None:
+    def __init__(self, local: LocalModel) -> None:
         self.local = local
-        self.prior = prior
         draws, inputs = spec(None, local.parameters.size), spec(None, local.input_dim)
         moments, observations = spec(None, None, local.gp.num_latent), spec(None, local.output_dim)
         self._expected = compiled(
@@ -66,7 +64,7 @@ class KeptBound:
         if sum(len(one.Z) for one in (*members, kept)) <= MOST_POINTS:
             noise = self.local.hyperparameters.noise(draws.shape[1], seed)
             draws = draws + noise @ np.transpose(q.scale)
-        before = Factorised(PriorAt(self.prior, draws)).conditioned_on(members)
+        before = Factorised(PriorAt(self.local.prior, draws)).conditioned_on(members)
         after = before.extended(kept)
         X, Y = data
         expected = np.sum(self._expected(draws, X, *marginals(after, X), Y))

@@ -15,7 +15,7 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
-from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
+from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.process import Process
@@ -68,7 +68,6 @@ class Solution(NamedTuple):
     variables: np.ndarray
     sites: Sites
     hyperparameters: expfam.Gaussian | None
-    past_evidence: float
     report: FitReport
 
 
@@ -76,15 +75,15 @@ class Solver:
     """Solves the problems of one model under one bound.
 
     :param bound: The bound's compiled functions.
-    :param cavity: The cavity's compiled functions.
+    :param factorisations: Of its processes.
     :param optimiser: How the bound is maximised.
     """
 
     def __init__(
-        self, bound: BoundFunctions, cavity: CavityFunctions, optimiser: LocalOptimiser
+        self, bound: BoundFunctions, factorisations: Factorisations, optimiser: LocalOptimiser
     ) -> None:
         self.bound = bound
-        self.cavity = cavity
+        self.factorisations = factorisations
         self.local: LocalModel = bound.local
         self.optimiser = optimiser
 
@@ -153,12 +152,13 @@ class Solver:
         clipped: int,
     ) -> Solution:
         q, epsilon = self._hyperparameters(variables, problem)
-        past = self.cavity.log_normaliser(epsilon, Process(cavity.pseudo_observations))
-        free_energy = objective - float(self.local.hyperparameters.past_evidence(lambda: past))
+        earlier = Process(cavity.pseudo_observations)
+        past = partial(self.factorisations.log_normaliser, epsilon, earlier)
+        free_energy = objective - float(self.local.hyperparameters.past_evidence(past))
         if self.bound.is_conjugate:
             sites = self.bound.known_sites(epsilon, offsets, problem)
         found = FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
-        return Solution(problem, offsets, variables, sites, q, past, found)
+        return Solution(problem, offsets, variables, sites, q, found)
 
     def _refreshed(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites

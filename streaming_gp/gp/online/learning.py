@@ -89,7 +89,7 @@ class OnlineLearningGP(LearningGP):
     ) -> None:
         compiled = self._compile_for_dims()
         epsilon = self._point_estimate(self._now.ledger, compiled)
-        before, normaliser = self.posterior_process, compiled.fitter.cavity.log_normaliser
+        before, normaliser = self.posterior_process, compiled.fitter.factorisations.log_normaliser
         after = Process((*before.pseudo_observations, observations))
         gained = normaliser(epsilon, after) - normaliser(
             epsilon, Process(before.pseudo_observations)

@@ -8,8 +8,9 @@ more of them:
 - ``w' = L'⁻¹ (s' − R'ᵀ m(Z') − Cᵀ w)``
 
 for new pseudo-observations (Z', R', s'), so that L, ``w = L⁻¹ (s − Rᵀ m)`` and the projections
-``V = L⁻¹ Rᵀ k(Z, X)`` of :mod:`.conditioning` are lists of blocks. An extended process shares all
-blocks with the one that it came from.
+``V = L⁻¹ Rᵀ k(Z, X)`` of :mod:`.conditioning` are lists of blocks. An extended process shares
+blocks with the one that it came from. Which members make up a row is decided by their sizes alone,
+so that a process is the same bit for bit however it came about.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
-MOST_ROWS = 16
-"""More block rows than this are copied into one: many small products are slow."""
+ROW = 64
+"""Members share a block row until they have so many points: many small products are slow."""
 SMALLEST_VARIANCE = 1e-12
 """As a part of the prior's: rounding below is cut off."""
 
@@ -46,17 +47,6 @@ class _Row(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.white[0])
-
-    def first(self, number: int) -> _Row:
-        """The row of its first members alone."""
-        members = self.members[:number]
-        M = sum(len(one.Z) for one in members)
-        return _Row(
-            members,
-            [left[:M] for left in self.left],
-            [np.ascontiguousarray(chol[:M, :M]) for chol in self.chol],
-            [white[:M] for white in self.white],
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +91,13 @@ class Factorised:
 
         :raises NumericalError: if a covariance of pseudo-observations is not positive.
         """
-        pairs = zip(self.members, members, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
-        found = replace(self, rows=tuple(_first(self.rows, shared)))
-        return found.extended(*members[shared:])
+        wanted = _in_rows(members)
+        pairs = zip(self.rows, wanted, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: _are_same(pair[0].members, pair[1]), pairs))
+        found = replace(self, rows=self.rows[:shared])
+        for row in wanted[shared:]:
+            found = found.extended(*row)
+        return found
 
     def extended(self, *members: PseudoObservations) -> Factorised:
         """The process conditioned on more members, which are one block row.
@@ -124,8 +117,7 @@ class Factorised:
             for group, K, mean, V, white in parts
         ]
         left, chol, white = (list(part) for part in zip(*found, strict=True))
-        rows = (*self.rows, _Row(members, left, chol, white))
-        return replace(self, rows=rows if len(rows) <= MOST_ROWS else (_joined(rows),))
+        return replace(self, rows=(*self.rows, _Row(members, left, chol, white)))
 
     # ---- at inputs ----
 
@@ -218,28 +210,21 @@ def _extension(
     return left, chol, triangular.solve(chol, residual)
 
 
-def _first(rows: Sequence[_Row], number: int) -> Iterator[_Row]:
-    """The rows of the first members, so many of them."""
-    for row in rows:
-        if number <= 0:
-            return
-        yield row if len(row.members) <= number else row.first(number)
-        number -= len(row.members)
+def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservations, ...]]:
+    """The members, one after another, in rows of at least so many points but for the last."""
+    rows: list[tuple[PseudoObservations, ...]] = []
+    size = ROW
+    for one in members:
+        if size >= ROW:
+            rows.append(())
+            size = 0
+        rows[-1] = (*rows[-1], one)
+        size += len(one.Z)
+    return rows
 
 
-def _joined(rows: Sequence[_Row]) -> _Row:
-    """All rows as one."""
-    size = sum(row.size for row in rows)
-    whole = [np.zeros((size, size)) for _ in rows[0].chol]
-    start = 0
-    for row in rows:
-        mine = slice(start, start + row.size)
-        for L, left, chol in zip(whole, row.left, row.chol, strict=True):
-            L[mine, :start], L[mine, mine] = left, chol
-        start = mine.stop
-    members = tuple(one for row in rows for one in row.members)
-    white = [np.concatenate(parts) for parts in zip(*(row.white for row in rows), strict=True)]
-    return _Row(members, [np.zeros((size, 0)) for _ in whole], whole, white)
+def _are_same(some: tuple[PseudoObservations, ...], others: tuple[PseudoObservations, ...]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
 
 
 def _log_normaliser(row: _Row, num_columns: int) -> float:

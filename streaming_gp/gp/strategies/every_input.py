@@ -111,8 +111,8 @@ def _at_every_input(
         at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)
     observations, constant = _likelihood(fitter, batch, epsilon)
-    before = fitter.factorised(epsilon, cavity)
-    after = fitter.factorised(epsilon, cavity.times([PseudoPointFactor((observations,))]))
+    before = fitter.factorisations.at(epsilon, cavity)
+    after = fitter.factorisations.at(epsilon, cavity.times([PseudoPointFactor((observations,))]))
     free_energy = after.log_normaliser - before.log_normaliser + constant
     report = FitReport(epsilon, free_energy, 0, 0.0, 0)
     return PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant), report

@@ -86,9 +86,9 @@ def learned(
         return np.asarray(candidates.inputs[greedy_gain(candidates, number)])
 
     effort = min(fitter.optimiser.full_effort_points, sample.num_earlier - 1)
-    found, report = fitter.by(bound, effort).fit(small, part, place, move=False)
+    found, report = fitter.by(bound, effort).learned(small, part, place)
     share = len(X) / len(some)
-    return found.hyperparameters, report._replace(free_energy=share * report.free_energy)
+    return found, report._replace(free_energy=share * report.free_energy)
 
 
 def _bound(alpha: float, is_conjugate: bool) -> LocalBound:

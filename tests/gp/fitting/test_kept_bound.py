@@ -9,19 +9,12 @@ from scipy.stats import multivariate_normal, norm
 import streaming_gp as sgp
 from streaming_gp import expfam
 from streaming_gp.gp.fitting.kept_bound import KeptBound
-from streaming_gp.gp.process.prior import PriorFunctions
 from streaming_gp.gp.process.process import Process
 from tests.gp.builders import FIXED, known_model, labelled
 from tests.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
 NUM_VALUES = 2000
-
-
-def kept_bound(model):
-    local = model._compiled.local
-    prior = PriorFunctions(local.gp, local.parameters, local.input_dim)
-    return KeptBound(local, prior)
 
 
 @pytest.mark.parametrize("likelihood", ["regression", "classification"])
@@ -36,7 +29,7 @@ def test_at_one_epsilon_it_is_the_bound_that_was_maximised(rng, likelihood):
     kept = model.factors["batch-1"].pseudo_observations[0]
     at = model._compiled.parameters.value()
     narrow = expfam.MeanFieldNormal.from_mean_scale(at, 1e-9 * np.eye(len(at)))
-    found = kept_bound(model).free_energy(cavity, kept, narrow, data[1], seed=0)
+    found = KeptBound(model._compiled.local).free_energy(cavity, kept, narrow, data[1], seed=0)
     assert found == pytest.approx(info.free_energy, abs=THROUGH_CHOLESKY)
 
 
@@ -105,5 +98,7 @@ def test_with_a_point_at_every_input_it_is_the_bound_of_the_one_likelihood(rng):
         wanted.append(expected - kl)
     vector.assign(before)
     divergence = float(q.kl_divergence(prior.hyperparameters))
-    found = kept_bound(model).free_energy(Process((), prior.hyperparameters), kept, q, data, 3)
+    found = KeptBound(model._compiled.local).free_energy(
+        Process((), prior.hyperparameters), kept, q, data, 3
+    )
     assert found == pytest.approx(np.mean(wanted) - divergence, rel=1e-6)

@@ -1,0 +1,49 @@
+"""Processes factorised at one ε, of which the last is held and extended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.threads import blas_threads_for
+
+
+class Factorisations:
+    """Factorised processes of one model.
+
+    :param local: The model.
+    """
+
+    def __init__(self, local: LocalModel) -> None:
+        self.local = local
+        self._held: tuple[bytes, Factorised] | None = None
+
+    def at(self, epsilon: np.ndarray, process: Process) -> Factorised:
+        """A process at ε [E]; what it has in common with the one before is not computed again.
+
+        :raises NumericalError: if the covariance of its pseudo-observations is not positive.
+        """
+        token = epsilon.tobytes() + self.local.fixed_values()
+        known = Factorised(PriorAt(self.local.prior, epsilon[None]))
+        if self._held is not None and self._held[0] == token:
+            known = self._held[1]
+        with blas_threads_for(process.num_pseudo_points):
+            found = known.conditioned_on(plain(process))
+        self._held = token, found
+        return found
+
+    def log_normaliser(self, epsilon: np.ndarray, process: Process) -> float:
+        """The log normaliser of a process at ε [E], and its own log scale, in nats.
+
+        A process that rests on frozen points is normalised.
+
+        :raises NumericalError: as :meth:`at`.
+        """
+        compact = process.compact
+        if type(self.local.gp) is not GaussianProcess:
+            return compact.log_scale
+        return compact.log_scale + self.at(epsilon, compact).log_normaliser
