@@ -173,7 +173,7 @@ class LedgerGP(gpflow.models.GPModel):
             self._swap(after, compiled, epsilon)
         except BaseException:
             self._swap(*was)
-            if journal is not None:
+            if journal is not None and place is not None:
                 journal.withdraw(place)
             raise
 
