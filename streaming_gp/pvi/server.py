@@ -254,8 +254,14 @@ class Server:
         """
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
-        _require_fit(state, server)
-        server._restore(state)
+        try:
+            _require_fit(state, server)
+            server._restore(state)
+            _ = server.posterior
+        except InvalidDataError:
+            raise
+        except Exception as error:  # what passes for numbers may be none
+            raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
             model = next(iter(server.clients.values())).model
             model_parameters.set_values(model, state.hyperparameters)

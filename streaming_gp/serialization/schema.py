@@ -54,9 +54,11 @@ def _fits_class(value: Any, hint: Any) -> bool:
         return value is None
     if hint in (bool, int, float):
         return _fits_number(value, hint)
-    says_nothing = hint in (Any, object) or getattr(hint, "_is_protocol", False)
-    if says_nothing or not isinstance(hint, type):
+    if hint in (Any, object) or not isinstance(hint, type):
         return True
+    if getattr(hint, "_is_protocol", False):
+        can_be_asked = getattr(hint, "_is_runtime_protocol", False)
+        return not can_be_asked or (isinstance(value, hint) and not isinstance(value, type))
     return isinstance(value, hint)
 
 

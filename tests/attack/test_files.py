@@ -49,8 +49,9 @@ def packed(header, arrays, compression=np.savez):
 def places(tree, at=()):
     """Every place in a tree of JSON."""
     yield at
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in items if isinstance(tree, (dict, list)) else ():
+    if not isinstance(tree, (dict, list)):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         yield from places(value, (*at, key))
 
 
