@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,23 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
             f"shape {list(array.shape)}"
         )
     return array
+
+
+def make_read_only(tree: Any) -> None:
+    """Let nobody write to the arrays of a value: it would change in every place that holds it.
+
+    :param tree: Dataclasses, tuples and mappings of arrays and other things.
+    """
+    if isinstance(tree, np.ndarray):
+        tree.setflags(write=False)
+    elif isinstance(tree, Mapping):
+        for one in tree.values():
+            make_read_only(one)
+    elif isinstance(tree, tuple):
+        for one in tree:
+            make_read_only(one)
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        make_read_only({field.name: getattr(tree, field.name) for field in fields(tree)})
 
 
 def refuse_masked(name: str, values: Any) -> None:

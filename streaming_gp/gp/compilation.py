@@ -20,7 +20,7 @@ from streaming_gp.gp.predictor import PredictionFunctions
 from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.state import Settings
-from streaming_gp.gp.structure import Modules
+from streaming_gp.gp.structure import Modules, refuse_change, structure
 
 
 class HyperparameterModules(gpflow.Module):
@@ -41,12 +41,14 @@ class CompiledGP:
     :param fitter: Its local fits.
     :param dims: D and P, the numbers of columns of X and Y.
     :param outputs: How the outputs are made of these functions.
+    :param structure: What kernel, mean function and likelihood were, in words.
     """
 
     local: LocalModel
     fitter: Fitter
     dims: tuple[int, int]
     outputs: Outputs
+    structure: dict[str, str]
     _predictors: dict[int, PredictionFunctions] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -101,4 +103,19 @@ def compile_gp(
     )
     local = LocalModel(gp, likelihood, vector, hyperparameters, *outputs.dims(*dims))
     fitter = Fitter(bound, local, settings.optimiser)
-    return CompiledGP(local, fitter, dims, outputs)
+    return CompiledGP(local, fitter, dims, outputs, structure(modules))
+
+
+def unchanged(
+    modules: Modules, parameters: ParameterVector, compiled: CompiledGP | None
+) -> dict[str, str]:
+    """What the modules of a model are, in words: the same as when it last learned.
+
+    :param compiled: Its compiled functions, if it has some; made for other parameters they do not
+        count, as the next change makes them anew.
+    :raises InvalidDataError: if it is not the same; names the first difference.
+    """
+    found = structure(modules)
+    if compiled is not None and compiled.fits(parameters, compiled.dims):
+        refuse_change(compiled.structure, found)
+    return found

@@ -4,6 +4,7 @@ A journal is a folder of entries ``00000000.npz``, ``00000001.npz`` and so on. T
 model before any data; each later one holds its state after one more change, with only those factors
 that the change made or replaced. An entry appears whole, is on disk before the model changes, and
 is never written again: a process that is killed at any moment has lost nothing that was completed.
+Each entry carries the fingerprint of the one before, so that none can take the place of another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
@@ -23,8 +26,19 @@ KIND = "journal entry"
 _ENTRY = re.compile(r"\d{8}\.npz")
 
 Factors = Mapping[str, PseudoPointFactor]
-Place = tuple[int, Factors]
-"""The number of the next entry, and the factors after the one before."""
+
+
+class Place(NamedTuple):
+    """Where a journal goes on.
+
+    :param number: The number of the next entry.
+    :param factors: The factors of the model when the entry before was written.
+    :param digest: The fingerprint of the entry before.
+    """
+
+    number: int = 0
+    factors: Factors = MappingProxyType({})
+    digest: str = ""
 
 
 @storable
@@ -34,39 +48,45 @@ class JournalEntry:
 
     :param order: The names of all factors after it, in order.
     :param state: The state after it, without the factors that it left alone.
+    :param previous: The fingerprint of the entry before it; nothing for the first one.
     """
 
     order: tuple[str, ...]
     state: ModelState
+    previous: str = ""
 
     @classmethod
-    def since(cls, before: Factors, state: ModelState) -> JournalEntry:
-        """What makes ``state`` of a model that has the factors ``before``."""
+    def after(cls, place: Place, state: ModelState) -> JournalEntry:
+        """What makes ``state`` of the model at this place of the journal."""
+        before = place.factors
         new = {name: f for name, f in state.factors.items() if before.get(name) is not f}
-        return cls(tuple(state.factors), replace(state, factors=new))
+        return cls(tuple(state.factors), replace(state, factors=new), place.digest)
 
-    def follows(self, before: Factors) -> bool:
-        """Whether it is a change of a model that has the factors ``before``."""
-        return set(self.order) <= {*before, *self.state.factors}
+    def follows(self, place: Place) -> bool:
+        """Whether it is a change of the model at this place of the journal."""
+        known = {*place.factors, *self.state.factors}
+        return self.previous == place.digest and set(self.order) <= known
 
-    def applied_to(self, before: Factors) -> ModelState:
-        """The state after this change of a model that has the factors ``before``."""
-        known = {**before, **self.state.factors}
+    def applied_to(self, place: Place) -> ModelState:
+        """The state after this change of the model at this place."""
+        known = {**place.factors, **self.state.factors}
         return replace(self.state, factors={name: known[name] for name in self.order})
+
+
+START = Place()
 
 
 class Journal:
     """Writes the entries of one model.
 
     :param folder: The folder that holds them.
-    :param number: The number of the next entry.
-    :param factors: The factors of the model when the entry before was written.
+    :param place: Where it goes on.
     """
 
-    def __init__(self, folder: Path, number: int, factors: Factors) -> None:
+    def __init__(self, folder: Path, place: Place = START) -> None:
         self._folder = folder
         self._pending: bytes | None = None
-        self.place = number, factors
+        self.place = place
 
     @classmethod
     def begun(cls, folder: PathLike, state: ModelState) -> Journal:
@@ -80,7 +100,7 @@ class Journal:
         _refuse_unless_free(path)
         path.mkdir(parents=True, exist_ok=True)
         _clean(path)
-        journal = cls(path, 0, {})
+        journal = cls(path)
         journal.append(state)
         return journal
 
@@ -92,9 +112,9 @@ class Journal:
             damaged; names it.
         """
         path = serialization.as_path(folder).absolute()
-        number, state = _replayed(path)
+        place, state = _replayed(path)
         _clean(path)
-        return cls(path, number, state.factors), state
+        return cls(path, place), state
 
     def append(self, state: ModelState) -> None:
         """Write down the state that the model is about to take.
@@ -102,8 +122,8 @@ class Journal:
         :raises InvalidDataError: if someone else has written to the journal meanwhile.
         :raises OSError: if the entry cannot be written; the journal has not changed then.
         """
-        number, factors = self.place
-        entry = JournalEntry.since(factors, state)
+        number = self.place.number
+        entry = JournalEntry.after(self.place, state)
         self._pending = serialization.packed(KIND, entry, registered_classes())
         try:
             serialization.write_new(self._folder / _name(number), self._pending)
@@ -113,11 +133,11 @@ class Journal:
                 f"another model has written entry {_name(number)} of the journal {self._folder}; "
                 "a journal has one writer, and this model is as it was"
             ) from error
-        self.place = number + 1, state.factors
+        self.place = Place(number + 1, state.factors, serialization.digest(self._pending))
 
     def withdraw(self, place: Place) -> None:
         """Take back what was appended since the journal was at this place, if anything was."""
-        path = self._folder / _name(place[0])
+        path = self._folder / _name(place.number)
         if self._pending is not None and path.exists() and path.read_bytes() == self._pending:
             path.unlink()
         self.place = place
@@ -144,22 +164,25 @@ def _refuse_unless_free(folder: Path) -> None:
         raise InvalidDataError(f"a journal needs an empty folder, but {folder} has {content[0]}")
 
 
-def _replayed(folder: Path) -> tuple[int, ModelState]:
-    """The number of entries, and the state after the last."""
+def _replayed(folder: Path) -> tuple[Place, ModelState]:
+    """The place after the last entry, and the state there."""
     names = sorted(path.name for path in folder.glob("*.npz") if _ENTRY.fullmatch(path.name))
     if not names:
         raise FileFormatError(
             f"there is no journal in {folder}: StreamingGP(..., journal=...) begins one"
         )
-    factors: Factors = {}
+    place = START
     for number, name in enumerate(names):
         if name != _name(number):
             raise FileFormatError(
                 f"the journal {folder} has {name}, but entry {_name(number)} is missing"
             )
-        entry = serialization.read(folder / name, KIND, registered_classes())
-        if not entry.follows(factors):
+        data = serialization.read_bytes(folder / name)
+        entry = serialization.unpacked(
+            folder / name, data, KIND, registered_classes(), JournalEntry
+        )
+        if not entry.follows(place):
             raise FileFormatError(f"{folder / name} does not follow the entry before it")
-        state = entry.applied_to(factors)
-        factors = state.factors
-    return len(names), state
+        state = entry.applied_to(place)
+        place = Place(number + 1, state.factors, serialization.digest(data))
+    return place, state

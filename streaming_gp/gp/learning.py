@@ -15,7 +15,7 @@ from streaming_gp import pvi
 from streaming_gp.arguments import require_flag, require_fraction
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
-from streaming_gp.gp.compilation import CompiledGP
+from streaming_gp.gp.compilation import CompiledGP, unchanged
 from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
@@ -170,6 +170,7 @@ class LearningGP(LedgerOperationsGP):
         """
         start = perf_counter()
         checked = self._checked(shards)
+        unchanged(self.modules, self.parameter_vector, self._compiled)
         compiled = self._compile(*_dims(checked))
         strategy, hyperparameters = self.settings.pseudo_points, self.settings.hyperparameters
         new = [name for name in shards if name not in self.factors]

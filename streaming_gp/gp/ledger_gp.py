@@ -9,15 +9,16 @@ import gpflow
 import numpy as np
 
 from streaming_gp import expfam, pvi
+from streaming_gp.conversion import make_read_only
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
-from streaming_gp.gp.compilation import CompiledGP, HyperparameterModules, compile_gp
+from streaming_gp.gp.compilation import CompiledGP, HyperparameterModules, compile_gp, unchanged
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.outputs import outputs_of
-from streaming_gp.gp.present import Present
+from streaming_gp.gp.present import Present, ReadOnly
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import Turns
@@ -43,7 +44,7 @@ class LedgerGP(gpflow.models.GPModel):
         outputs = outputs_of(kernel, likelihood, settings.num_latent_gps)
         num_latent = outputs.num_latent_gps or likelihood.latent_dim or 1
         super().__init__(kernel, likelihood, mean_function, num_latent)
-        self.settings = settings
+        self._settings = settings
         self._outputs = outputs
         self._turns = Turns()
         self._compiled: CompiledGP | None = None
@@ -52,6 +53,8 @@ class LedgerGP(gpflow.models.GPModel):
         self._now = Present(pvi.Ledger(Process((), prior)), num_latent, (None, outputs.num_columns))
 
     # ---- what it holds ----
+
+    settings = ReadOnly[st.Settings]("_settings")
 
     @property
     def ledger(self) -> GPLedger:
@@ -103,7 +106,7 @@ class LedgerGP(gpflow.models.GPModel):
         """What would be :attr:`state` then, with parameters that are about to take other values."""
         return st.ModelState(
             settings=self.settings,
-            structure=structure.structure(self.modules),
+            structure=unchanged(self.modules, self.parameter_vector, self._compiled),
             parameters=st.parameters_of(self.modules, changes),
             prior=present.ledger.prior,
             factors=dict(present.ledger.factors),
@@ -156,6 +159,8 @@ class LedgerGP(gpflow.models.GPModel):
         Whatever interrupts it, wherever it is, both hold the same afterwards.
         """
         before, journal = self._now, self._journal
+        known = before.ledger.factors
+        make_read_only({k: f for k, f in ledger.factors.items() if known.get(k) is not f})
         was = before, self._compiled, compiled.parameters.value()
         after = Present(
             ledger,
@@ -173,7 +178,7 @@ class LedgerGP(gpflow.models.GPModel):
             self._swap(after, compiled, epsilon)
         except BaseException:
             self._swap(*was)
-            if journal is not None:
+            if journal is not None and place is not None:
                 journal.withdraw(place)
             raise
 

@@ -30,6 +30,7 @@ from streaming_gp.gp.modules import refuse_other_kinds
 from streaming_gp.gp.online.learning import OnlineLearningGP
 from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.soundness import refuse_unsound, refuse_values
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import PathLike
@@ -171,6 +172,7 @@ class StreamingGP(OnlineLearningGP):
             forgetting=settings.forgetting,
         )  # fmt: skip
         structure.refuse_difference(state.structure, structure.structure(model.modules))
+        refuse_values(model.modules, state.parameters)
         model._now = Present(
             state.ledger,
             model.num_latent_gps,
@@ -212,7 +214,9 @@ class StreamingGP(OnlineLearningGP):
         :raises FileFormatError: if the file is missing, damaged, foreign, or of another version.
         :raises InvalidDataError: if the structure differs; names where.
         """
-        return cls.from_state(st.read(path), kernel, likelihood, mean_function)
+        state = st.read(path)
+        refuse_unsound(path, state)
+        return cls.from_state(state, kernel, likelihood, mean_function)
 
     @classmethod
     def resume(
@@ -232,6 +236,7 @@ class StreamingGP(OnlineLearningGP):
         :raises InvalidDataError: if the structure differs; names where.
         """
         written, state = Journal.resumed(journal)
+        refuse_unsound(journal, state)
         model = cls.from_state(state, kernel, likelihood, mean_function)
         model._journal = written
         return model

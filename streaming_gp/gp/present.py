@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 
 
@@ -27,3 +29,26 @@ class Present:
     num_updates: int = 0
     shift: float = math.inf
     time: float | None = None
+
+
+T = TypeVar("T")
+
+
+class ReadOnly(Generic[T]):
+    """An attribute that says how else to get what assigning to it is meant to do.
+
+    :param place: The name of the attribute that holds the value.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __get__(self, owner: Any, kind: type | None = None) -> T:
+        value: T = vars(owner)[self._place]
+        return value
+
+    def __set__(self, owner: Any, value: T) -> None:
+        raise InvalidDataError(
+            f"{self._place[1:]} cannot be changed, as what was learned so far rests on them: make "
+            "a model with others by StreamingGP(...) or StreamingGP.from_state(...)"
+        )

@@ -126,5 +126,5 @@ def read(path: serialization.PathLike) -> ModelState:
 
     :raises FileFormatError: if there is none; see :func:`streaming_gp.serialization.read`.
     """
-    state: ModelState = serialization.read(path, KIND, registered_classes())
+    state: ModelState = serialization.read(path, KIND, registered_classes(), ModelState)
     return state

@@ -53,6 +53,19 @@ def refuse_difference(file: Mapping[str, str], given: Mapping[str, str]) -> None
             raise InvalidDataError(f"{path} does not fit the file: wanted {wanted}, got {got}")
 
 
+def refuse_change(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse modules that are others than those that a model has learned with.
+
+    :raises InvalidDataError: if they differ; names the first difference.
+    """
+    for path in {**before, **now}:
+        if before.get(path) != now.get(path):
+            raise InvalidDataError(
+                f"{path} has changed since the model last learned, which rests on it: it was "
+                f"{before.get(path, 'nothing')}, and is {now.get(path, 'nothing')}"
+            )
+
+
 def leaves(modules: Modules) -> dict[str, Any]:
     """Every parameter and variable by path, trainable or not."""
     return {

@@ -12,7 +12,7 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.arguments import require_count
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi import step as steps
 from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion, staleness
@@ -252,10 +252,16 @@ class Server:
         :raises FileFormatError: if the file is damaged, foreign or of another version.
         :raises InvalidDataError: if prior or clients do not fit the file.
         """
-        state = serialization.read(path, KIND, serialization.registered_classes())
+        state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
-        _require_fit(state, server)
-        server._restore(state)
+        try:
+            _require_fit(state, server)
+            server._restore(state)
+            _ = server.posterior
+        except InvalidDataError:
+            raise
+        except Exception as error:  # what passes for numbers may be none
+            raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
             model = next(iter(server.clients.values())).model
             model_parameters.set_values(model, state.hyperparameters)
@@ -284,6 +290,10 @@ def _require_fit(state: ServerState, server: Server) -> None:
         raise InvalidDataError(
             f"the file is of a {state.prior.form}, but the prior is a {server.prior.form}"
         )
+    for name, factor in state.factors.items():
+        objection = state.prior.objection_to(factor)
+        if objection is not None:
+            raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
     missing = sorted(set(state.factors) - set(server.clients))
     if missing:
         raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")

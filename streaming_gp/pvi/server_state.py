@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streaming_gp.arguments import typed
 from streaming_gp.pvi.damping import Memory
 from streaming_gp.pvi.history import History
 from streaming_gp.pvi.ledger import Factor, Posterior
@@ -14,6 +15,7 @@ from streaming_gp.serialization import storable
 
 
 @storable
+@typed
 @dataclass(frozen=True, eq=False)
 class ServerState:
     """All that a server knows, as a value.

@@ -62,5 +62,5 @@ def read(path: serialization.PathLike) -> ExportedGP:
 
     :raises FileFormatError: if the file is missing, damaged, foreign, or of another version.
     """
-    exported: ExportedGP = serialization.read(path, KIND, CLASSES)
+    exported: ExportedGP = serialization.read(path, KIND, CLASSES, ExportedGP)
     return exported

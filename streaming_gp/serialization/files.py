@@ -61,39 +61,60 @@ def write_new(path: PathLike, data: bytes) -> None:
             raise
 
 
-def read(path: PathLike, kind: str, classes: Classes) -> Any:
+def read(path: PathLike, kind: str, classes: Classes, wanted: type = object) -> Any:
     """The tree that a file holds.
 
     :param path: A file written by :func:`write` or :func:`write_new`.
     :param kind: The name that the tree was written under.
     :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :param wanted: The class that the tree should be of.
     :raises FileFormatError: if there is no such file, or it is empty, truncated, altered, foreign,
         of a later version or of another kind.
     """
+    return unpacked(path, read_bytes(path), kind, classes, wanted)
+
+
+def read_bytes(path: PathLike) -> bytes:
+    """All that a file holds.
+
+    :raises FileFormatError: if there is no such file, or it is none.
+    """
     source = as_path(path)
     try:
-        data = source.read_bytes()
+        if source.exists() and not (source.is_file() or source.is_dir()):
+            raise FileFormatError(f"{source} is no regular file")  # a pipe would never end
+        return source.read_bytes()
     except OSError as error:
         raise FileFormatError(f"cannot read {source}: {error.strerror}") from error
-    return unpacked(source, data, kind, classes)
 
 
-def unpacked(source: PathLike, data: bytes, kind: str, classes: Classes) -> Any:
+def digest(data: bytes) -> str:
+    """A fingerprint of what :func:`packed` gave: the SHA-256 that it ends with."""
+    return data[-_DIGEST_SIZE:].hex()
+
+
+def unpacked(
+    source: PathLike, data: bytes, kind: str, classes: Classes, wanted: type = object
+) -> Any:
     """The tree that :func:`packed` made these bytes of.
 
     :param source: Where they come from, for errors.
     :param data: The bytes.
     :param kind: The name that the tree was packed under.
     :param classes: The frozen dataclasses that may occur, by their names in the file.
+    :param wanted: The class that the tree should be of.
     :raises FileFormatError: as :func:`read`.
     """
     header, arrays = _unpacked(source, data)
-    if header["kind"] != kind:
-        raise FileFormatError(f"{source} holds a {header['kind']}, wanted a {kind}")
+    if header.get("kind") != kind:
+        raise FileFormatError(f"{source} holds a {header.get('kind')}, wanted a {kind}")
     try:
-        return decode(header["tree"], arrays, classes)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        tree = decode(header.get("tree"), arrays, classes)
+    except Exception as error:  # a class may refuse what it is given in any way
         raise FileFormatError(f"{source} holds no valid {kind}: {error}") from error
+    if not isinstance(tree, wanted):
+        raise FileFormatError(f"{source} holds no valid {kind}, but a {type(tree).__name__}")
+    return tree
 
 
 def as_path(path: Any) -> Path:
@@ -165,6 +186,7 @@ def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.nd
         what = "is no npz archive" if data else "is empty"
         raise FileFormatError(f"{source} {what}; wanted a file of {FORMAT}")
     try:
+        _refuse_swelling(source, data)
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             header = _header(source, archive)
             intact = hashlib.sha256(data[:-_DIGEST_SIZE]).digest() == data[-_DIGEST_SIZE:]
@@ -176,6 +198,18 @@ def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.nd
     if not intact:
         raise FileFormatError(f"{source} is truncated or was altered: its checksum does not match")
     return header, arrays
+
+
+def _refuse_swelling(source: PathLike, data: bytes) -> None:
+    """Members are stored as they are: what they say they unpack to is not more than the file."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+    size = sum(member.file_size for member in members)
+    if size > len(data) or any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        raise FileFormatError(
+            f"{source} is truncated or was altered: its {len(data)} bytes say that they unpack to "
+            f"{size}, and {FORMAT} packs nothing"
+        )
 
 
 def _header(source: PathLike, archive: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.serialization.registry import Classes
+from streaming_gp.serialization.schema import annotations_of, fits
 
 
 def encode(tree: Any, classes: Classes) -> tuple[Any, list[np.ndarray]]:
@@ -68,7 +69,20 @@ def _instance(name: str, content: dict[str, Any], classes: Classes) -> Any:
     unknown = set(content) - {field.name for field in fields(cls)}
     if unknown:
         raise FileFormatError(f"{name} has no field {', '.join(sorted(unknown))}")
+    for field, hint in annotations_of(cls).items():
+        if field in content and not fits(content[field], hint):
+            raise FileFormatError(
+                f"{name}.{field} is {_short(content[field])}, wanted {_words(hint)}"
+            )
     return cls(**content)
+
+
+def _short(value: Any) -> str:
+    return f"{value!r:.60}" if np.ndim(value) == 0 else f"an array of shape {np.shape(value)}"
+
+
+def _words(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 class _Encoder:
