@@ -14,6 +14,8 @@ from streaming_gp.arguments import require_positive_integer
 from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.validation import Data
 
@@ -103,6 +105,11 @@ class NewHeads:
     """
 
     rule: UpdateRule
+
+    @property
+    def checks(self) -> Checks | None:
+        """Those of the rule, if it has any."""
+        return self.rule.checks if isinstance(self.rule, HasChecks) else None
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit.

@@ -127,3 +127,9 @@ def test_a_rule_for_heads_names_a_network_without(rng):
     model = linear.logistic_regression(3)
     with pytest.raises(InvalidDataError, match="got GeneralisedLinearModel"):
         bnn.NewHeads(RULE)(task_of(model, *labelled_data(rng)))
+
+
+def test_a_rule_for_heads_has_the_checks_of_its_rule():
+    natural = pvi.FixedPointUpdate()
+    assert bnn.NewHeads(natural).checks == natural.checks is not None
+    assert bnn.NewHeads(RULE).checks is None

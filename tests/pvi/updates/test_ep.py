@@ -92,6 +92,16 @@ def test_assumed_density_filtering_is_one_sequential_pass(rng):
     np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-9)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_assumed_density_filtering_counts_a_datum_as_often_as_it_passes(rng, passes):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = pvi.AssumedDensityUpdate(passes)(task_of(model, X, Y))
+    assert_same(found.factor, model.likelihood_factor(X, Y) ** passes, 1e-9)
+    product = model.prior().as_factor() * found.factor
+    np.testing.assert_allclose(found.free_energy, product.log_integral(), rtol=1e-9)
+    assert found.steps == passes
+
+
 @EITHER
 def test_of_two_weights_posterior_and_evidence_are_close_to_dense_quadrature(rng, make):
     (X, Y), model = labelled_data(rng), make(2)
