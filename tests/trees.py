@@ -1,7 +1,7 @@
 """Trees of values, compared bit for bit."""
 
 import struct
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 
@@ -27,5 +27,5 @@ def same(a, b):
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if is_dataclass(a) and not isinstance(a, type):
-        return same(vars(a), vars(b))
+        return all(same(getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
     return a == b

@@ -28,7 +28,7 @@ def test_update_info_and_progress(rng):
     info = model.update(smooth_data(rng), callback=seen.append)
     assert [p.iteration for p in seen] == list(range(1, info.iterations + 1))
     assert {(p.batch_id, p.max_iterations) for p in seen} == {("batch-0", 10)}
-    assert seen[-1].free_energy == pytest.approx(info.free_energy)
+    assert info.free_energy <= seen[-1].free_energy  # one factor is kept for all ε
     assert info.num_pseudo_points == 5
     assert info.seconds > 0.0
     assert info.clipped_sites == 0
@@ -50,7 +50,7 @@ def test_names_and_classes_are_no_strategies(strategy):
 
 
 def test_progress_off_a_terminal_is_one_line(rng, capsys):
-    model = regressor()
+    model = regressor(hyperparameters=sgp.PointHyperparameters())
     with progress_bar("batch 1") as callback:
         info = model.update(smooth_data(rng), callback=callback)
     printed = capsys.readouterr().out
