@@ -88,7 +88,7 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
     """At a random direction in ε and in pseudo-inputs, under a cavity that knows something."""
     model = regression(POINTS, bound)
     dims = (INPUT_DIM, 1)
-    fitter = compile_gp(model.modules, model.parameter_vector, model.settings, dims).fitter
+    fitter = compile_gp(model.modules, model.settings, dims).fitter
     noise = fitter.local.hyperparameters.noise(fitter.local.parameters.size, 0)
     known = Process(cavity.pseudo_observations, model.prior().hyperparameters)
     problem = fitter.problems.with_data(batch(3), noise, known, POINTS.place, None)
