@@ -23,9 +23,10 @@ def typed(cls: C) -> C:
     ``str`` and ``None``, or with unions of these, are checked. Booleans are no numbers, NaN is
     none, and integers are numbers or seeds of something, which are not negative.
     """
-    kinds = {field.name: str(field.type).split(" | ") for field in fields(cls)}  # type: ignore[arg-type]
+    kinds = {field.name: str(field.type).split(" | ") for field in fields(cls)}
     known = {name: kind for name, kind in kinds.items() if set(kind) <= {*_KINDS, "None"}}
-    made: Any = cls.__init__
+    decorated: Any = cls
+    made = decorated.__init__
     order = signature(made)
 
     @wraps(made)
@@ -37,7 +38,7 @@ def typed(cls: C) -> C:
                     require_count(f"{cls.__name__}.{name}", value)
         made(*arguments, **options)
 
-    cls.__init__ = checked  # type: ignore[misc]
+    decorated.__init__ = checked
     return cls
 
 

@@ -58,10 +58,12 @@ def refuse_masked(name: str, values: Any) -> None:
 
     :raises InvalidDataError: if there are any.
     """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+    if not isinstance(values, np.ma.MaskedArray):
+        return
+    number = int(np.count_nonzero(np.ma.getmaskarray(values)))  # type: ignore[no-untyped-call]
+    if number > 0:
         raise InvalidDataError(
-            f"{name} has {np.ma.count_masked(values)} masked entries, which are no data: leave "
-            "their rows out"
+            f"{name} has {number} masked entries, which are no data: leave their rows out"
         )
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Turns:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.damping import DampingRule, Memory
@@ -17,6 +18,17 @@ from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.reading import Reading, described
 from streaming_gp.pvi.step import completed
+
+
+class WrongRuleError(Exception):
+    """The damping rule is none for this ledger, which is no client's fault.
+
+    :param reason: What the rule says.
+    """
+
+    def __init__(self, reason: InvalidDataError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,8 @@ class Acceptance:
             name = reading.channel
             try:
                 found = self._judged(reading, name in verdict.accepted)
+            except WrongRuleError as error:
+                raise error.reason from None
             except Exception as error:  # an answer may hold anything
                 found = f"it cannot be read: {described(error)}"
             if isinstance(found, str):
@@ -142,7 +156,10 @@ class Acceptance:
         # at progress 0, where steps are largest: a rule that remembers would else take in late
         # what it had refused early
         alone = {answer.client_id: whole}
-        changes, _ = self.rule.applied(self.ledger, alone, self.share, 0.0, self.memory)
+        try:
+            changes, _ = self.rule.applied(self.ledger, alone, self.share, 0.0, self.memory)
+        except InvalidDataError as error:
+            raise WrongRuleError(error) from error
         checks = checks_of(self.clients[answer.client_id], self.checks)
         return checks.objection_to_step(self.ledger, changes)
 

@@ -48,7 +48,7 @@ def read(came: Any) -> Reading:
     else:
         channel, content = _name(came), came
     try:
-        answer = decoded(content) if type(content) is bytes else content
+        answer: Any = decoded(content) if type(content) is bytes else content
         objection = _objection_to_form(answer, channel)
     except Exception as error:  # an answer may hold anything
         return Reading(channel, None, f"it cannot be read: {described(error)}")
@@ -86,7 +86,7 @@ def _objection_to_form(answer: Any, channel: str) -> str | None:
     result = answer.result
     if type(result) is not LocalResult:
         return f"its result is no LocalResult but a {type(result).__name__}"
-    wanted = {
+    wanted: dict[str, tuple[Any, dict[str, Any]]] = {
         "a string": (_is_text, {"nonce": answer.nonce}),
         "an integer, at least 0": (
             _is_count,
@@ -122,7 +122,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _is_number(value: Any) -> bool:

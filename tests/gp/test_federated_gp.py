@@ -193,7 +193,9 @@ def test_a_hostile_answer_is_refused_and_changes_nothing(learned, name):
     honest = server.clients["client-0"]
     factor = server.factors["client-1"]
     result = pvi.LocalResult(spoil(factor))
-    answer = pvi.Answer("client-1", ask.sequence, ask.version, honest.num_data, result, None)
+    answer = pvi.Answer(
+        "client-1", ask.sequence, ask.version, honest.num_data, result, nonce=ask.nonce
+    )
     outcome = server.accept([answer], pvi.Damping(1.0, 3))
     assert message in outcome.refused["client-1"]
     assert server.ledger is before

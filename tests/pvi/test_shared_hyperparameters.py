@@ -210,7 +210,7 @@ def lies():
         "nan": (Factor(Normal, (np.ones(1), np.full((1, 1), np.nan))), "not finite"),
         "steep": (Factor(Normal, (np.full(1, 1e12), np.eye(1))), "for each data point"),
         "sure": (Factor(Normal, (np.ones(1), np.full((1, 1), 1e12))), "for each data point"),
-        "text": ("noise", "no factor of the family Normal"),
+        "text": ("noise", "wanted a factor or None"),
     }
 
 

@@ -24,7 +24,7 @@ def student():
         optimiser=sgp.LocalOptimiser(rounds=1),
     )  # fmt: skip
     gp.update(smooth_data(rng, 15))
-    fitter = compile_gp(gp.modules, gp.parameter_vector, gp.settings, (2, 1)).fitter
+    fitter = compile_gp(gp.modules, gp.settings, (2, 1)).fitter
     E = fitter.local.parameters.size
     place = gp.settings.pseudo_points.place
     problem = fitter.problems.with_data(
