@@ -130,7 +130,7 @@ def test_epsilon_follows_a_change_that_exact_memory_averages_over(rng):
 
 @pytest.mark.parametrize("share", [0.0, 1.1, float("nan")])
 def test_senseless_forgetting_is_refused(share):
-    with pytest.raises(InvalidDataError, match="forgetting_factor must lie in"):
+    with pytest.raises(InvalidDataError, match="forgetting_factor must"):
         sgp.VariationalHyperparameters(forgetting_factor=share)
 
 
