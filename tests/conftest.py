@@ -1,5 +1,6 @@
 """Shared fixtures; tolerances are in :mod:`tests.tolerances`."""
 
+import gc
 import os
 import warnings
 from pathlib import Path
@@ -35,8 +36,18 @@ def fitted_server(model, shards, update, schedule, rounds):
 
 
 def pytest_configure(config):
+    _collect_garbage_seldom()
     if "STREAMING_GP_DATA" not in os.environ and _NEIGHBOUR.is_dir():
         os.environ["STREAMING_GP_DATA"] = str(_NEIGHBOUR)
+
+
+def _collect_garbage_seldom():
+    """Tracing makes millions of objects that stay; to look through them all takes an eighth more."""
+    import tensorflow  # noqa: F401  most of what stays
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture
