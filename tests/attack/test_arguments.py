@@ -205,6 +205,7 @@ def test_the_last_column_says_which_likelihood():
             model.update((X, np.c_[X[:, 0], np.full(6, which)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-5, 1e-3, 1e5])
 def test_observations_of_any_size_give_finite_predictions(scale):
     model = made()
@@ -214,6 +215,7 @@ def test_observations_of_any_size_give_finite_predictions(scale):
     assert (np.asarray(variance) > 0.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1e15, 1e300])
 def test_huge_counts_are_learned_or_refused(count):
     model = made(likelihood=gl.Poisson())

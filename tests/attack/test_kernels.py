@@ -63,5 +63,6 @@ def test_any_kernel_bears_thirty_batches(kernel, points):
     check_stream(KERNELS[kernel], POINTS[points], 30)
 
 
+@pytest.mark.slow
 def test_white_noise_alone_bears_a_merge():
     check_stream(KERNELS["white"], POINTS["private"], 6)
