@@ -44,10 +44,17 @@ TARGETS = {
     "expfam": Target(
         "expfam/*.py", ("tests/expfam/test_gaussians.py", "tests/expfam", *DIVERGENCES)
     ),
-    "updates/ep": Target("pvi/updates/ep/*.py", (f"{UPDATES}/test_ep.py",)),
+    "updates/ep": Target(
+        "pvi/updates/ep/*.py", (f"{UPDATES}/test_tied.py", f"{UPDATES}/test_ep.py")
+    ),
     "updates/local": Target(
         "pvi/updates/local/*.py",
-        (f"{UPDATES}/test_generalised.py", "tests/pvi/test_federated.py", "tests/bnn/test_bnn.py"),
+        (
+            f"{UPDATES}/test_plateau.py",
+            f"{UPDATES}/test_generalised.py",
+            "tests/pvi/test_federated.py",
+            "tests/bnn/test_bnn.py",
+        ),
     ),
     "updates/baselines": Target(
         "pvi/updates/baselines/*.py",
