@@ -42,7 +42,7 @@ def pytest_configure(config):
 
 
 def _collect_garbage_seldom():
-    """Tracing makes millions of objects that stay; to look through them all takes an eighth more."""
+    """Tracing makes millions of objects that stay: to look through them takes an eighth more."""
     import tensorflow  # noqa: F401  most of what stays
 
     gc.collect()

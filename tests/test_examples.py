@@ -52,6 +52,7 @@ def test_three_ordered_banana_batches_are_learned(seed):
     assert nlpd <= 0.243
 
 
+@pytest.mark.slow
 def test_ten_points_mislead_maximum_likelihood_of_the_newest_batch_alone():
     sizes = [134, 10, 256]
     vi = stream_banana(sgp.VariationalHyperparameters(), sizes)

@@ -73,6 +73,7 @@ def test_its_free_energy_bounds_the_evidence_and_the_scale_is_near_its_posterior
     assert 0.6 * sd < log_sd < sd
 
 
+@pytest.mark.slow
 def test_the_fixed_point_does_not_depend_on_the_partition(data):
     X, Y = data[0][:12], data[1][:12]
     noisy = linear.BayesianLinearRegression(3, 4.0)

@@ -103,6 +103,7 @@ def test_mean_parameters_are_expected_statistics_and_invert(family, seed):
         assert_close(eta, back)
 
 
+@pytest.mark.slow
 @settings(LAWS, max_examples=8)
 @given(families, seeds)
 def test_fisher_information_is_the_covariance_of_statistics(family, seed):

@@ -31,6 +31,7 @@ GPFLOW_LIKELIHOODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GPFLOW_LIKELIHOODS)
 def test_other_likelihoods_of_gpflow_stream(rng, name):
     likelihood, observe = GPFLOW_LIKELIHOODS[name]

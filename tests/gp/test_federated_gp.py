@@ -104,6 +104,7 @@ def learning_gp(**options):
     )
 
 
+@pytest.mark.slow
 def test_schedules_agree_where_they_converge(new_inputs):
     """Rounds come nearer by a constant factor each: 0.2 and 0.6 for these two halves."""
     X, Y = smooth_data(np.random.default_rng(3), 40)

@@ -25,6 +25,7 @@ from tests.gp.saved_streams import (
 from tests.trees import same
 
 
+@pytest.mark.slow
 def test_a_journal_holds_what_forgetting_changed(tmp_path):
     hyperparameters = sgp.VariationalHyperparameters(num_samples=2, forgetting_factor=0.5)
     journal = tmp_path / "journal"

@@ -204,6 +204,7 @@ def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, 
             assert_same_arrays(found, expected, ALGEBRA)
 
 
+@pytest.mark.slow
 def test_the_mixing_is_learned_and_points_keep_their_outputs(rng):
     """Two outputs are one function, the second one −2 times the first."""
     X, F = smooth_data(rng, 40, noise=0.0)

@@ -89,6 +89,7 @@ def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batc
         assert model.ledger is before
 
 
+@pytest.mark.slow
 def test_a_step_is_shortened_until_everything_is_proper(three_batches):
     """Prior 1 and a 10: with −2 from b, or −1, the cavity of a would be no distribution."""
     model = model_whose_fits_say(-2.0, pvi.BacktrackDamping())

@@ -11,6 +11,7 @@ from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_stream_twice(rng):
     data = [smooth_data(rng, 40) for _ in range(3)]
     predictions = []

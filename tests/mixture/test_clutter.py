@@ -157,6 +157,7 @@ def test_tilted_integrals_of_powers_in_two_dimensions(family):
     np.testing.assert_allclose(near, there, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 1.5])
 def test_power_ep_ends_where_no_tilted_moment_moves(alpha):
     """The moments of ``cavity p(y | θ)^α`` are those of q, with ``cavity = q / t^α``."""
@@ -201,6 +202,7 @@ def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clut
     np.testing.assert_allclose(np.sqrt(found.variance[0]), sd, rtol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [

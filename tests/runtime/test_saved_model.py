@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
@@ -10,6 +11,7 @@ from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_inputs_of_any_number(rng, tmp_path):
     """With learned parameters, of which it holds the draws, and one that is fixed."""
     likelihood = gpflow.likelihoods.Gaussian(0.1)

@@ -21,6 +21,10 @@ FREE_ENERGY_BY_DRAWS = 1e-2
 """Relative error of a free energy whose expectations are Monte Carlo estimates."""
 
 
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 LIKELIHOODS = {
     "probit": (lambda: gpflow.likelihoods.Bernoulli(), lambda f: f > 0),
     "logit": (lambda: gpflow.likelihoods.Bernoulli(invlink=tf.math.sigmoid), lambda f: f > 0),
@@ -29,7 +33,7 @@ LIKELIHOODS = {
 }
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", ["probit", *map(slow, ["logit", "poisson", "student"])])
 @pytest.mark.parametrize("number", [12, "all"])
 def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
     make, observe = LIKELIHOODS[name]
@@ -46,6 +50,7 @@ def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
         np.testing.assert_allclose(a, b, atol=PREDICTIONS_AT_OPTIMUM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "tolerance"),
     [
@@ -71,6 +76,7 @@ def test_several_classes_agree_with_svgp(rng, make, tolerance):
     np.testing.assert_allclose(probability, oracle.predict_y(X)[0], atol=tolerance)
 
 
+@pytest.mark.slow
 def test_several_binary_outputs_are_several_models(rng):
     X, F = smooth_data(rng, 50, 2)
     Y = (F > 0).astype(float)

@@ -48,6 +48,7 @@ def test_one_batch_has_the_dtc_energy(rng):
     assert isinstance(fitted.settings.bound, LocalBound)
 
 
+@pytest.mark.slow
 def test_its_posterior_is_that_of_the_variational_bound_at_the_same_points(rng):
     """Both condition on the same sites of Gaussian noise."""
     data = smooth_data(rng, 40)
@@ -59,6 +60,7 @@ def test_its_posterior_is_that_of_the_variational_bound_at_the_same_points(rng):
         np.testing.assert_allclose(a, b, atol=ALGEBRA)
 
 
+@pytest.mark.slow
 def test_it_streams_and_is_saved(rng, tmp_path):
     fitted = model(
         hyperparameters=sgp.VariationalHyperparameters(num_samples=2),

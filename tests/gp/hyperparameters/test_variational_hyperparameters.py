@@ -109,6 +109,7 @@ def test_earlier_batches_say_less_of_epsilon_and_the_same_of_f(rng):
     np.testing.assert_allclose(q.variance, expected.variance, rtol=ALGEBRA)
 
 
+@pytest.mark.slow
 def test_epsilon_follows_a_change_that_exact_memory_averages_over(rng):
     """The noise rises tenfold halfway: with a forgetting factor the model comes to believe it."""
 
@@ -134,6 +135,7 @@ def test_senseless_forgetting_is_refused(share):
         sgp.VariationalHyperparameters(forgetting_factor=share)
 
 
+@pytest.mark.slow
 def test_predictions_integrate_over_epsilon(rng):
     X, Y = smooth_data(rng, 30)
     model = model_of(sgp.VariationalHyperparameters())

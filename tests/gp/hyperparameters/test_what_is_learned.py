@@ -54,6 +54,7 @@ def mixed():
     return periodic + product + gpflow.kernels.ArcCosine()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [coregionalised, *(pytest.param(k, marks=pytest.mark.slow) for k in (changing, mixed))]
 )

@@ -163,6 +163,7 @@ def test_a_point_answers_to_the_frozen_points(rng):
     assert info.free_energy == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
 
 
+@pytest.mark.slow
 def test_one_datum_does_not_overrule_the_frozen_points(rng):
     X = rng.uniform(-3, 3, (61, 1))
     Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)

@@ -115,6 +115,7 @@ def test_a_sample_of_everything_learns_from_everything(data):
     )
 
 
+@pytest.mark.slow
 def test_a_part_of_a_batch_finds_the_hyperparameters_of_all(rng):
     X, Y = smooth_data(rng, 240)
     found = []

@@ -56,6 +56,7 @@ def test_points_start_where_the_strategy_says(rng):
     assert isinstance(STILL, PseudoPointStrategy)
 
 
+@pytest.mark.slow
 def test_a_budget_a_journal_and_a_file_hold_them(rng, tmp_path):
     points = KMeansPoints(4, optimise_locations=False, budget=10)
     fitted = model(pseudo_points=points, journal=tmp_path / "journal")

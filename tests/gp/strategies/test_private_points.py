@@ -1,11 +1,13 @@
 """Private pseudo-points: as many as the bound gains from."""
 
 import gpflow
+import pytest
 
 import streaming_gp as sgp
 from tests.reference import smooth_data
 
 
+@pytest.mark.slow
 def test_automatic_points_follow_what_can_be_gained(rng):
     """More for a rough function than for a smooth one, no more where much is known already."""
     numbers = {}

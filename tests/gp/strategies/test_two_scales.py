@@ -6,6 +6,7 @@ from operator import mul
 
 import gpflow
 import numpy as np
+import pytest
 
 import streaming_gp as sgp
 from streaming_gp import expfam
@@ -63,6 +64,7 @@ def test_products_and_powers_know_both_scales(rng):
     assert other.faded(0.0).coarse is other.faded(0.5).coarse is other.coarse
 
 
+@pytest.mark.slow
 def test_the_coarse_scale_takes_over_once_projections_lose_too_much(rng):
     X, Y = smooth_data(rng, 60)
     model = known_model(

@@ -245,6 +245,7 @@ def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stati
         np.testing.assert_allclose(a, b, rtol=LIMIT, atol=5 * LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_natural_gradients_end_where_local_fits_end(rng, family):
     settings = {"loss": losses.GeneralisedCrossEntropy(0.3), "divergence": expfam.Renyi(0.5)}
@@ -444,6 +445,7 @@ def sine(rng):
 GAUSSIAN, BERNOULLI = gpflow.likelihoods.Gaussian, gpflow.likelihoods.Bernoulli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "loss"),
     [
