@@ -33,7 +33,7 @@ from streaming_gp.metrics import error_rate, mean_negative_log_density
 from streaming_gp.progress import progress_bar
 
 STRATEGIES = {"VI": sgp.VariationalHyperparameters(), "ML": sgp.PointHyperparameters()}
-NEWEST_ALONE = {"ML of the newest": sgp.PointHyperparameters(remember=False)}
+NEWEST_ALONE = {"ML newest": sgp.PointHyperparameters(remember=False)}
 """What earlier batches said of the function has no say in these."""
 PATHS = {
     "kernel.lengthscales/0": "lengthscale 1",
