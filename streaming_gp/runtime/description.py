@@ -11,6 +11,8 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 
 T = TypeVar("T")
+Parameters = Mapping[str, np.ndarray | float]
+"""Parameters by name, constrained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,7 @@ class Description:
     """
 
     name: str
-    parameters: dict[str, np.ndarray] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
     columns: np.ndarray | None = None
     parts: tuple[Description, ...] = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr
 
-from streaming_gp.runtime.description import Description, of_name
+from streaming_gp.runtime.description import Description, Parameters, of_name
 
 PROBIT_JITTER = 1e-3
 """GPflow's probit link keeps this distance from 0 and 1."""
@@ -15,19 +15,19 @@ PROBIT_JITTER = 1e-3
 Moments = tuple[np.ndarray, np.ndarray]
 
 
-def gaussian(parameters: dict[str, np.ndarray], mean: np.ndarray, variance: np.ndarray) -> Moments:
+def gaussian(parameters: Parameters, mean: np.ndarray, variance: np.ndarray) -> Moments:
     """Noise of one variance everywhere."""
     return mean, variance + parameters["variance"]
 
 
-def bernoulli(parameters: dict[str, np.ndarray], mean: np.ndarray, variance: np.ndarray) -> Moments:
+def bernoulli(parameters: Parameters, mean: np.ndarray, variance: np.ndarray) -> Moments:
     """``p(y = 1 | f) = Φ(f)``, but for the jitter."""
     inside = ndtr(mean / np.sqrt(1.0 + variance))
     p = inside * (1.0 - 2.0 * PROBIT_JITTER) + PROBIT_JITTER
     return p, p - np.square(p)
 
 
-LIKELIHOODS: dict[str, Callable[[dict[str, np.ndarray], np.ndarray, np.ndarray], Moments]] = {
+LIKELIHOODS: dict[str, Callable[[Parameters, np.ndarray, np.ndarray], Moments]] = {
     "Gaussian": gaussian,
     "Bernoulli": bernoulli,
 }

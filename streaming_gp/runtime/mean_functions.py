@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streaming_gp.runtime.description import Description, of_name
-
-Parameters = dict[str, np.ndarray]
+from streaming_gp.runtime.description import Description, Parameters, of_name
 
 
 def zero(parameters: Parameters, X: np.ndarray) -> np.ndarray:
@@ -18,7 +16,7 @@ def zero(parameters: Parameters, X: np.ndarray) -> np.ndarray:
 
 def constant(parameters: Parameters, X: np.ndarray) -> np.ndarray:
     """``c``."""
-    return parameters["c"].reshape(1, -1)
+    return np.reshape(parameters["c"], (1, -1))
 
 
 def linear(parameters: Parameters, X: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def test_budgets_that_cannot_hold_two_batches_are_refused(options, message):
 @pytest.fixture(scope="module")
 def fitter():
     gp = known_model(sgp.PrivatePseudoPoints(3))
-    return compile_gp(gp.modules, gp.parameter_vector, gp.settings, (2, 1)).fitter
+    return compile_gp(gp.modules, gp.settings, (2, 1)).fitter
 
 
 def said_of(rng, num_points):
