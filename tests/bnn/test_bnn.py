@@ -49,6 +49,7 @@ def test_drawn_activations_have_the_moments_of_drawn_weights(rng):
     np.testing.assert_allclose(drawn.var(0), weights.var(0), rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "labels"),
     [(gpflow.likelihoods.Softmax(3), 3), (gpflow.likelihoods.Gaussian(0.2), None)],

@@ -179,6 +179,7 @@ def test_standard_parameters_round_trip(rng):
     )
 
 
+@pytest.mark.slow
 @settings(LAWS, max_examples=10)
 @given(families, seeds)
 def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(family, seed):

@@ -50,6 +50,7 @@ def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs)
     assert_same_predictions(*models, new_inputs, 1e-6)  # where the steps on the sites rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("points", [sgp.PrivatePseudoPoints(5), EVERY_INPUT], ids=["own", "all"])
 def test_absorbing_leaves_the_hyperparameters_as_they_are(data, points):
     X, Y = data

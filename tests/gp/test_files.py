@@ -199,6 +199,7 @@ def streams(tmp_path_factory):
     return folder, models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_continues_bit_for_bit_in_another_process(streams, tmp_path, name):
     folder, models = streams

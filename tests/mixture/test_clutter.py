@@ -191,6 +191,7 @@ def test_the_prior_mean_can_be_set():
         mixture.ClutterModel(mixture.Clutter([[0.5]]), prior_mean=[0.0, 1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("center", "clutter"), [(2.0, 2.0), (4.0, 0.75)])
 def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clutter):
     """The thesis's unimodal and bimodal problems, against the posterior on a grid."""

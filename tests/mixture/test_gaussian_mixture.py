@@ -124,6 +124,7 @@ def test_compiled_differentiation_takes_the_same_step():
     assert_same_naturals(*posteriors, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "divergence", [expfam.KL(), expfam.Renyi(1.0 - 1e-8), expfam.Renyi(1.0 + 1e-8)]
 )

@@ -49,6 +49,7 @@ def test_evidence_adds_up_over_sequential_clients(rng):
     np.testing.assert_allclose(history[-1].free_energy, product.log_integral(), rtol=ALGEBRA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "family"),
     [

@@ -74,6 +74,7 @@ def starting(model, noise_variance):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("start", [1e-3, 0.1, 10.0])
 def test_the_noise_variance_learned_across_clients_is_the_likeliest(

@@ -25,7 +25,7 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
-MOST_POINTS = 1000
+MOST_POINTS = 300
 """Where more points are held F is taken at the mean of q(ε) alone, and is then no bound."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,15 +19,15 @@ def spec(*shape: int | None) -> tf.TensorSpec:
 def compiled(function: Callable[..., Any], *signature: Any) -> Any:
     """``function`` as a graph, traced once for ``signature``.
 
-    Every model gets a function object of its own; TensorFlow otherwise counts the first traces of
-    several models as retracing of one function, and warns. Where functions are run eagerly, to
-    look for an error, arguments are tensors all the same.
+    The ``partial`` gives every model a function object of its own; TensorFlow otherwise counts
+    the first traces of several models as retracing of one function, and warns. Where functions are
+    run eagerly, to look for an error, arguments are tensors all the same.
     """
 
     def of_tensors(*arguments: Any) -> Any:
         return function(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
 
-    return tf.function(of_tensors, input_signature=signature, autograph=False)
+    return tf.function(partial(of_tensors), input_signature=signature, autograph=False)
 
 
 def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.gp.bounds.exact import Exact
 from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.fit import Fitter
@@ -121,9 +122,7 @@ def _at_every_input(
 def _likelihood(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> tuple[Any, float]:
     """Gaussian noise at ε as pseudo-observations at every input, and its log constant."""
     sites, problem = _sites(fitter, batch, epsilon)
-    nothing = np.zeros(0)
-    offsets = np.zeros(problem.Z_start.shape[1])
-    observations = fitter.bound.pseudo_observations(epsilon, offsets, nothing, problem, sites)
+    observations = Exact().pseudo_observations(fitter.local, problem.X, problem, sites)
     constant = 0.5 * float(np.sum(np.log(sites.precision) - LOG_TWO_PI))
     return observations, constant
 

@@ -28,6 +28,7 @@ def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
     assert next(iter(fitted.factors)) == MERGED
 
 
+@pytest.mark.slow
 def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     fitted = known_model(
         sgp.PrivatePseudoPoints(6, budget=12),

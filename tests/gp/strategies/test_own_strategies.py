@@ -74,6 +74,7 @@ def test_a_budget_a_journal_and_a_file_hold_them(rng, tmp_path):
     assert same(loaded.state, fitted.state)
 
 
+@pytest.mark.slow
 def test_a_synchronous_round_takes_them(rng):
     shards = {name: smooth_data(rng, 20) for name in "ab"}
     fitted = model(pseudo_points=replace(STILL, budget=8))

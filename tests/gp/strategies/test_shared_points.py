@@ -94,6 +94,7 @@ def test_as_many_shared_points_as_data_are_exact(rng, new_inputs):
     assert evidence(shared) == pytest.approx(evidence(exact), abs=100.0 * THROUGH_NUGGET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
 )

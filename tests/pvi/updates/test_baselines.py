@@ -117,6 +117,7 @@ class Uphill:
         return (state[0] + self.rate * gradient,)
 
 
+@pytest.mark.slow
 def test_elastic_averaging_rests_where_pulls_and_steps_balance():
     """Quadratics of equal curvature a about c_k: with ``r = (1 − η a)^sync`` a worker ends at
     ``x = c + r (x + α (x̃ − x) − c)``, and x̃ is the mean of all.

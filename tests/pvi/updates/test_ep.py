@@ -201,6 +201,7 @@ def test_log_tilted_is_the_integral_over_the_predictor(likelihood, alpha):
 # ---- between expectation propagation and variational inference ----
 
 
+@pytest.mark.slow
 @EITHER
 @EITHER_FAMILY
 @pytest.mark.parametrize("num_clients", [1, 20])

@@ -198,6 +198,7 @@ def reached(update, model, data, rounds):
     return server.posterior
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 @pytest.mark.parametrize(
     "settings",

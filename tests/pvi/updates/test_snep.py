@@ -117,6 +117,7 @@ def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
     np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.01)
 
 
+@pytest.mark.slow
 @EITHER_FAMILY
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_every_tilted_distribution_has_the_moments_of_q(rng, family, beta):
