@@ -29,6 +29,9 @@ from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
 from streaming_gp.threads import one_blas_thread
 
+MOST_POINTS = 300
+"""The free energy of what is kept is computed at every draw of ε as long as so few are held."""
+
 
 class Fitter:
     """Local fits of one model under one bound.
@@ -174,10 +177,12 @@ class Fitter:
     ) -> FitReport:
         """The report with the free energy of the factor, which is the same for all ε.
 
-        A fit's own is as large or larger: it knows a better factor for every ε.
+        A fit's own is as large or larger: it knows a better factor for every ε. Where very many
+        points are held it is reported all the same, as the other would cost more than the fit.
         """
         is_bound = getattr(self.bound.bound, "is_evidence_bound", False)
-        if factor.hyperparameters is None or not batch.learn or not is_bound:
+        number = cavity.num_pseudo_points + len(factor.Z)
+        if not (is_bound and batch.learn) or number > MOST_POINTS or factor.hyperparameters is None:
             return report
         q = cavity.times([factor]).hyperparameters
         assert q is not None

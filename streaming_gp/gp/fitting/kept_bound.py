@@ -25,9 +25,6 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
-MOST_POINTS = 300
-"""Where more points are held F is taken at the mean of q(ε) alone, and is then no bound."""
-
 
 class KeptBound:
     """Free energies of kept factors of one model.
@@ -59,12 +56,9 @@ class KeptBound:
         :param data: X [N, D] and Y [N, P].
         :param seed: The seed of the values of ε.
         """
-        members = plain(cavity)
-        draws = np.asarray(q.mean)[None]
-        if sum(len(one.Z) for one in (*members, kept)) <= MOST_POINTS:
-            noise = self.local.hyperparameters.noise(draws.shape[1], seed)
-            draws = draws + noise @ np.transpose(q.scale)
-        before = Factorised(PriorAt(self.local.prior, draws)).conditioned_on(members)
+        mean = np.asarray(q.mean)
+        draws = mean + self.local.hyperparameters.noise(len(mean), seed) @ np.transpose(q.scale)
+        before = Factorised(PriorAt(self.local.prior, draws)).conditioned_on(plain(cavity))
         after = before.extended(kept)
         X, Y = data
         expected = np.sum(self._expected(draws, X, *marginals(after, X), Y))
