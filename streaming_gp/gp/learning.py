@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
 from time import perf_counter
@@ -172,15 +172,12 @@ class LearningGP(LedgerOperationsGP):
         checked = self._checked(shards)
         unchanged(self.modules, self.parameter_vector, self._compiled)
         compiled = self._compile(*_dims(checked))
-        strategy, hyperparameters = self.settings.pseudo_points, self.settings.hyperparameters
+        strategy = self.settings.pseudo_points
         new = [name for name in shards if name not in self.factors]
         is_next = time is not None
-        ledger = self._remembered(time)
-        if new:
-            epsilon = self._point_estimate(ledger, compiled)
-            ledger = strategy.make_room(compiled.fitter, ledger, epsilon, len(new), list(shards))
+        ledger = self._room_for(shards, len(new), compiled, time)
         if is_next and learn:
-            ledger = hyperparameters.forget(ledger)
+            ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
         fits = {
             name: partial(
@@ -200,6 +197,19 @@ class LearningGP(LedgerOperationsGP):
         self._commit(compiled, after, point, len(new), shift, time)
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
+
+    def _room_for(
+        self, shards: Iterable[str], num_new: int, compiled: CompiledGP, time: float | None
+    ) -> GPLedger:
+        """What is left of the ledger, with room for so many new shards among these."""
+        ledger = self._remembered(time)
+        if num_new == 0:
+            return ledger
+        epsilon, make_room = (
+            self._point_estimate(ledger, compiled),
+            self.settings.pseudo_points.make_room,
+        )
+        return make_room(compiled.fitter, ledger, epsilon, num_new, list(shards))
 
     def _remembered(self, time: float | None) -> GPLedger:
         """What is left of the ledger for the next batch, if it comes at a time."""

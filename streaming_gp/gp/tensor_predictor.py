@@ -11,10 +11,8 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
 from streaming_gp.gp.process.conditioning import Conditioned, Stack
+from streaming_gp.gp.process.moments import CHUNK_ELEMENTS
 from streaming_gp.gp.process.process import Process
-
-CHUNK_ELEMENTS = 2**24
-"""The largest number of elements that an intermediate array of a prediction should have."""
 
 
 class HeldTensors(NamedTuple):

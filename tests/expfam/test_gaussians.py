@@ -28,7 +28,7 @@ def kept(family, matrix):
     return diagonal if family is MeanFieldNormal else diagonal.mean()
 
 
-def close(a, b):
+def assert_close(a, b):
     np.testing.assert_allclose(a, b, rtol=THROUGH_CHOLESKY, atol=THROUGH_CHOLESKY)
 
 
@@ -37,24 +37,24 @@ def test_white_coordinates_are_those_of_the_lower_root(family, rng):
     q, x = random_member(family, 0), rng.standard_normal((4, DIMENSION))
     mean, covariance = q.moments()
     root = np.linalg.cholesky(dense(family, covariance))
-    close(q.scale, root)
+    assert_close(q.scale, root)
     white = np.linalg.solve(root, (x - np.asarray(mean)).T).T
-    close(q.to_white(x), white)
-    close(q.from_white(white), x)
+    assert_close(q.to_white(x), white)
+    assert_close(q.from_white(white), x)
 
 
 @gaussians
 def test_variances_along_directions(family, rng):
     q, directions = random_member(family, 0), rng.standard_normal((4, DIMENSION))
     covariance = dense(family, q.moments()[1])
-    close(q.variance_along(directions), np.diag(directions @ covariance @ directions.T))
-    close(q.variance, np.diag(covariance))
+    assert_close(q.variance_along(directions), np.diag(directions @ covariance @ directions.T))
+    assert_close(q.variance, np.diag(covariance))
 
 
 @gaussians
 def test_means_of_products_are_symmetric_and_over_rows(family, rng):
     a, b = rng.standard_normal((2, 5, DIMENSION))
-    close(family.mean_product(a, b), kept(family, (a.T @ b + b.T @ a) / 10.0))
+    assert_close(family.mean_product(a, b), kept(family, (a.T @ b + b.T @ a) / 10.0))
 
 
 @gaussians
@@ -63,9 +63,9 @@ def test_moments_make_the_member_that_has_them(family):
     mean, covariance = q.moments()
     made = family.from_moments(mean, covariance)
     for found, wanted in zip(made.natural, q.natural, strict=True):
-        close(found, wanted)
-    close(made.mean, mean)
-    close(made.variance, q.variance)
+        assert_close(found, wanted)
+    assert_close(made.mean, mean)
+    assert_close(made.variance, q.variance)
 
 
 @gaussians
@@ -74,8 +74,8 @@ def test_unconstrained_numbers_are_a_mean_and_a_root(family):
     numbers = q.unconstrained()
     assert numbers.shape == family.unconstrained_shape(DIMENSION)
     mean, root = family.mean_scale_of(numbers)
-    close(mean, q.mean)
-    close(root, q.scale)
+    assert_close(mean, q.mean)
+    assert_close(root, q.scale)
 
 
 @pytest.mark.parametrize("of", ["a number", "a covariance"])
@@ -95,28 +95,28 @@ def test_a_covariance_is_raised_where_it_falls_short_and_nowhere_else(family, of
     )
     values, vectors = np.linalg.eigh(before)
     assert (values < 1.0).any(), "nothing falls short"
-    close(after, (vectors * np.maximum(values, 1.0)) @ vectors.T)
+    assert_close(after, (vectors * np.maximum(values, 1.0)) @ vectors.T)
 
 
 def test_an_isotropic_normal_has_the_mean_variance_of_a_root():
     root = np.array([[1.0, 0.0], [0.5, 2.0]])
     q = IsotropicNormal.from_mean_scale(np.array([1.0, -1.0]), tf.constant(root))
-    close(q.variance, np.full(2, np.trace(root @ root.T) / 2.0))
-    close(q.mean, [1.0, -1.0])
+    assert_close(q.variance, np.full(2, np.trace(root @ root.T) / 2.0))
+    assert_close(q.mean, [1.0, -1.0])
 
 
 def test_a_mean_field_has_the_diagonal_of_a_root():
     q = MeanFieldNormal.from_mean_scale(np.array([1.0, -1.0]), np.diag([0.5, 2.0]))
-    close(q.variance, [0.25, 4.0])
-    close(q.mean, [1.0, -1.0])
+    assert_close(q.variance, [0.25, 4.0])
+    assert_close(q.mean, [1.0, -1.0])
 
 
 @gaussians
 def test_the_base_measure_is_that_of_lebesgue_over_a_power_of_two_pi(family):
     q, x = random_member(family, 0), np.zeros((2, DIMENSION))
     wanted = -0.5 * DIMENSION * np.log(2.0 * np.pi)
-    close(q.log_base_measure(x), [wanted, wanted])
-    close(q.expected_log_base_measure(), wanted)
+    assert_close(q.log_base_measure(x), [wanted, wanted])
+    assert_close(q.expected_log_base_measure(), wanted)
 
 
 @gaussians
