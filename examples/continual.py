@@ -75,6 +75,7 @@ def figure(runs: list[Results]) -> plt.Figure:
         means = [100.0 * np.mean(errors) for errors in one["test_errors"]]
         axes.plot(range(1, len(means) + 1), means, "o-", label=f"{one['coreset']} images put aside")
     axes.set(xlabel="tasks learned", ylabel="mean test error, %")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend()
     return canvas
 
