@@ -168,6 +168,7 @@ METHODS = {
     **AT_ONCE,
     **dict(_ours("forgetting")),
     **dict(_ours("point")),
+    **dict(_ours("newest")),
     **FORGETFUL,
     **LIMITS,
 }

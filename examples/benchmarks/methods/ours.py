@@ -1,4 +1,4 @@
-"""Every strategy of this package; three ways to learn hyperparameters, two to forget the past."""
+"""Every strategy of this package; four ways to learn hyperparameters, two to forget the past."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ HYPERPARAMETERS: dict[str, Any] = {
     "default": sgp.VariationalHyperparameters(),
     "forgetting": sgp.VariationalHyperparameters(forgetting_factor=0.7),
     "point": sgp.PointHyperparameters(),
+    "newest": sgp.PointHyperparameters(remember=False),
 }
 FADING, WINDOW = 0.7, 1500
 """The power for each batch, and the number of data in a window."""
