@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from streaming_gp.gp.collapsed.functions import CollapsedFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.process.compiled import spec
@@ -53,6 +54,10 @@ class Problem(NamedTuple):
     nugget: tf.Tensor
     earlier: Earlier | tuple[()] = ()
 
+    def moved(self, offsets: tf.Tensor) -> tf.Tensor:
+        """Pseudo-inputs [M, D], from their offsets [M D]."""
+        return self.Z_start + self.Z_unit * tf.reshape(offsets, tf.shape(self.Z_start))
+
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
@@ -77,6 +82,13 @@ class LocalModel:
     def prior(self) -> PriorFunctions:
         """The prior at any values of ε, which fits and predictions share."""
         return PriorFunctions(self.gp, self.parameters, self.input_dim)
+
+    @cached_property
+    def collapsed(self) -> dict[bool, CollapsedFunctions]:
+        """Bounds in closed form, where noise is Gaussian, by whether there are points beside the
+        data; bounds of the same kind share them.
+        """
+        return {on_points: CollapsedFunctions(self, on_points) for on_points in (False, True)}
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""

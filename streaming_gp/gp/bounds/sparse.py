@@ -91,6 +91,8 @@ class SparseBound(Bound, abc.ABC):
         self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
     ) -> Sites:
         with local.parameters.substituted(epsilon):
+            if type(self).own_sites is SparseBound.own_sites:
+                return gaussian_noise_sites(local, problem)
             _, _, data, _ = _projected(local, Z, problem)
             return self.own_sites(local, data, problem)
 

@@ -16,6 +16,7 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.fitting.collapsed import collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
@@ -34,6 +35,7 @@ class BoundFunctions:
         self.bound = bound
         self.local = local
         self.is_conjugate = site_rules.is_conjugate(local.likelihood)
+        self.collapsed = collapsed_objective(bound, local)
         self._compiled: dict[tuple[str, bool], Any] = {}
 
     # ---- what a fit asks for ----
@@ -46,6 +48,8 @@ class BoundFunctions:
         :param move: Whether the gradient is by the offsets and the variables, one after another;
             otherwise it is by the variables alone.
         """
+        if self.collapsed is not None and not problem.earlier:
+            return self.collapsed(offsets, variables, problem, move)
         function = self._by_all if move else self._by_epsilon
         loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
@@ -103,7 +107,7 @@ class BoundFunctions:
         self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
     ) -> tf.Tensor:
         local, draws = self.local, _draws(self.local, variables, problem)
-        bound = self.bound.free_energy(local, draws, moved(offsets, problem), problem, sites)
+        bound = self.bound.free_energy(local, draws, problem.moved(offsets), problem, sites)
         with local.parameters.substituted(draws[0]):
             return bound - local.hyperparameters.penalty(variables, local.parameters)
 
@@ -129,18 +133,18 @@ class BoundFunctions:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(offsets)
-            Z = moved(offsets, problem)
+            Z = problem.moved(offsets)
             loss = -self.bound.free_energy(self.local, epsilon[None], Z, problem, sites)
         return loss, tape.gradient(loss, offsets, unconnected_gradients="zero")
 
     def _next_sites(
         self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
     ) -> Sites:
-        Z, draws = moved(offsets, problem), _draws(self.local, variables, problem)
+        Z, draws = problem.moved(offsets), _draws(self.local, variables, problem)
         return self.bound.next_sites(self.local, draws, Z, problem, sites)
 
     def _known_sites(self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem) -> Sites:
-        return self.bound.known_sites(self.local, epsilon, moved(offsets, problem), problem)
+        return self.bound.known_sites(self.local, epsilon, problem.moved(offsets), problem)
 
     def _summary(
         self,
@@ -150,7 +154,7 @@ class BoundFunctions:
         problem: Problem,
         sites: Sites,
     ) -> Any:
-        Z, draws = moved(offsets, problem), _draws(self.local, variables, problem)
+        Z, draws = problem.moved(offsets), _draws(self.local, variables, problem)
         return self.bound.summary(self.local, draws, epsilon, Z, problem, sites)
 
 
@@ -161,11 +165,6 @@ def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Probl
         return functions.known_sites(problem.location, offsets, problem)
     zeros = tf.zeros([problem.X.shape[0], local.gp.num_latent], FLOAT)
     return site_rules.clipped(Sites(zeros, zeros))
-
-
-def moved(offsets: tf.Tensor, problem: Problem) -> tf.Tensor:
-    """Pseudo-inputs [M, D], from their offsets [M D]."""
-    return problem.Z_start + problem.Z_unit * tf.reshape(offsets, tf.shape(problem.Z_start))
 
 
 def _draws(local: LocalModel, variables: tf.Tensor, problem: Problem) -> tf.Tensor:

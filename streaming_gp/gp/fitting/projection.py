@@ -25,7 +25,6 @@ from streaming_gp.gp.bounds.whitening import (
     projected_earlier,
     whiten,
 )
-from streaming_gp.gp.fitting.bound_functions import moved
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise, with_larger_nuggets
 from streaming_gp.gp.process.compiled import compiled, spec
 from streaming_gp.gp.process.factor import PseudoPointFactor
@@ -127,7 +126,7 @@ class Projection:
         with self.local.parameters.substituted(epsilon):
             assert problem.earlier
             cavity = cavity_of(self.local, problem)
-            points = whiten(cavity, moved(offsets, problem), problem.nugget)
+            points = whiten(cavity, problem.moved(offsets), problem.nugget)
             return points, projected_earlier(cavity, points, problem.earlier)
 
     def _loss_and_gradient_at(

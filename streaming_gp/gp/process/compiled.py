@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,18 +16,42 @@ def spec(*shape: int | None) -> tf.TensorSpec:
     return tf.TensorSpec(shape, FLOAT)
 
 
-def compiled(function: Callable[..., Any], *signature: Any) -> Any:
-    """``function`` as a graph, traced once for ``signature``.
+class Compiled:
+    """A function as a graph, traced once, at the first call.
 
-    The ``partial`` gives every model a function object of its own; TensorFlow otherwise counts
-    the first traces of several models as retracing of one function, and warns. Where functions are
-    run eagerly, to look for an error, arguments are tensors all the same.
+    What is called is the one graph that there is, as to look for it by the arguments costs more
+    than many a small function. Where functions are run eagerly, to look for an error, arguments are
+    tensors all the same.
     """
 
-    def of_tensors(*arguments: Any) -> Any:
-        return function(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
+    def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
+        self._function = function
+        self._signature = signature
 
-    return tf.function(partial(of_tensors), input_signature=signature, autograph=False)
+    def __call__(self, *arguments: Any) -> Any:
+        kinds = tf.nest.flatten(self._signature)
+        flat = [
+            value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, kind.dtype)
+            for value, kind in zip(tf.nest.flatten(arguments), kinds, strict=True)
+        ]
+        tensors = tf.nest.pack_sequence_as(self._signature, flat)
+        if tf.config.functions_run_eagerly():
+            return self._function(*tensors)
+        return self._graph(*tensors)
+
+    @cached_property
+    def _graph(self) -> Any:
+        """The ``partial`` gives every model a function object of its own; TensorFlow otherwise
+        counts the first traces of several models as retracing of one function, and warns.
+        """
+        own = partial(self._function)
+        function = tf.function(own, input_signature=self._signature, autograph=False)
+        return function.get_concrete_function()
+
+
+def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
+    """``function`` as a graph for arguments of this signature."""
+    return Compiled(function, *signature)
 
 
 def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:

@@ -1,0 +1,112 @@
+"""The log evidence of a batch under a cavity, and the energies of sparse approximations to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from streaming_gp.gp.collapsed import stacks
+from streaming_gp.gp.collapsed.batch import UnderCavity
+from streaming_gp.gp.collapsed.stacks import transposed
+from streaming_gp.linalg import LOG_TWO_PI
+
+
+@dataclass(frozen=True)
+class AtEveryInput:
+    """``F = log N(y; m̃, S)`` with ``S = K̃ + σ²``: a point at every input, and no approximation.
+
+    With ``a = S⁻¹ (y − m̃)`` its derivative by S is ``½ (a aᵀ − C S⁻¹)``
+    (Rasmussen & Williams 2006, eq. 5.9).
+    """
+
+    on_points: ClassVar[bool] = False
+    """Whether there are points beside the data."""
+
+    def value_and_gradient(self, batch: UnderCavity) -> tuple[float, UnderCavity]:
+        """F in nats, summed over ε, and its derivatives; those by ``among`` are symmetric.
+
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
+        C = batch.residual.shape[2]
+        L = np.linalg.cholesky(stacks.with_diagonal(batch.among, batch.noise))
+        white = stacks.solve(L, batch.residual)
+        a = stacks.solve(L, white, transposed=True)
+        value = -C * stacks.half_logdet(L) - 0.5 * np.sum(white**2) - _constant(batch)
+        by_S = 0.5 * (a @ transposed(a) - C * stacks.inverse(L))
+        by_noise = np.einsum("snn->sn", by_S)
+        return float(value), UnderCavity(by_S, batch.between, batch.variance, -a, by_noise)
+
+
+@dataclass(frozen=True)
+class OnPoints:
+    """The energy of power EP on M points (Bui, Yan & Turner 2017); α = 0 is Titsias' bound (2009).
+
+    ``F = log N(y; m̃, AᵀA + D) − (1 − α)/(2α) Σ_n log(1 + α r_n/σ_n²)`` for whitened points, with
+    ``A = chol(K̃_MM)⁻¹ K̃_MN``, ``r = diag(K̃_NN − AᵀA)`` and ``D = σ² + α r``. As α → 0 the second
+    term is ``½ Σ_n r_n/σ_n²``.
+
+    :param alpha: α in [0, 1].
+    """
+
+    alpha: float
+    on_points: ClassVar[bool] = True
+
+    def value_and_gradient(self, batch: UnderCavity) -> tuple[float, UnderCavity]:
+        """As that of :class:`AtEveryInput`."""
+        L = np.linalg.cholesky(batch.among)
+        A = stacks.solve(L, batch.between)
+        left = batch.variance - np.einsum("smn,smn->sn", A, A)
+        unexplained = np.maximum(left, 0.0)
+        widened = batch.noise + self.alpha * unexplained
+        value, by_A, by_widened, a = _low_rank(A, widened, batch.residual)
+        C = batch.residual.shape[2]
+        value -= C * self._correction(unexplained / batch.noise) + _constant(batch)
+        weight = 0.5 * C * (1.0 - self.alpha) / widened
+        by_noise = by_widened + weight * unexplained / batch.noise
+        by_variance = np.where(left > 0.0, self.alpha * by_widened - weight, 0.0)
+        by_A -= 2.0 * by_variance[:, None] * A
+        by_between = stacks.solve(L, by_A, transposed=True)
+        by_among = stacks.cholesky_pullback(L, by_A @ transposed(A))
+        return value, UnderCavity(by_among, by_between, by_variance, -a, by_noise)
+
+    def _correction(self, share: np.ndarray) -> float:
+        """What unexplained variance costs, given its shares of the noise."""
+        if self.alpha == 0.0:
+            return 0.5 * float(np.sum(share))
+        factor = 0.5 * (1.0 - self.alpha) / self.alpha
+        return factor * float(np.sum(np.log1p(self.alpha * share)))
+
+
+CollapsedBound = AtEveryInput | OnPoints
+
+
+def _constant(batch: UnderCavity) -> float:
+    """``½ S N C log 2π``."""
+    return 0.5 * batch.residual.size * LOG_TWO_PI
+
+
+def _low_rank(
+    A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``; its derivatives by A and by
+    D; and ``a = S⁻¹ residual``.
+
+    :param A: [S, M, N].
+    :param diagonal: That of D [S, N].
+    :param residual: [S, N, C].
+    """
+    M, C = A.shape[1], residual.shape[2]
+    root = np.sqrt(diagonal)[:, None]
+    scaled, target = A / root, residual / transposed(root)
+    P = scaled @ transposed(scaled)
+    L = np.linalg.cholesky(stacks.with_diagonal(P, np.ones(M)))
+    half = stacks.solve(L, scaled)
+    white = half @ target
+    a = (target - transposed(half) @ white) / transposed(root)
+    logdet = 0.5 * np.sum(np.log(diagonal)) + stacks.half_logdet(L)
+    value = -C * logdet - 0.5 * (np.sum(target**2) - np.sum(white**2))
+    by_A = (A @ a) @ transposed(a) - C * stacks.solve(L, half, transposed=True) / root
+    precision = (1.0 - np.einsum("smn,smn->sn", half, half)) / diagonal
+    return float(value), by_A, 0.5 * (np.sum(a**2, axis=2) - C * precision), a

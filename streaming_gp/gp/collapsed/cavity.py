@@ -1,0 +1,91 @@
+"""Conditions the prior on a cavity's pseudo-observations, forwards and backwards.
+
+With ``B = I + Rᵀ K R = L Lᵀ`` (see :mod:`streaming_gp.gp.process.conditioning`) and
+``P = L⁻¹ Rᵀ``, the projections ``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its
+mean ``m + Vᵀ w`` and its covariance ``k − Vᵀ V``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streaming_gp.gp.collapsed import stacks
+from streaming_gp.gp.collapsed.stacks import transposed
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Pseudo-observations of one group, of which n blocks of one size m hold the precision factor.
+
+    :param factor: R [n, m, m].
+    :param targets: s [n m, C].
+    :param nugget: [n m].
+    """
+
+    factor: np.ndarray
+    targets: np.ndarray
+    nugget: np.ndarray
+
+    def weighted(self, B: np.ndarray) -> np.ndarray:
+        """``Rᵀ B`` for B [S, n m, Q]."""
+        rows = B.reshape(len(B), *self.factor.shape[:2], -1)
+        return np.matmul(transposed(self.factor), rows).reshape(B.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Cavity:
+    """A cavity at S values of ε and at some inputs.
+
+    :param chol: L [S, R, R].
+    :param projector: P [S, R, R].
+    :param projected: V [S, R, T] of the inputs.
+    :param white: w [S, R, C].
+    """
+
+    chol: np.ndarray
+    projector: np.ndarray
+    projected: np.ndarray
+    white: np.ndarray
+
+    @property
+    def log_evidence(self) -> float:
+        """``log 𝒵`` of the pseudo-observations, without their constants, summed over ε."""
+        columns = self.white.shape[2]
+        return -columns * stacks.half_logdet(self.chol) - 0.5 * float(np.sum(self.white**2))
+
+    def pullback(
+        self, by_projected: np.ndarray, by_white: np.ndarray, by_evidence: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Derivatives by K [S, R, R], by k(Z, ·) [S, R, T] and by m(Z) [S, R, C].
+
+        :param by_projected: The derivative by V [S, R, T].
+        :param by_white: That by w [S, R, C].
+        :param by_evidence: That by the log evidence.
+        """
+        R, columns = self.white.shape[1:]
+        by_white = by_white - by_evidence * self.white
+        product = by_projected @ transposed(self.projected) + by_white @ transposed(self.white)
+        product = stacks.with_diagonal(product, np.full(R, by_evidence * columns))
+        Y = np.tril(product) + transposed(np.tril(product, -1))
+        back = transposed(self.projector)
+        return -0.5 * (back @ Y @ self.projector), back @ by_projected, -(back @ by_white)
+
+
+def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np.ndarray) -> Cavity:
+    """The cavity.
+
+    :param K: The prior covariance of the pseudo-inputs [S, R, R].
+    :param between: That of these and the inputs that are asked for [S, R, T].
+    :param mean: The prior mean of the pseudo-inputs [S, R, C].
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+    K = stacks.with_diagonal(K, observed.nugget)
+    B = observed.weighted(np.ascontiguousarray(transposed(observed.weighted(K))))
+    L = np.linalg.cholesky(stacks.with_diagonal(B, np.ones(len(observed.nugget))))
+    root = observed.weighted(np.eye(len(observed.nugget))[None])
+    P = stacks.solve(L, np.broadcast_to(root, L.shape))
+    targets = np.broadcast_to(observed.targets, (len(L), *observed.targets.shape))
+    white = stacks.solve(L, targets) - P @ mean
+    return Cavity(L, P, P @ between, white)

@@ -1,0 +1,116 @@
+"""Collapsed bounds as compiled functions of ε's variables and of the places of points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
+from streaming_gp.gp.collapsed.energy import Known, energy
+from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
+from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, spec
+from streaming_gp.threads import one_blas_thread
+
+
+class CollapsedFunctions:
+    """Negative free energies of one model and their gradients.
+
+    TensorFlow takes the derivatives of the prior, by ε and by the points; those of the bound by the
+    prior come from :func:`energy`.
+
+    :param local: The :class:`~streaming_gp.gp.bounds.problem.LocalModel`, whose noise is Gaussian.
+    :param on_points: Whether there are points beside the data.
+    """
+
+    def __init__(self, local: Any, on_points: bool) -> None:
+        self.local = local
+        self.on_points = on_points
+        self._compiled: dict[bool, Any] = {}
+
+    @one_blas_thread()
+    def loss_and_gradient(
+        self,
+        alpha: float,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Any,
+        move: bool,
+    ) -> tuple[float, np.ndarray]:
+        """The negative free energy, which is infinite where a covariance is not positive.
+
+        :param alpha: The power of power EP.
+        :param offsets: Those of the points [M D].
+        :param variables: Those of ε [V].
+        :param problem: The batch under its cavity, a :class:`.Problem`.
+        :param move: Whether the gradient is by offsets and variables, one after another, and not by
+            the variables alone.
+        """
+        if move not in self._compiled:
+            function = self._by_all if move else self._by_epsilon
+            arguments = spec(), spec(None), spec(None), self.local.problem_spec(False)
+            self._compiled[move] = compiled(function, *arguments)
+        loss, gradient = self._compiled[move](alpha, offsets, variables, problem)
+        return float(loss), gradient.numpy()
+
+    # ---- what is compiled ----
+
+    def _by_all(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, gradients = self._differentiated(slice(1, 3), *arguments)
+        return loss, tf.concat(gradients, 0)
+
+    def _by_epsilon(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, (gradient,) = self._differentiated(slice(2, 3), *arguments)
+        return loss, gradient
+
+    def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(arguments[by])
+            loss = self._loss(*arguments)
+        return loss, tape.gradient(loss, arguments[by], unconnected_gradients="zero")
+
+    def _loss(
+        self, alpha: tf.Tensor, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
+    ) -> tf.Tensor:
+        local, X = self.local, problem.X
+        own = problem.moved(offsets) if self.on_points else X
+        points = tf.concat([problem.stack.Z, own], 0)
+        draws = local.hyperparameters.draw(
+            variables, problem.location, problem.scale, problem.noise
+        )
+
+        def at(epsilon: tf.Tensor) -> PriorValues:
+            with local.parameters.substituted(epsilon):
+                return prior_values(local, points, X, self.on_points)
+
+        stack = problem.stack
+        known = Known(
+            problem.Y, stack.precision_factor, stack.pseudo_targets, stack.nugget, problem.nugget
+        )
+        total = self._bound(alpha, known)(*at_each_sample(at, draws))
+        with local.parameters.substituted(draws[0]):
+            penalty = local.hyperparameters.penalty(variables, local.parameters)
+        return penalty - total / tf.cast(tf.shape(draws)[0], FLOAT)
+
+    def _bound(self, alpha: tf.Tensor, known: Known) -> Callable[..., tf.Tensor]:
+        """The bound as a differentiable operation on :class:`PriorValues`."""
+
+        @tf.custom_gradient
+        def bound(*values: tf.Tensor) -> Any:
+            arguments = [alpha, *known, *values]
+            total, *by = tf.numpy_function(self._in_numpy, arguments, [FLOAT] * (1 + len(values)))
+            total.set_shape([])
+            for derivative, value in zip(by, values, strict=True):
+                derivative.set_shape(value.shape)
+            return total, lambda upstream: [upstream * one for one in by]
+
+        return bound
+
+    def _in_numpy(self, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
+        known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
+        bound = OnPoints(float(alpha)) if self.on_points else AtEveryInput()
+        by_evidence = float(self.local.hyperparameters.past_evidence(lambda: 1.0))
+        total, by_values = energy(bound, values, known, by_evidence)
+        return np.float64(total), *by_values

@@ -1,0 +1,63 @@
+"""The prior and the noise at values of ε, as all that a collapsed bound is a function of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from streaming_gp.gp.process import covariances as cov
+
+
+class PriorValues(NamedTuple):
+    """Prior and noise at S values of ε, or derivatives by each entry.
+
+    Latent functions come in G groups of C columns; K = 1 where groups share a kernel, else G. In
+    NumPy these are of one group, and have no axis for it.
+
+    :param among: The covariance of the points [S, K, T, T].
+    :param between: That of points and data [S, K, T, N]; N = 0 where the points are the data.
+    :param variance: The variance at the data [S, K, N], likewise.
+    :param mean_points: [S, G, T, C].
+    :param mean_data: [S, G, N, C], likewise.
+    :param noise: The variance of the noise at all data [S, G, N].
+    """
+
+    among: Any
+    between: Any
+    variance: Any
+    mean_points: Any
+    mean_data: Any
+    noise: Any
+
+    def of_group(self, group: int) -> PriorValues:
+        """Those of one group, as views; groups may share a kernel."""
+        return PriorValues(*(one[:, min(group, one.shape[1] - 1)] for one in self))
+
+
+def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -> PriorValues:
+    """Prior and noise at the ε that the parameters hold now: without the axis S.
+
+    :param local: The :class:`~streaming_gp.gp.bounds.problem.LocalModel`.
+    :param points: Inputs of which all covariances are wanted [T, D].
+    :param X: The data's inputs [N, D], at which the noise is wanted.
+    :param on_points: Whether there are points beside the data.
+    """
+    gp, likelihood = local.gp, local.likelihood
+    noise = likelihood.conditional_variance(
+        X, tf.zeros([tf.shape(X)[0], local.output_dim], X.dtype)
+    )
+    among = cov.covariance(gp.kernel, points)
+    between, variance = among[:, :, :0], among[:, 0, :0]
+    mean_points = mean_data = cov.to_groups(gp.prior_mean(points), gp.num_groups)
+    if on_points:
+        between, variance = cov.covariance(gp.kernel, points, X), cov.variance(gp.kernel, X)
+        mean_data = cov.to_groups(gp.prior_mean(X), gp.num_groups)
+    return PriorValues(
+        among,
+        between,
+        variance,
+        mean_points,
+        mean_data if on_points else mean_data[:, :0],
+        cov.to_groups(noise, gp.num_groups)[:, :, 0],
+    )

@@ -1,0 +1,52 @@
+"""Stacks of matrices, one for each value of ε: [S, M, N]. BLAS and LAPACK do the work."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import lapack
+
+from streaming_gp import triangular
+
+
+def transposed(A: np.ndarray) -> np.ndarray:
+    """Each of them transposed."""
+    return np.swapaxes(A, 1, 2)
+
+
+def with_diagonal(A: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """``A + diag(values)`` for values [S, M] or [M]."""
+    found = np.array(A)
+    np.einsum("smm->sm", found)[:] += values
+    return found
+
+
+def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """``L⁻¹ B``, or ``L⁻ᵀ B``, for lower triangles L [S, M, M] and B [S, M, N]."""
+    pairs = zip(L, B, strict=True)
+    return np.stack([triangular.solve(one, right, transposed) for one, right in pairs])
+
+
+def inverse(L: np.ndarray) -> np.ndarray:
+    """``(L Lᵀ)⁻¹`` for lower triangles."""
+    upper = np.stack([lapack.dpotri(one.T, lower=0)[0] for one in L])
+    return np.triu(upper) + transposed(np.triu(upper, 1))
+
+
+def half_logdet(L: np.ndarray) -> float:
+    """``½ log det L Lᵀ``, summed over the stack."""
+    return float(np.sum(np.log(np.einsum("smm->sm", L))))
+
+
+def cholesky_pullback(L: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """The derivative by ``B = L Lᵀ`` of what depends on L by ``Q = L⁻¹ U`` alone.
+
+    It is ``−½ L⁻ᵀ Y L⁻¹`` for the symmetric Y whose lower triangle is that of ``Q̄ Qᵀ`` (Murray
+    2016, "Differentiation of the Cholesky decomposition"). Where also ``−½ C log det B`` is asked
+    for, C is added to the diagonal of the product.
+
+    :param L: Lower triangles [S, M, M].
+    :param product: ``Q̄ Qᵀ`` [S, M, M], with Q̄ the derivative by Q.
+    """
+    Y = np.tril(product) + transposed(np.tril(product, -1))
+    half = solve(L, Y, transposed=True)
+    return -0.5 * solve(L, np.ascontiguousarray(transposed(half)), transposed=True)

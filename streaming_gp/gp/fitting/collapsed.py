@@ -1,0 +1,32 @@
+"""Which bounds of which models have a closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from streaming_gp.gp.bounds import Exact, PowerEP, Variational
+from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.bounds.sites import is_conjugate
+from streaming_gp.gp.process.conditioning import GaussianProcess
+
+LossAndGradient = Callable[..., tuple[float, np.ndarray]]
+
+
+def collapsed_objective(bound: LocalBound, local: LocalModel) -> LossAndGradient | None:
+    """The negative free energy and its gradient in closed form; None where none is known.
+
+    Bounds are known by their type, not by inheritance: one of your own may differ in anything.
+    """
+    if not is_conjugate(local.likelihood) or type(local.gp) is not GaussianProcess:
+        return None
+    if type(bound) is Exact:
+        return partial(local.collapsed[False].loss_and_gradient, 0.0)
+    if type(bound) is Variational:
+        return partial(local.collapsed[True].loss_and_gradient, 0.0)
+    if type(bound) is PowerEP:
+        return partial(local.collapsed[True].loss_and_gradient, bound.alpha)
+    return None

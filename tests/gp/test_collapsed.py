@@ -1,0 +1,164 @@
+"""Bounds in closed form: those that TensorFlow differentiates are the oracle."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow import kernels as gk
+
+import streaming_gp as sgp
+from streaming_gp.gp.collapsed.batch import UnderCavity
+from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
+
+FEW, ALL = sgp.PrivatePseudoPoints(4), sgp.PrivatePseudoPoints("all")
+LEARNED, POINT = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
+FULL = sgp.VariationalHyperparameters(full_covariance=True)
+
+
+def separate():
+    return gk.SeparateIndependent([gk.Matern32(), gk.SquaredExponential()])
+
+
+def shared():
+    return gk.SharedIndependent(gk.SquaredExponential(lengthscales=[1.0, 2.0]), output_dim=2)
+
+
+def noisy():
+    return gk.SquaredExponential() + gk.White(0.1) + gk.Linear()
+
+
+def mixing():
+    W = np.array([[1.0, 0.3], [0.2, 1.0]])
+    return gk.LinearCoregionalization([gk.Matern32(), gk.SquaredExponential()], W=W)
+
+
+slow = pytest.mark.slow
+CASES = [
+    pytest.param(gk.SquaredExponential, FEW, 0.0, LEARNED, 1, 0.1, id="variational"),
+    pytest.param(gk.SquaredExponential, FEW, 0.5, POINT, 1, 0.1, id="power-ep-point"),
+    pytest.param(noisy, ALL, 0.0, POINT, 1, 0.1, id="exact-white-point"),
+    pytest.param(separate, FEW, 1.0, LEARNED, 2, [0.1, 0.3], id="fitc-two-kernels"),
+    pytest.param(separate, ALL, 0.0, LEARNED, 2, 0.1, id="exact-two-kernels", marks=slow),
+    pytest.param(shared, FEW, 0.5, LEARNED, 2, 0.1, id="power-ep-shared-kernel", marks=slow),
+    pytest.param(noisy, FEW, 0.0, FULL, 1, 0.1, id="variational-white-full", marks=slow),
+    pytest.param(mixing, FEW, 0.0, LEARNED, 2, 0.1, id="variational-mixing", marks=slow),
+    pytest.param(mixing, ALL, 0.0, LEARNED, 2, 0.1, id="exact-mixing", marks=slow),
+]
+
+
+def batch(rng, size, outputs):
+    X = rng.normal(size=(size, 2))
+    return X, np.sin(X @ rng.normal(size=(2, outputs)))
+
+
+def model_of(kernel, points, alpha, hyperparameters, outputs, noise):
+    return sgp.StreamingGP(
+        kernel(),
+        gpflow.likelihoods.Gaussian(noise),
+        mean_function=gpflow.functions.Constant(np.full(outputs, 0.3)),
+        pseudo_points=points,
+        hyperparameters=hyperparameters,
+        seed=0,
+        **({"alpha": alpha} if alpha else {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "points", "alpha", "hyperparameters", "outputs", "noise"), CASES
+)
+def test_value_and_gradient_are_those_of_automatic_differentiation(
+    rng, kernel, points, alpha, hyperparameters, outputs, noise
+):
+    model = model_of(kernel, points, alpha, hyperparameters, outputs, noise)
+    for size in (5, 7):
+        model.update(batch(rng, size, outputs), learn=False)
+    fitter, local = model._compiled.fitter, model._compiled.local
+    data = model._compiled.outputs.data(batch(rng, 9, outputs))
+    draws = local.hyperparameters.noise(local.parameters.size, 0)
+    problem = fitter.problems.with_data(data, draws, model.posterior_process, points.place, None)
+    start = np.zeros(int(tf.size(problem.Z_start)))
+    offsets = start + 0.1 * rng.normal(size=start.shape)
+    variables = local.hyperparameters.initial(local.parameters.size, True)
+    variables += 0.1 * rng.normal(size=variables.shape)
+    sites = initial_sites(fitter.bound, start, problem)
+    differentiated = BoundFunctions(fitter.bound.bound, local)
+    differentiated.collapsed = None
+    assert fitter.bound.collapsed is not None
+    move = points is FEW
+    found, wanted = (
+        functions.objective(offsets, variables, problem, sites, move)
+        for functions in (fitter.bound, differentiated)
+    )
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
+    scale = np.max(np.abs(wanted[1]))
+    np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-11 * scale)
+    assert len(found[1]) == len(variables) + move * len(offsets)
+
+
+def test_a_likelihood_that_is_not_gaussian_and_a_bound_of_ones_own_have_no_closed_form(rng):
+    class MyBound(
+        type(sgp.StreamingGP(gk.Matern32(), gpflow.likelihoods.Gaussian()).settings.bound)
+    ):
+        """A subclass, which might say something else."""
+
+    X, Y = batch(rng, 5, 1)
+    for likelihood, bound, outputs in [
+        (gpflow.likelihoods.Bernoulli(), None, (Y > 0).astype(float)),
+        (gpflow.likelihoods.Gaussian(), MyBound(), Y),
+    ]:
+        model = sgp.StreamingGP(gk.Matern32(), likelihood, pseudo_points=FEW, bound=bound)
+        model.update((X, outputs), learn=False)
+        assert model._compiled.fitter.bound.collapsed is None
+
+
+def under_cavity(rng, M, N, C):
+    root = rng.normal(size=(2, M, M + 2))
+    between = 0.3 * rng.normal(size=(2, M, N))
+    among = root @ root.swapaxes(1, 2)
+    explained = np.sum(between * np.linalg.solve(among, between), axis=1)
+    return UnderCavity(
+        among,
+        between,
+        explained + rng.uniform(0.1, 1.0, size=(2, N)),
+        rng.normal(size=(2, N or M, C)),
+        rng.uniform(0.1, 1.0, size=(2, N or M)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "N"), [(AtEveryInput(), 0), *((OnPoints(a), 6) for a in (0.0, 0.4, 1.0))]
+)
+def test_derivatives_are_those_of_finite_differences(rng, bound, N):
+    given = under_cavity(rng, 4, N, 2)
+    _, gradient = bound.value_and_gradient(given)
+    for name, by in gradient._asdict().items():
+        direction = rng.normal(size=by.shape)
+        if name == "among":
+            direction += direction.swapaxes(1, 2)
+        ahead, behind = (
+            bound.value_and_gradient(
+                given._replace(**{name: getattr(given, name) + step * direction})
+            )[0]
+            for step in (1e-6, -1e-6)
+        )
+        np.testing.assert_allclose(
+            np.sum(by * direction), (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-7
+        )
+
+
+def test_a_covariance_that_is_not_positive_gives_an_infinite_loss(rng):
+    model = sgp.StreamingGP(
+        gk.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=FEW
+    )
+    model.update(batch(rng, 5, 1), learn=False)
+    fitter, local = model._compiled.fitter, model._compiled.local
+    draws = local.hyperparameters.noise(local.parameters.size, 0)
+    problem = fitter.problems.with_data(
+        batch(rng, 9, 1), draws, model.posterior_process, FEW.place, None
+    )._replace(nugget=tf.constant(-10.0, tf.float64))
+    variables = local.hyperparameters.initial(local.parameters.size, True)
+    offsets = np.zeros(8)
+    loss, gradient = fitter.bound.objective(offsets, variables, problem, None, True)
+    assert loss == np.inf
+    assert gradient.shape == (8 + len(variables),)
