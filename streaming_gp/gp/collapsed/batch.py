@@ -56,8 +56,8 @@ class BatchUnderCavity:
             prior.noise,
         )
 
-    def pull_back(self, by: UnderCavity, by_evidence: float, into: PriorValues) -> None:
-        """Add derivatives by the prior's values to ``into``.
+    def pulled_back(self, by: UnderCavity, by_evidence: float, prior: PriorValues) -> PriorValues:
+        """Derivatives by the prior's values.
 
         :param by: Those by what :meth:`described` gives.
         :param by_evidence: That by the cavity's log evidence.
@@ -71,16 +71,15 @@ class BatchUnderCavity:
         by_K, by_between, by_mean = self.cavity.pullback(
             np.concatenate([by_points, by_data], axis=2), -(observed @ by.residual), by_evidence
         )
-        into.among[:, :R, :R] += by_K
-        into.among[:, :R, R:] += by_between[:, :, : self.num_points]
-        into.among[:, R:, R:] += by.among
-        into.between[:, :R] += by_between[:, :, self.num_points :]
-        into.between[:, R:] += by.between
-        into.variance[:] += by.variance
-        into.mean_points[:, :R] += by_mean
-        into.noise[:] += by.noise
-        by_mean_data = into.mean_data if self._has_points else into.mean_points[:, R:]
+        found = PriorValues(*map(np.zeros_like, prior))
+        found.among[:, :R, :R], found.among[:, R:, R:] = by_K, by.among
+        found.among[:, :R, R:] = by_between[:, :, : self.num_points]
+        found.between[:, :R], found.between[:, R:] = by_between[:, :, self.num_points :], by.between
+        found.variance[:], found.noise[:] = by.variance, by.noise
+        found.mean_points[:, :R] = by_mean
+        by_mean_data = found.mean_data if self._has_points else found.mean_points[:, R:]
         by_mean_data -= by.residual
+        return found
 
     @property
     def _num_earlier(self) -> int:

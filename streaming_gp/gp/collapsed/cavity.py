@@ -17,21 +17,23 @@ from streaming_gp.gp.collapsed.stacks import transposed
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Pseudo-observations of one group, of which n blocks of one size m hold the precision factor.
+    """Pseudo-observations of one group.
 
-    :param factor: R [n, m, m].
-    :param targets: s [n m, C].
-    :param nugget: [n m].
+    :param blocks: The diagonal blocks [m, m] of R.
+    :param targets: s [R, C].
+    :param nugget: [R].
     """
 
-    factor: np.ndarray
+    blocks: list[np.ndarray]
     targets: np.ndarray
     nugget: np.ndarray
 
     def weighted(self, B: np.ndarray) -> np.ndarray:
-        """``Rᵀ B`` for B [S, n m, Q]."""
-        rows = B.reshape(len(B), *self.factor.shape[:2], -1)
-        return np.matmul(transposed(self.factor), rows).reshape(B.shape)
+        """``Rᵀ B`` for B [S, R, Q]."""
+        ends = np.cumsum([len(block) for block in self.blocks])
+        pieces = np.split(B, ends[:-1], axis=1)
+        found = [block.T @ piece for block, piece in zip(self.blocks, pieces, strict=True)]
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,16 +38,39 @@ def energy(
     :param by_evidence: How often the log evidence of the cavity is added.
     """
     by_values = PriorValues(*map(np.zeros_like, values))
+    said = _rows_that_speak(known.factor)
+    num_own = values.among.shape[-1] - said.size
+    points = np.append(np.ravel(said), np.ones(num_own, dtype=bool))
     total = 0.0
     try:
         for group, Y in enumerate(np.split(known.Y, len(known.targets), axis=1)):
-            observed = Observed(known.factor[group], known.targets[group], known.nuggets)
-            prior = values.of_group(group)
-            batch = under_cavity(prior, observed, bound.on_points)
+            prior = values.of_group(group).at_points(points)
+            batch = under_cavity(prior, _observed(known, said, group), bound.on_points)
             nugget = float(known.nugget) if bound.on_points else 0.0
             value, by = bound.value_and_gradient(batch.described(prior, Y, nugget))
             total += value + by_evidence * batch.cavity.log_evidence
-            batch.pull_back(by, by_evidence, by_values.of_group(group))
+            found = batch.pulled_back(by, by_evidence, prior)
+            by_values.of_group(group).add_at_points(points, found)
     except np.linalg.LinAlgError:
         return -np.inf, PriorValues(*map(np.zeros_like, values))
     return total, by_values
+
+
+def _rows_that_speak(factor: np.ndarray) -> np.ndarray:
+    """Which rows [n, m] of the blocks [G, n, m, m] are no padding."""
+    said = factor != 0.0
+    found = np.any(said, axis=(0, 2)) | np.any(said, axis=(0, 3))
+    if not np.any(found):
+        found[0, 0] = True  # nothing is known: one row that says nothing stands for it
+    return np.asarray(found)
+
+
+def _observed(known: Known, said: np.ndarray, group: int) -> Observed:
+    """What the cavity is conditioned on, in one group."""
+    blocks = [
+        block[rows][:, rows]
+        for block, rows in zip(known.factor[group], said, strict=True)
+        if any(rows)
+    ]
+    rows = np.ravel(said)
+    return Observed(blocks, known.targets[group][rows], known.nuggets[rows])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.process import covariances as cov
@@ -33,6 +34,29 @@ class PriorValues(NamedTuple):
     def of_group(self, group: int) -> PriorValues:
         """Those of one group, as views; groups may share a kernel."""
         return PriorValues(*(one[:, min(group, one.shape[1] - 1)] for one in self))
+
+    def at_points(self, some: np.ndarray) -> PriorValues:
+        """Those of one group at some of the points: a mask [T]."""
+        if np.all(some):
+            return self
+        return self._replace(
+            among=self.among[:, some][:, :, some],
+            between=self.between[:, some],
+            mean_points=self.mean_points[:, some],
+        )
+
+    def add_at_points(self, some: np.ndarray, found: PriorValues) -> None:
+        """Add what was found for one group at some of the points, in place."""
+        points = np.flatnonzero(some)
+        self.among[np.ix_(range(len(self.among)), points, points)] += found.among
+        self.between[:, points] += found.between
+        self.mean_points[:, points] += found.mean_points
+        for into, one in (
+            (self.variance, found.variance),
+            (self.mean_data, found.mean_data),
+            (self.noise, found.noise),
+        ):
+            into[:] += one
 
 
 def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -> PriorValues:
