@@ -48,7 +48,7 @@ class PriorValues(NamedTuple):
     def add_at_points(self, some: np.ndarray, found: PriorValues) -> None:
         """Add what was found for one group at some of the points, in place."""
         points = np.flatnonzero(some)
-        self.among[np.ix_(range(len(self.among)), points, points)] += found.among
+        self.among[np.ix_(np.arange(len(self.among)), points, points)] += found.among
         self.between[:, points] += found.between
         self.mean_points[:, points] += found.mean_points
         for into, one in (
