@@ -78,11 +78,15 @@ class Exact(Bound):
         self, local: LocalModel, summary: tf.Tensor, problem: Problem, sites: Sites
     ) -> PseudoObservations:
         """The sites themselves, as pseudo-observations of f at every input X [N, D]."""
-        groups = local.gp.num_groups
-        mean, precision = (cov.to_groups(part, groups).numpy() for part in sites)
-        root = np.sqrt(precision[:, :, :1])
-        X = summary.numpy()
-        return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
+        return at_every_input(summary.numpy(), sites, local.gp.num_groups)
+
+
+def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObservations:
+    """Sites [N, L] as pseudo-observations at the inputs X [N, D]."""
+    groups = len(X), num_groups, -1
+    mean, precision = (np.reshape(part, groups).swapaxes(0, 1) for part in sites)
+    root = np.sqrt(precision[:, :, :1])
+    return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
 
 
 def _bound(local: LocalModel, problem: Problem, sites: Sites) -> tf.Tensor:

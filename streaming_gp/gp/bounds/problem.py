@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.collapsed.functions import CollapsedFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
-from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process.compiled import Compiled, compiled, spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.prior import PriorFunctions
 
@@ -89,6 +90,19 @@ class LocalModel:
         data; bounds of the same kind share them.
         """
         return {on_points: CollapsedFunctions(self, on_points) for on_points in (False, True)}
+
+    def noise_precision(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """``1/σ²`` [N, P] of Gaussian noise at X [N, D] and at ε [E]."""
+        return np.asarray(self._noise_precision(epsilon, X))
+
+    @cached_property
+    def _noise_precision(self) -> Compiled:
+        def at(epsilon: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+            zeros = tf.zeros([tf.shape(X)[0], self.output_dim], X.dtype)
+            with self.parameters.substituted(epsilon):
+                return 1.0 / self.likelihood.conditional_variance(X, zeros)
+
+        return compiled(at, spec(self.parameters.size), spec(None, self.input_dim))
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""

@@ -92,11 +92,6 @@ class ProblemBuilder:
         candidates = np.concatenate([one.Z for one in earlier])
         return self._with_points(problem, epsilon, candidates, place)
 
-    def without_cavity(self, data: Data) -> Problem:
-        """The problem of a batch of which only the likelihood is asked."""
-        X, Y = (tf.constant(part, FLOAT) for part in data)
-        return self._blank(())._replace(X=X, Y=Y, nugget=tf.zeros([], FLOAT))
-
     # ---- parts ----
 
     def _stack(self, observations: tuple[Observations, ...]) -> object:

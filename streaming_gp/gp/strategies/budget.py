@@ -68,14 +68,7 @@ def merged(
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
         return after, 0.0
-    others = Process(
-        tuple(
-            one
-            for name, other in after.factors.items()
-            if name != MERGED
-            for one in other.pseudo_observations
-        )
-    )
+    others = said_beside(after, MERGED)
     product = Process(factor.pseudo_observations, None, factor.log_scale).compact
     factor = PseudoPointFactor(
         product.pseudo_observations, factor.hyperparameters, product.log_scale
@@ -96,6 +89,12 @@ def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:
     product = reduce(mul, (ledger.factors[name] for name in joining))
     kept = {name: f for name, f in ledger.factors.items() if name not in joining}
     return pvi.Ledger(ledger.prior, MappingProxyType({MERGED: product, **kept}))
+
+
+def said_beside(ledger: GPLedger, name: str) -> Process:
+    """What all other factors say of f; of ε alone they need not say anything proper."""
+    others = (factor for other, factor in ledger.factors.items() if other != name)
+    return Process(tuple(one for factor in others for one in factor.pseudo_observations))
 
 
 def newest(ledger: GPLedger, most_points: int) -> list[str]:

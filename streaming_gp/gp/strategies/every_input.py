@@ -9,20 +9,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import mul
-from typing import Any
 
 import numpy as np
 
-from streaming_gp.gp.bounds.exact import Exact
-from streaming_gp.gp.bounds.problem import Problem
+from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import two_scales
-from streaming_gp.gp.strategies.budget import multiplied, newest
+from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
     FINE,
     LearningSample,
@@ -83,8 +82,8 @@ def fitted_at_two_scales(
 
 def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:
     """Of a batch's data at the mean of q(ε), in squared units of Y."""
-    sites, _ = _sites(fitter, batch, fitter.location(cavity))
-    return float(1.0 / np.mean(sites.precision))
+    precision = fitter.local.noise_precision(fitter.location(cavity), batch.data[0])
+    return float(1.0 / np.mean(precision))
 
 
 def _absorbed(
@@ -119,19 +118,14 @@ def _at_every_input(
     return PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant), report
 
 
-def _likelihood(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> tuple[Any, float]:
+def _likelihood(
+    fitter: Fitter, batch: Batch, epsilon: np.ndarray
+) -> tuple[PseudoObservations, float]:
     """Gaussian noise at ε as pseudo-observations at every input, and its log constant."""
-    sites, problem = _sites(fitter, batch, epsilon)
-    observations = Exact().pseudo_observations(fitter.local, problem.X, problem, sites)
-    constant = 0.5 * float(np.sum(np.log(sites.precision) - LOG_TWO_PI))
-    return observations, constant
-
-
-def _sites(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> tuple[Sites, Problem]:
-    """Gaussian noise at ε as sites of a batch's targets."""
-    problem = fitter.problems.without_cavity(batch.data)
-    offsets = np.zeros(problem.Z_start.shape[1])
-    return fitter.bound.known_sites(epsilon, offsets, problem), problem
+    X, Y = batch.data
+    precision = fitter.local.noise_precision(epsilon, X)
+    found = at_every_input(X, Sites(precision * Y, precision), fitter.local.gp.num_groups)
+    return found, 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
 
 
 def within(fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int) -> GPLedger:
@@ -152,7 +146,7 @@ def within(fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int) -
     number = budget - spare - sum(len(ledger.factors[name].Z) for name in apart)
     after = multiplied(ledger, older)
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
-    fewer = _thinned(fitter, factors, after.cavity(MERGED), epsilon, number)
+    fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number)
     return after.replaced(MERGED, fewer)
 
 
