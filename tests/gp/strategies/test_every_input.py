@@ -1,11 +1,13 @@
 """A pseudo-point at every input, while a budget lasts."""
 
+from dataclasses import replace
+
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.gp.strategies import MERGED, every_input
 from streaming_gp.gp.strategies.every_input import LearningSample
 from tests.gp.builders import (
@@ -166,3 +168,26 @@ def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch)
     for i in range(3):
         model.update((X[i::3], Y[i::3]))
     assert seen == [None, None, 40]
+
+
+def test_what_the_newest_batches_say_of_epsilon_alone_need_be_no_distribution(rng):
+    """An older factor, and a newer one that takes back a part of it: only the product is proper."""
+    X, Y = smooth_data(rng, 28)
+    points = sgp.PrivatePseudoPoints("all", budget=60)
+    model = known_model(points, hyperparameters=sgp.VariationalHyperparameters())
+    for rows in (slice(0, 24), slice(24, 28)):
+        model.update((X[rows], Y[rows]), learn=False)
+    first, newest = model.factors
+    q = model.prior().hyperparameters
+    sure = (type(q).from_mean_scale(q.mean, 0.1 * np.asarray(q.scale)) / q).as_arrays()
+    ledger = model._now.ledger.with_factors(
+        {
+            first: replace(model.factors[first], hyperparameters=sure),
+            newest: replace(model.factors[newest], hyperparameters=(sure**-0.5).as_arrays()),
+        }
+    )
+    with pytest.raises(ImproperError):
+        _ = ledger.without(first).posterior
+    epsilon = model.parameter_vector.value()
+    found = every_input.within(model._compiled.fitter, ledger, epsilon, budget=20)
+    assert found.posterior.num_pseudo_points == 20
