@@ -109,6 +109,38 @@ def expected_log_prior(kernel, mean_function, frozen):
     return -0.5 * (np.linalg.slogdet(K)[1] + np.sum(off * np.linalg.solve(K, off)))
 
 
+def independent_bound(kernel, mean_function, noise_variance, earlier, added, data):
+    """The bound of PVI 2018, app. C.3, at one ε, of a batch on points b in the place of points a.
+
+    ``earlier`` is q(a) = N(m, S Sᵀ), ``added`` is q(b) = N(c, W Wᵀ), both of f(Z) and nugget noise.
+    What earlier data say is ``q(a) / p(a | ε)``.
+    """
+    (X, Y), (Z_a, Z_b) = data, (earlier.Z, added.Z)
+    K_aa = kernel(Z_a).numpy() + earlier.nugget * np.eye(len(Z_a))
+    K_bb = kernel(Z_b).numpy() + added.nugget * np.eye(len(Z_b))
+    mean_a, mean_b, mean_x = (np.asarray(mean_function(points))[:, 0] for points in (Z_a, Z_b, X))
+    c, C = added.intercept[0, :, 0], added.scale[0] @ added.scale[0].T
+    m, S = earlier.intercept[0, :, 0], earlier.scale[0] @ earlier.scale[0].T
+
+    def given_b(points, mean, K):
+        """Mean and covariance under q of f at the points, or of a."""
+        J = np.linalg.solve(K_bb, kernel(Z_b, points).numpy())
+        return mean + J.T @ (c - mean_b), K - J.T @ (K_bb - C) @ J
+
+    def expected(q, p):
+        """``E_q[log p]`` of two Gaussians."""
+        off = q[0] - p[0]
+        square = np.trace(np.linalg.solve(p[1], q[1])) + off @ np.linalg.solve(p[1], off)
+        return -0.5 * (square + np.linalg.slogdet(2.0 * np.pi * p[1])[1])
+
+    mean, covariance = given_b(X, mean_x, kernel(X).numpy())
+    square = (Y[:, 0] - mean) ** 2 + np.diag(covariance)
+    data_term = -0.5 * np.sum(np.log(2.0 * np.pi * noise_variance) + square / noise_variance)
+    kl = expected((c, C), (c, C)) - expected((c, C), (mean_b, K_bb))
+    q_a = given_b(Z_a, mean_a, K_aa)
+    return data_term - kl + expected(q_a, (m, S)) - expected(q_a, (mean_a, K_aa))
+
+
 def svgp_at_optimum(data, kernel, likelihood, Z):
     """GPflow's SVGP at fixed Z and hyperparameters, its q(u) optimised; the model and its ELBO."""
     model = gpflow.models.SVGP(
