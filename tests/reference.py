@@ -109,11 +109,13 @@ def expected_log_prior(kernel, mean_function, frozen):
     return -0.5 * (np.linalg.slogdet(K)[1] + np.sum(off * np.linalg.solve(K, off)))
 
 
-def independent_bound(kernel, mean_function, noise_variance, earlier, added, data):
+def independent_bound(
+    kernel, mean_function, noise_variance, earlier, added, data, prior_of_earlier=None
+):
     """The bound of PVI 2018, app. C.3, at one ε, of a batch on points b in the place of points a.
 
     ``earlier`` is q(a) = N(m, S Sᵀ), ``added`` is q(b) = N(c, W Wᵀ), both of f(Z) and nugget noise.
-    What earlier data say is ``q(a) / p(a | ε)``.
+    What earlier data say is ``q(a) / p(a | ε)``, or with another prior of a what app. C.1 has.
     """
     (X, Y), (Z_a, Z_b) = data, (earlier.Z, added.Z)
     K_aa = kernel(Z_a).numpy() + earlier.nugget * np.eye(len(Z_a))
@@ -138,7 +140,8 @@ def independent_bound(kernel, mean_function, noise_variance, earlier, added, dat
     data_term = -0.5 * np.sum(np.log(2.0 * np.pi * noise_variance) + square / noise_variance)
     kl = expected((c, C), (c, C)) - expected((c, C), (mean_b, K_bb))
     q_a = given_b(Z_a, mean_a, K_aa)
-    return data_term - kl + expected(q_a, (m, S)) - expected(q_a, (mean_a, K_aa))
+    prior_a = (mean_a, K_aa) if prior_of_earlier is None else prior_of_earlier
+    return data_term - kl + expected(q_a, (m, S)) - expected(q_a, prior_a)
 
 
 def svgp_at_optimum(data, kernel, likelihood, Z):

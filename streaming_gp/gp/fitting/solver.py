@@ -152,7 +152,7 @@ class Solver:
         clipped: int,
     ) -> Solution:
         q, epsilon = self._hyperparameters(variables, problem)
-        earlier = Process(cavity.pseudo_observations)
+        earlier = Process(cavity.compact.pseudo_observations)  # as in the problem
         past = partial(self.factorisations.log_normaliser, epsilon, earlier)
         free_energy = objective - float(self.local.hyperparameters.past_evidence(past))
         if self.bound.is_conjugate:
