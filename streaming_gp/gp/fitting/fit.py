@@ -12,6 +12,7 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting import kept_on_shared
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
@@ -189,6 +190,23 @@ class Fitter:
         (kept,) = plain(Process(factor.pseudo_observations))
         found = self.kept_bound.free_energy(cavity, kept, q, batch.data, batch.seed)
         return report._replace(free_energy=found)
+
+    def of_what_is_kept_on_shared(
+        self, cavity: Process, after: Process, batch: Batch, report: FitReport
+    ) -> FitReport:
+        """As :meth:`of_what_is_kept`, where the points of all batches have moved.
+
+        :param cavity: Prior times all other factors, on the points that they were on.
+        :param after: Prior times all factors, on the new points.
+        """
+        is_bound = getattr(self.bound.bound, "is_evidence_bound", False)
+        number = max(cavity.num_pseudo_points, after.num_pseudo_points)
+        q, q_cavity = after.hyperparameters, cavity.hyperparameters
+        if not (is_bound and batch.learn) or number > MOST_POINTS or q is None or q_cavity is None:
+            return report
+        draws = self.kept_bound.draws(q, batch.seed)
+        found = kept_on_shared.bound_at(self.kept_bound, cavity, after, draws, batch.data)
+        return report._replace(free_energy=found - float(q.kl_divergence(q_cavity)))
 
     def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
         """Common random numbers [S, E], fewer where there are many earlier points."""

@@ -19,6 +19,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import merged, multiplied
+from streaming_gp.gp.strategies.far_below import warn_if_far_below
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance
 from streaming_gp.serialization import storable
@@ -89,9 +90,14 @@ class SharedPseudoPoints:
 
         present = ledger.posterior.pseudo_observations
         at = present[0] if present and not self.optimise_locations else None
-        return fitter.fit_onto_shared(
+        moved, factor, report = fitter.fit_onto_shared(
             ledger, question.cavity, cavity_in, batch, self.place, at, self.optimise_locations
         )
+        after = cavity_in(moved).times([factor])
+        if batch.learn and not fitter.bound.is_conjugate:
+            warn_if_far_below(fitter, question.cavity, after, batch, report, self.number)
+        kept = fitter.of_what_is_kept_on_shared(question.cavity, after, batch, report)
+        return moved, factor, kept
 
     def fit_alone(
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None

@@ -1,37 +1,16 @@
 """Shared points and a point ε (PVI 2018, app. C.1; Bui et al. 2017a), with and without memory."""
 
-from types import SimpleNamespace
-
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from tests.reference import independent_bound
+from tests.reference import independent_bound, log_evidence_of, points_of
 from tests.tolerances import THROUGH_CHOLESKY
 
 STEP = 1e-4
 AT_THE_OPTIMUM = 0.3
 """Nats for each unit of ε: what SciPy's optimiser leaves of gradients of hundreds."""
-
-
-def points_of(model):
-    """q(u) of all shared points, as N(intercept, scale scaleᵀ), and their prior."""
-    (one,) = model.posterior_process.compact.pseudo_observations
-    prior = model.kernel(one.Z).numpy() + one.nugget * np.eye(len(one.Z))
-    R = one.precision_factor[0]
-    covariance = np.linalg.inv(np.linalg.inv(prior) + R @ R.T)
-    mean = covariance @ R @ one.pseudo_targets[0]
-    scale = np.linalg.cholesky(0.5 * (covariance + covariance.T))
-    q = SimpleNamespace(Z=one.Z, nugget=one.nugget, intercept=mean[None], scale=scale[None])
-    return q, (np.zeros(len(one.Z)), prior), one
-
-
-def log_evidence_of(one, kernel):
-    """``log ∫ t(a) p(a | ε) da`` of pseudo-observations, less their 2π."""
-    R, s = one.precision_factor[0], one.pseudo_targets[0][:, 0]
-    B = np.eye(len(R)) + R.T @ (kernel(one.Z).numpy() + one.nugget * np.eye(len(R))) @ R
-    return -0.5 * (s @ np.linalg.solve(B, s) + np.linalg.slogdet(B)[1])
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["with memory", "without"])
