@@ -124,3 +124,29 @@ def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
         assert 0.002 < float(fitted.likelihood.variance.numpy()) < 0.1
     else:
         assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
+
+
+def test_points_start_where_they_are_and_as_many_anew_as_asked(data):
+    X, Y = data
+    order = np.argsort(X[:, 0])
+    moved = {}
+    for fresh in (0, 2, None):
+        model = known_model(
+            sgp.SharedPseudoPoints(8, fresh=fresh),
+            optimiser=sgp.LocalOptimiser(max_iterations=1),
+        )
+        places = []
+        for rows in np.array_split(order, 2):
+            model.update((X[rows], Y[rows]))
+            places.append(model.posterior_process.compact.pseudo_observations[0].Z)
+        distance = np.linalg.norm(places[1][:, None] - places[0][None], axis=-1).min(axis=1)
+        moved[fresh] = int(np.sum(distance > 0.3))
+    assert moved[0] == 0 and moved[2] == 2 and moved[None] > 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"fresh": -1}, {"fresh": 6}, {"fresh": 0, "optimise_locations": False}]
+)
+def test_what_cannot_start_anew_is_refused(options):
+    with pytest.raises(InvalidDataError, match="fresh must lie between 0"):
+        sgp.SharedPseudoPoints(5, **options)
