@@ -64,7 +64,9 @@ def test_a_present_point_that_another_explains_is_no_point_more():
     K[1], K[:, 1] = K[0], K[:, 0]
     K[1, 1] = K[0, 0]
     chosen = mostly_present(replace(candidates(K), num_present=4), 5, 0)
-    assert len({0, 1} & set(chosen)) == 1 and {2, 3} < set(chosen) and len(set(chosen)) == 5
+    assert len({0, 1} & set(chosen)) == 1
+    assert {2, 3} < set(chosen)
+    assert len(set(chosen)) == 5
 
 
 @LAWS
