@@ -119,7 +119,7 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move)
             return self._factor(cavity, cavity, solution), solution.report
 
-        return with_larger_nuggets(attempt, self._problem(cavity, batch, place, at))
+        return with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
 
     def learned(
         self, cavity: Process, batch: Batch, place: Place
@@ -130,11 +130,12 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move=False)
             return _factor_of_epsilon(cavity, solution), solution.report
 
-        return with_larger_nuggets(attempt, self._problem(cavity, batch, place))
+        return with_larger_nuggets(attempt, self.problem(cavity, batch, place))
 
-    def _problem(
+    def problem(
         self, cavity: Process, batch: Batch, place: Place, at: Observations | None = None
     ) -> Problem:
+        """A batch under its cavity, on points of its own."""
         noise = self._noise(cavity, batch)
         problem = self.problems.with_data(batch.data, noise, cavity, place, at)
         if batch.epsilon is None:
