@@ -108,6 +108,9 @@ METHODS: dict[str, Method] = {
     "pvi-sync-slow": Method(
         always(local(1, 5e-4)), pvi.Synchronous(damping=0.1, durations=ONE_SLOW), 300
     ),
+    "pvi-async-slow": Method(
+        always(local(1, 5e-4)), pvi.Asynchronous(damping=0.1, durations=ONE_SLOW), 300
+    ),
     "pvi-natural": Method(
         always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
         warm=True,
@@ -135,8 +138,8 @@ METHODS: dict[str, Method] = {
     ),
 }  # fmt: skip
 """``gvi`` on ten cores: a step sees 200 images a core, and costs a gradient up and a posterior down
-for each. ``online`` is variational continual learning without coresets. ``pvi-sync-slow`` is the
-paper's own rule: one epoch of Adam a visit, here at a small rate."""
+for each. ``online`` is variational continual learning without coresets. ``pvi-sync-slow`` and
+``pvi-async-slow`` are the paper's own rule: one epoch of Adam a visit, here at a small rate."""
 
 
 def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:

@@ -23,3 +23,7 @@ class NoAnswerError(StreamingGPError, RuntimeError):
 
 class FileFormatError(InvalidDataError):
     """A file or journal that is damaged, foreign, or of a later version; nothing was loaded."""
+
+
+class PoorFitWarning(UserWarning):
+    """A fit that ended far below one that is known; the model has learned from it all the same."""

@@ -2,6 +2,8 @@
 of the package's exponential families; and small problems for servers and clients.
 """
 
+from types import SimpleNamespace
+
 import gpflow
 import numpy as np
 import scipy.stats
@@ -107,6 +109,62 @@ def expected_log_prior(kernel, mean_function, frozen):
         [frozen.intercept[0] - np.asarray(mean_function(frozen.Z)), frozen.scale[0]]
     )
     return -0.5 * (np.linalg.slogdet(K)[1] + np.sum(off * np.linalg.solve(K, off)))
+
+
+def independent_bound(
+    kernel, mean_function, noise_variance, earlier, added, data, prior_of_earlier=None
+):
+    """The bound of PVI 2018, app. C.3, at one ε, of a batch on points b in the place of points a.
+
+    ``earlier`` is q(a) = N(m, S Sᵀ), ``added`` is q(b) = N(c, W Wᵀ), both of f(Z) and nugget noise.
+    What earlier data say is ``q(a) / p(a | ε)``, or with another prior of a what app. C.1 has.
+    """
+    (X, Y), (Z_a, Z_b) = data, (earlier.Z, added.Z)
+    K_aa = kernel(Z_a).numpy() + earlier.nugget * np.eye(len(Z_a))
+    K_bb = kernel(Z_b).numpy() + added.nugget * np.eye(len(Z_b))
+    mean_a, mean_b, mean_x = (np.asarray(mean_function(points))[:, 0] for points in (Z_a, Z_b, X))
+    c, C = added.intercept[0, :, 0], added.scale[0] @ added.scale[0].T
+    m, S = earlier.intercept[0, :, 0], earlier.scale[0] @ earlier.scale[0].T
+
+    def given_b(points, mean, K):
+        """Mean and covariance under q of f at the points, or of a."""
+        J = np.linalg.solve(K_bb, kernel(Z_b, points).numpy())
+        return mean + J.T @ (c - mean_b), K - J.T @ (K_bb - C) @ J
+
+    def expected(q, p):
+        """``E_q[log p]`` of two Gaussians."""
+        off = q[0] - p[0]
+        square = np.trace(np.linalg.solve(p[1], q[1])) + off @ np.linalg.solve(p[1], off)
+        return -0.5 * (square + np.linalg.slogdet(2.0 * np.pi * p[1])[1])
+
+    mean, covariance = given_b(X, mean_x, kernel(X).numpy())
+    square = (Y[:, 0] - mean) ** 2 + np.diag(covariance)
+    data_term = -0.5 * np.sum(np.log(2.0 * np.pi * noise_variance) + square / noise_variance)
+    kl = expected((c, C), (c, C)) - expected((c, C), (mean_b, K_bb))
+    q_a = given_b(Z_a, mean_a, K_aa)
+    prior_a = (mean_a, K_aa) if prior_of_earlier is None else prior_of_earlier
+    return data_term - kl + expected(q_a, (m, S)) - expected(q_a, prior_a)
+
+
+def points_of(model):
+    """q(u) of all shared points at the ε of a model without a mean function, as
+    N(intercept, scale scaleᵀ); their prior; and what they are conditioned on.
+    """
+    (one,) = model.posterior_process.compact.pseudo_observations
+    prior = model.kernel(one.Z).numpy() + one.nugget * np.eye(len(one.Z))
+    R = one.precision_factor[0]
+    covariance = np.linalg.inv(np.linalg.inv(prior) + R @ R.T)
+    mean = covariance @ R @ one.pseudo_targets[0]
+    scale = np.linalg.cholesky(0.5 * (covariance + covariance.T))
+    q = SimpleNamespace(Z=one.Z, nugget=one.nugget, intercept=mean[None], scale=scale[None])
+    return q, (np.zeros(len(one.Z)), prior), one
+
+
+def log_evidence_of(one, kernel):
+    """``log ∫ t(a) p(a | ε) da`` of pseudo-observations, less their 2π."""
+    R, s = one.precision_factor[0], one.pseudo_targets[0][:, 0]
+    B = np.eye(len(R)) + R.T @ (kernel(one.Z).numpy() + one.nugget * np.eye(len(R))) @ R
+    return -0.5 * (s @ np.linalg.solve(B, s) + np.linalg.slogdet(B)[1])
 
 
 def svgp_at_optimum(data, kernel, likelihood, Z):

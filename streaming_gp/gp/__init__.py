@@ -3,6 +3,7 @@
 from streaming_gp.gp.bounds import (
     Conditional,
     Exact,
+    Independent,
     LocalBound,
     PowerEP,
     SparseBound,
@@ -30,6 +31,7 @@ from streaming_gp.gp.process import Process, PseudoObservations, PseudoPointFact
 from streaming_gp.gp.state import ModelState
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
+    IndependentPseudoPoints,
     LearningSample,
     OwnPseudoPoints,
     PrivatePseudoPoints,
@@ -50,6 +52,8 @@ __all__ = [
     "Forgetting",
     "GPUpdate",
     "HyperparameterStrategy",
+    "Independent",
+    "IndependentPseudoPoints",
     "LearningSample",
     "LearningSchedule",
     "LocalBound",

@@ -233,7 +233,7 @@ FULL = sgp.VariationalHyperparameters(full_covariance=True)
 REFUSED = {
     "point hyperparameters": ({"hyperparameters": sgp.PointHyperparameters()}, "point hyperp"),
     "shared points": ({"pseudo_points": sgp.SharedPseudoPoints(3)}, "got shared ones"),
-    "conditional points": ({"pseudo_points": sgp.ConditionalPseudoPoints(3)}, "conditional ones"),
+    "conditional points": ({"pseudo_points": sgp.ConditionalPseudoPoints(3)}, "would rest on"),
 }
 
 

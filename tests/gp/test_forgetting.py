@@ -204,11 +204,11 @@ REFUSED = {
     "window": (lambda: sgp.SlidingWindow(0), "num_batches must be positive"),
     "conditional": (
         lambda: known_model(sgp.ConditionalPseudoPoints(3), forgetting=sgp.Fading(0.9)),
-        "conditional pseudo-points can forget nothing",
+        "nothing can be forgotten",
     ),
     "conditional by hand": (
         lambda: known_model(sgp.ConditionalPseudoPoints(3)).fade(0.5),
-        "conditional pseudo-points can forget nothing",
+        "nothing can be forgotten",
     ),
     "budget": (
         lambda: known_model(

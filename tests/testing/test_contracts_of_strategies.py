@@ -19,6 +19,7 @@ STRATEGIES = [
     SHARED(5, growth=2, kept_batches=1),
     SHARED(5, optimise_locations=False),
     sgp.ConditionalPseudoPoints(3),
+    sgp.IndependentPseudoPoints(5, growth=2),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from streaming_gp.gp.bounds.conditional import Conditional
 from streaming_gp.gp.bounds.exact import Exact
+from streaming_gp.gp.bounds.independent import Independent
 from streaming_gp.gp.bounds.power_ep import PowerEP
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -12,6 +13,7 @@ from streaming_gp.gp.bounds.variational import Variational
 __all__ = [
     "Conditional",
     "Exact",
+    "Independent",
     "LocalBound",
     "LocalModel",
     "PowerEP",

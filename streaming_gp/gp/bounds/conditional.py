@@ -9,7 +9,7 @@ over q(ε).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,49 +21,23 @@ from streaming_gp.gp.bounds.base import (
     gaussian_noise_sites,
     sites_at,
 )
+from streaming_gp.gp.bounds.free_form import (
+    FreeForm,
+    GivenPoints,
+    at_data,
+    divergence,
+    natural_parameters,
+)
 from streaming_gp.gp.bounds.frozen import SAYS_NOTHING, FrozenGaussianProcess, open_and_frozen
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
-from streaming_gp.gp.bounds.whitening import LocalPosterior
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import (
-    add_to_diagonal,
-    logdet_from_cholesky,
-    solve_lower,
-    solve_lower_transposed,
-)
+from streaming_gp.linalg import add_to_diagonal, solve_lower, solve_lower_transposed
 from streaming_gp.serialization import storable
-
-
-class _BatchGivenFrozen(NamedTuple):
-    """Batch and new points given the frozen ones, at one ε.
-
-    p(b | η) = N(mean_b + T η, L Lᵀ) and f_n = mean_f + Uᵀη + Jᵀ(b − mean_b − T η) + noise of
-    variance ``left``: mean_b, mean_f [G, ·, C], T [G, M, R], U [G, R, N], L [G, M, M], J [G, M, N],
-    left [G, N]; site precision w [G, 1, N] and λ [G, N, C].
-    """
-
-    mean_b: tf.Tensor
-    mean_f: tf.Tensor
-    T: tf.Tensor
-    U: tf.Tensor
-    chol: tf.Tensor
-    J: tf.Tensor
-    left: tf.Tensor
-    w: tf.Tensor
-    site_mean: tf.Tensor
-
-
-class _Conditional(NamedTuple):
-    """q(b | a) = N(c + A η, Λ⁻¹): lower factor of Λ [G, M, M], c [G, M, C], A [G, M, R]."""
-
-    chol: tf.Tensor
-    intercept: tf.Tensor
-    slope: tf.Tensor
 
 
 @storable
@@ -88,9 +62,9 @@ class Conditional(Bound):
 
         def bound(epsilon: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
-                one = _BatchGivenFrozen(*parts)
-                q = _at_data(local.gp, one, q_b)
-                own = expected_log_likelihood(local, q, problem) - _kl(local.gp, one, q_b)
+                one = GivenPoints(*parts)
+                q = at_data(local.gp, one, q_b)
+                own = expected_log_likelihood(local, q, problem) - divergence(local.gp, one, q_b)
                 return own + local.hyperparameters.past_evidence(lambda: _of_past(local, problem))
 
         return tf.reduce_mean(at_each_sample(bound, draws, *given))
@@ -103,7 +77,7 @@ class Conditional(Bound):
 
         def step(epsilon: tf.Tensor, *parts: tf.Tensor) -> Sites:
             with local.parameters.substituted(epsilon):
-                return sites_at(local, _at_data(local.gp, _BatchGivenFrozen(*parts), q_b), problem)
+                return sites_at(local, at_data(local.gp, GivenPoints(*parts), q_b), problem)
 
         steps = at_each_sample(step, draws, *given)
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
@@ -122,13 +96,13 @@ class Conditional(Bound):
         Z: tf.Tensor,
         problem: Problem,
         sites: Sites,
-    ) -> tuple[tf.Tensor, _Conditional]:
+    ) -> tuple[tf.Tensor, FreeForm]:
         return Z, _optimum(_given_frozen(local, draws, Z, problem, sites))
 
     def pseudo_observations(
         self,
         local: LocalModel,
-        summary: tuple[tf.Tensor, _Conditional],
+        summary: tuple[tf.Tensor, FreeForm],
         problem: Problem,
         sites: Sites,
     ) -> ConditionalPseudoObservations:
@@ -146,19 +120,17 @@ class Conditional(Bound):
 
 def _given_frozen(
     local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
-) -> _BatchGivenFrozen:
+) -> GivenPoints:
     """Batch and points given the frozen ones at each of S values of ε, stacked."""
 
-    def at(epsilon: tf.Tensor) -> _BatchGivenFrozen:
+    def at(epsilon: tf.Tensor) -> GivenPoints:
         with local.parameters.substituted(epsilon):
             return _at_one_epsilon(local, Z, problem, sites)
 
     return at_each_sample(at, draws)
 
 
-def _at_one_epsilon(
-    local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Sites
-) -> _BatchGivenFrozen:
+def _at_one_epsilon(local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Sites) -> GivenPoints:
     gp, X, stack = local.gp, problem.X, problem.stack
     conditioned = gp.condition(stack)
     projected_b, projected_f = (gp.project(stack, conditioned, P) for P in (Z, X))
@@ -177,7 +149,7 @@ def _at_one_epsilon(
     w = tf.linalg.matrix_transpose(w[:, :, :1])
     T = tf.linalg.matrix_transpose(U_b)
     J = solve_lower_transposed(chol, A)
-    return _BatchGivenFrozen(mean_b, mean_f, T, U_f, chol, J, left, w, site_mean)
+    return GivenPoints(mean_b, mean_f, T, U_f, chol, J, left, w, site_mean)
 
 
 def _of_past(local: LocalModel, problem: Problem) -> tf.Tensor:
@@ -192,47 +164,10 @@ def _of_past(local: LocalModel, problem: Problem) -> tf.Tensor:
         return now - gp.expected_log_prior(problem.stack)
 
 
-def _optimum(given: _BatchGivenFrozen) -> _Conditional:
+def _optimum(given: GivenPoints) -> FreeForm:
     """q(b | a) where the bound, averaged over ε, is largest."""
-    natural = at_each_sample(lambda *parts: _natural_parameters(_BatchGivenFrozen(*parts)), *given)
+    natural = at_each_sample(lambda *parts: natural_parameters(GivenPoints(*parts)), *given)
     precision, mean, slope = (tf.reduce_mean(part, axis=0) for part in natural)
     chol = tf.linalg.cholesky(precision)
     c, A = (tf.linalg.cholesky_solve(chol, part) for part in (mean, slope))
-    return _Conditional(chol, c, A)
-
-
-def _natural_parameters(given: _BatchGivenFrozen) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Precision of b [G, M, M], its precision-mean at η = 0 [G, M, C] and by η [G, M, R]."""
-    J, w = given.J, given.w
-    weighted = J * w
-    K, M = tf.shape(given.chol)[0], tf.shape(given.chol)[1]
-    prior = tf.linalg.cholesky_solve(given.chol, tf.eye(M, batch_shape=[K], dtype=J.dtype))
-    centred = given.site_mean - tf.linalg.matrix_transpose(w) * given.mean_f
-    precision = prior + tf.matmul(weighted, J, transpose_b=True)
-    mean = tf.matmul(precision, given.mean_b) + tf.matmul(J, centred)
-    slope = tf.matmul(precision, given.T) - tf.matmul(weighted, given.U, transpose_b=True)
-    return precision, mean, slope
-
-
-def _at_data(gp: GaussianProcess, given: _BatchGivenFrozen, q_b: _Conditional) -> LocalPosterior:
-    """q(f) at the data, η and b integrated out."""
-    J, L = given.J, gp.num_latent
-    mean = given.mean_f + tf.matmul(J, q_b.intercept - given.mean_b, transpose_a=True)
-    slope = given.U + tf.matmul(q_b.slope - given.T, J, transpose_a=True)
-    spread = tf.square(solve_lower(q_b.chol, J))
-    variance = given.left + tf.reduce_sum(tf.square(slope), 1) + tf.reduce_sum(spread, 1)
-    spread_out = cov.spread_over_latents(variance, L)
-    return LocalPosterior(cov.from_groups(mean, L), spread_out, tf.zeros([], J.dtype))
-
-
-def _kl(gp: GaussianProcess, given: _BatchGivenFrozen, q_b: _Conditional) -> tf.Tensor:
-    """``E_q(a) KL(q(b | a) ‖ p(b | a, ε))``: []."""
-    C = tf.cast(gp.num_latent // gp.num_groups, given.J.dtype)
-    ones = tf.ones_like(given.mean_b[0, :, 0])
-    root = solve_lower_transposed(q_b.chol, tf.linalg.diag(ones)[None])
-    trace = tf.reduce_sum(tf.square(solve_lower(given.chol, root)))
-    slope = tf.reduce_sum(tf.square(solve_lower(given.chol, q_b.slope - given.T)))
-    mean = tf.reduce_sum(tf.square(solve_lower(given.chol, q_b.intercept - given.mean_b)))
-    logdets = tf.reduce_sum(logdet_from_cholesky(given.chol) + logdet_from_cholesky(q_b.chol))
-    size = tf.reduce_sum(ones) * tf.cast(gp.num_groups, ones.dtype)
-    return 0.5 * (C * (trace + slope + logdets - size) + mean)
+    return FreeForm(chol, c, A)

@@ -24,7 +24,7 @@ from streaming_gp.linalg import (
 )
 
 SAYS_NOTHING = 1e20
-"""Nugget of the one point that stands in for no points at all."""
+"""Nugget of the one point that stands in for no points at all, and its variance under q(u)."""
 
 
 class FrozenStack(NamedTuple):
@@ -48,7 +48,8 @@ class FrozenGaussianProcess(GaussianProcess):
     ) -> FrozenStack:
         if not observations:
             G, C = self.num_groups, self.num_latent // self.num_groups
-            arrays = np.zeros((1, input_dim)), np.zeros((G, 1, C)), np.zeros((G, 1, 1))
+            scale = np.full((G, 1, 1), np.sqrt(SAYS_NOTHING))
+            arrays = np.zeros((1, input_dim)), np.zeros((G, 1, C)), scale
             return FrozenStack(*map(tf.constant, (*arrays, np.array([SAYS_NOTHING]))))
         Z = np.concatenate([one.Z for one in observations])
         mean = np.concatenate([one.intercept for one in observations], axis=1)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting import kept_on_shared
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
@@ -118,7 +119,7 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move)
             return self._factor(cavity, cavity, solution), solution.report
 
-        return with_larger_nuggets(attempt, self._problem(cavity, batch, place, at))
+        return with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
 
     def learned(
         self, cavity: Process, batch: Batch, place: Place
@@ -129,11 +130,12 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move=False)
             return _factor_of_epsilon(cavity, solution), solution.report
 
-        return with_larger_nuggets(attempt, self._problem(cavity, batch, place))
+        return with_larger_nuggets(attempt, self.problem(cavity, batch, place))
 
-    def _problem(
+    def problem(
         self, cavity: Process, batch: Batch, place: Place, at: Observations | None = None
     ) -> Problem:
+        """A batch under its cavity, on points of its own."""
         noise = self._noise(cavity, batch)
         problem = self.problems.with_data(batch.data, noise, cavity, place, at)
         if batch.epsilon is None:
@@ -189,6 +191,23 @@ class Fitter:
         (kept,) = plain(Process(factor.pseudo_observations))
         found = self.kept_bound.free_energy(cavity, kept, q, batch.data, batch.seed)
         return report._replace(free_energy=found)
+
+    def of_what_is_kept_on_shared(
+        self, cavity: Process, after: Process, batch: Batch, report: FitReport
+    ) -> FitReport:
+        """As :meth:`of_what_is_kept`, where the points of all batches have moved.
+
+        :param cavity: Prior times all other factors, on the points that they were on.
+        :param after: Prior times all factors, on the new points.
+        """
+        is_bound = getattr(self.bound.bound, "is_evidence_bound", False)
+        number = max(cavity.num_pseudo_points, after.num_pseudo_points)
+        q, q_cavity = after.hyperparameters, cavity.hyperparameters
+        if not (is_bound and batch.learn) or number > MOST_POINTS or q is None or q_cavity is None:
+            return report
+        draws = self.kept_bound.draws(q, batch.seed)
+        found = kept_on_shared.bound_at(self.kept_bound, cavity, after, draws, batch.data)
+        return report._replace(free_energy=found - float(q.kl_divergence(q_cavity)))
 
     def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
         """Common random numbers [S, E], fewer where there are many earlier points."""

@@ -56,17 +56,26 @@ class KeptBound:
         :param data: X [N, D] and Y [N, P].
         :param seed: The seed of the values of ε.
         """
-        mean = np.asarray(q.mean)
-        draws = mean + self.local.hyperparameters.noise(len(mean), seed) @ np.transpose(q.scale)
+        draws = self.draws(q, seed)
         before = Factorised(PriorAt(self.local.prior, draws)).conditioned_on(plain(cavity))
         after = before.extended(kept)
-        X, Y = data
-        expected = np.sum(self._expected(draws, X, *marginals(after, X), Y))
-        gain = sum(map(_evidence_less_expectation, after.rows[-1].chol, after.rows[-1].white))
+        expected = self.expected_log_likelihood(after, data)
+        gain = sum(map(evidence_less_expectation, after.rows[-1].chol, after.rows[-1].white))
         divergence = (
             0.0 if cavity.hyperparameters is None else q.kl_divergence(cavity.hyperparameters)
         )
-        return float(expected + gain) / len(draws) - float(divergence)
+        return (expected + gain) / len(draws) - float(divergence)
+
+    def draws(self, q: expfam.Gaussian, seed: int) -> np.ndarray:
+        """Values of ε [S, E]."""
+        mean = np.asarray(q.mean)
+        noise = self.local.hyperparameters.noise(len(mean), seed)
+        return np.asarray(mean + noise @ np.transpose(q.scale))
+
+    def expected_log_likelihood(self, process: Factorised, data: Data) -> float:
+        """``Σ_n E log p(y_n | f_n, ε)``, summed over the values of ε of a process."""
+        X, Y = data
+        return float(np.sum(self._expected(process.prior.draws, X, *marginals(process, X), Y)))
 
     def _expected_samples(
         self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
@@ -81,7 +90,7 @@ class KeptBound:
         return tf.vectorized_map(at, (draws, mean, variance))
 
 
-def _evidence_less_expectation(L: np.ndarray, w: np.ndarray) -> float:
+def evidence_less_expectation(L: np.ndarray, w: np.ndarray) -> float:
     """``log Z_b − E log t(b)`` of one group, for L [M, M] and w [M, C]."""
     M, C = w.shape
     inverse = triangular.solve(L, np.eye(M))

@@ -97,13 +97,17 @@ class Solver:
         """
         offsets = np.zeros(int(tf.size(problem.Z_start)))
         if not batch.learn:
-            return self._at_rest(problem, cavity, offsets)
+            return self.at_rest(problem, cavity)
         return self._optimum(problem, cavity, offsets, batch.report, move)
 
-    def _at_rest(self, problem: Problem, cavity: Process, offsets: np.ndarray) -> Solution:
-        """The sites at the present q(ε) and the points at the start: nothing is optimised."""
+    def at_rest(self, problem: Problem, cavity: Process, sites: Sites | None = None) -> Solution:
+        """The sites at the present q(ε) and the points at the start: nothing is optimised.
+
+        :param sites: Where the sites start, if they are to start elsewhere.
+        """
+        offsets = np.zeros(int(tf.size(problem.Z_start)))
         variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
-        sites = initial_sites(self.bound, offsets, problem)
+        sites = initial_sites(self.bound, offsets, problem) if sites is None else sites
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         value = self.bound.value(offsets, variables, problem, sites)
         found = self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
@@ -152,7 +156,7 @@ class Solver:
         clipped: int,
     ) -> Solution:
         q, epsilon = self._hyperparameters(variables, problem)
-        earlier = Process(cavity.pseudo_observations)
+        earlier = Process(cavity.compact.pseudo_observations)  # as in the problem
         past = partial(self.factorisations.log_normaliser, epsilon, earlier)
         free_energy = objective - float(self.local.hyperparameters.past_evidence(past))
         if self.bound.is_conjugate:

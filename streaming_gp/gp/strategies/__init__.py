@@ -1,6 +1,7 @@
 """Pseudo-point strategies: how a batch enters the ledger, and what becomes of earlier ones."""
 
 from streaming_gp.gp.strategies.conditional import ConditionalPseudoPoints
+from streaming_gp.gp.strategies.independent import IndependentPseudoPoints
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.private import PrivatePseudoPoints
@@ -10,6 +11,7 @@ from streaming_gp.gp.strategies.shared import SharedPseudoPoints
 __all__ = [
     "MERGED",
     "ConditionalPseudoPoints",
+    "IndependentPseudoPoints",
     "LearningSample",
     "OwnPseudoPoints",
     "PrivatePseudoPoints",

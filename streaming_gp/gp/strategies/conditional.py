@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import Conditional, Variational
+from streaming_gp.gp.bounds import Conditional
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
@@ -19,6 +18,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
 
@@ -26,7 +26,7 @@ from streaming_gp.serialization import storable
 @storable
 @typed
 @dataclass(frozen=True)
-class ConditionalPseudoPoints:
+class ConditionalPseudoPoints(OneAfterAnother):
     """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
 
     The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
@@ -58,8 +58,7 @@ class ConditionalPseudoPoints:
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
         """:raises InvalidDataError: for another bound than the variational one."""
-        if default != Variational():
-            raise InvalidDataError(f"conditional pseudo-points take no other bound, got {default}")
+        self._refuse_other_bounds(default)
         return Conditional()
 
     def visit(
@@ -70,33 +69,8 @@ class ConditionalPseudoPoints:
         move = self.optimise_locations and not (batch.hold and at is not None)
         return ledger, *fitter.fit(question.cavity, batch, self.place, at, move)
 
-    def fit_alone(
-        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
-    ) -> tuple[PseudoPointFactor, FitReport]:
-        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
-        raise InvalidDataError(
-            "clients that fit on their own need private pseudo-points, got conditional ones: "
-            "later factors would rest on earlier ones"
-        )
-
-    def make_room(
-        self,
-        fitter: Fitter,
-        ledger: GPLedger,
-        epsilon: np.ndarray,
-        num_batches: int = 1,
-        kept: Collection[str] = (),
-    ) -> GPLedger:
-        return ledger
-
     def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         return ledger
-
-    def compressed(
-        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
-    ) -> tuple[GPLedger, float]:
-        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
-        raise InvalidDataError("conditional pseudo-points cannot be compressed")
 
     def check_change(self, ledger: GPLedger, name: str) -> None:
         """:raises InvalidDataError: for all factors but the newest."""
@@ -106,17 +80,3 @@ class ConditionalPseudoPoints:
                 f"with conditional pseudo-points only the newest factor {newest!r} can be "
                 f"revisited or removed, as later ones rest on earlier ones; got {name!r}"
             )
-
-    def check_apart(self, num_batches: int) -> None:
-        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
-        raise InvalidDataError(
-            "conditional pseudo-points can forget nothing, as later factors rest on earlier ones; "
-            f"got {self}"
-        )
-
-    def check_round(self) -> None:
-        """:raises InvalidDataError: always, as later factors rest on earlier ones."""
-        raise InvalidDataError(
-            "batches that are fitted under one ledger need pseudo-points of their own, got "
-            f"{self}: later factors rest on earlier ones"
-        )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from streaming_gp.gp.fitting.candidates import Candidates
@@ -12,20 +15,24 @@ PROBES = 1000
 """The gain of a point is weighed on so many candidates, or as many as there are to be points."""
 
 
-def greedy_variance(candidates: Candidates, max_number: int) -> np.ndarray:
+def greedy_variance(
+    candidates: Candidates, max_number: int, first: Iterable[int] = ()
+) -> np.ndarray:
     """Pick the input of largest conditional variance, condition on it, repeat.
 
     A pivoted Cholesky factorisation of the cavity covariance (Fine & Scheinberg 2001; as an
     initialisation of inducing points: Burt, Rasmussen & van der Wilk 2020, section 4.1). Ends
     early where every input is explained, so duplicated inputs get one point. At least one index
     is returned.
+
+    :param first: Indices that are picked before all others, unless those before explain them.
     """
     residual = candidates.variance.copy()
     floor = RESOLUTION * residual.max()
     factors = np.zeros((min(max_number, len(residual)), len(residual)))
-    chosen: list[int] = []
+    wanted, chosen = iter(first), list[int]()
     for row in factors:
-        best = int(np.argmax(residual))
+        best = next((one for one in wanted if residual[one] > floor), int(np.argmax(residual)))
         if chosen and residual[best] <= floor:
             break
         known = factors[: len(chosen)]
@@ -35,6 +42,27 @@ def greedy_variance(candidates: Candidates, max_number: int) -> np.ndarray:
         residual[best] = 0.0
         chosen.append(best)
     return np.array(chosen)
+
+
+def mostly_present(candidates: Candidates, max_number: int, fresh: int) -> np.ndarray:
+    """The present points, but for as many as are to start anew at inputs of greatest variance.
+
+    Those of them go that the others explain best.
+
+    :param max_number: The largest number of points.
+    :param fresh: The number of present points that start anew once there are so many.
+    """
+    present = candidates.num_present
+    kept = min(present, max_number - fresh)
+    if kept < 1:
+        return greedy_variance(candidates, max_number)
+    among_present = replace(
+        candidates,
+        variance=candidates.variance[:present],
+        columns=lambda some: candidates.columns(some)[:present],
+    )
+    first = greedy_variance(among_present, kept)
+    return greedy_variance(candidates, max_number, first)
 
 
 def greedy_gain(candidates: Candidates, max_number: int, tolerance: float = 0.0) -> np.ndarray:

@@ -19,8 +19,9 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import merged, multiplied
+from streaming_gp.gp.strategies.far_below import warn_if_far_below
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.gp.strategies.selection import greedy_variance
+from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present
 from streaming_gp.serialization import storable
 
 
@@ -30,25 +31,29 @@ from streaming_gp.serialization import storable
 class SharedPseudoPoints:
     """All batches share one set of points (Bui et al. 2017a; PVI 2018, appendices C.1 and C.3).
 
-    Each update starts from the M candidates, old points and new inputs, of greatest conditional
+    Each update starts from the M candidates, present points and new inputs, of greatest conditional
     variance, moves them, and projects earlier factors onto them.
 
     :param number: The number M of points.
     :param growth: The largest number of points by which M grows with a batch until it is reached.
         Without it the first batch gets all of them, and fits far better than later ones can be
         fitted: q(ε) then holds a noise that the same points cannot reach on more data.
+    :param fresh: The largest number of points that start anew with a batch once there are M; the
+        others start where they are. Without it all may start anew, which loses most of what many
+        points say in many dimensions. 0 suits streams whose inputs stay in one region.
     :param optimise_locations: Whether the points move with every batch; otherwise the first batch
         decides where they stay, and no factor is ever projected.
     :param kept_batches: The number of newest batches whose factors are kept apart, so that they can
         be revisited or removed; older ones become one factor. With fixed locations all are kept.
     :raises InvalidDataError: if the numbers are not positive integers, or points that do not move
-        are to grow in number.
+        are to grow in number or to start anew.
     """
 
     number: int
     growth: int | None = None
     optimise_locations: bool = True
     kept_batches: int = 10
+    fresh: int | None = None
 
     def __post_init__(self) -> None:
         if not (is_positive_integer(self.number) and is_positive_integer(self.kept_batches)):
@@ -62,12 +67,21 @@ class SharedPseudoPoints:
             raise InvalidDataError(
                 f"growth must be a positive integer, of points that move; got {self.growth!r}"
             )
+        if self.fresh is not None and not (
+            0 <= self.fresh <= self.number and self.optimise_locations
+        ):
+            raise InvalidDataError(
+                f"fresh must lie between 0 and the number of points, which move; got {self.fresh!r}"
+            )
 
     def place(self, candidates: Candidates) -> np.ndarray:
         """The candidates [M, D] of greatest conditional variance."""
         growth = self.number if self.growth is None else self.growth
         number = min(self.number, candidates.num_present + growth)
-        return candidates.inputs[greedy_variance(candidates, number)]
+        if self.fresh is None or candidates.num_present == 0:
+            return candidates.inputs[greedy_variance(candidates, number)]
+        fresh = self.fresh if number == candidates.num_present else 0
+        return candidates.inputs[mostly_present(candidates, number, fresh)]
 
     # ---- the protocol ----
 
@@ -89,9 +103,14 @@ class SharedPseudoPoints:
 
         present = ledger.posterior.pseudo_observations
         at = present[0] if present and not self.optimise_locations else None
-        return fitter.fit_onto_shared(
+        moved, factor, report = fitter.fit_onto_shared(
             ledger, question.cavity, cavity_in, batch, self.place, at, self.optimise_locations
         )
+        after = cavity_in(moved).times([factor])
+        if batch.learn and not fitter.bound.is_conjugate:
+            warn_if_far_below(fitter, question.cavity, after, batch, report, self.number)
+        kept = fitter.of_what_is_kept_on_shared(question.cavity, after, batch, report)
+        return moved, factor, kept
 
     def fit_alone(
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None

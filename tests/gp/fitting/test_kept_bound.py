@@ -62,7 +62,8 @@ def exact_evidences(model, draws, data):
 
 
 @pytest.mark.parametrize(
-    "pseudo_points", [sgp.PrivatePseudoPoints("all"), sgp.PrivatePseudoPoints(6)]
+    "pseudo_points",
+    [sgp.PrivatePseudoPoints("all"), sgp.PrivatePseudoPoints(6), sgp.SharedPseudoPoints(6)],
 )
 def test_free_energies_add_up_to_less_than_the_log_evidence(rng, pseudo_points):
     model, data, energies = streamed(rng, pseudo_points, 10)

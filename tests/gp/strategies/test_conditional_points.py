@@ -183,7 +183,7 @@ def test_one_datum_does_not_overrule_the_frozen_points(rng):
 
 
 def test_other_bounds_are_refused():
-    with pytest.raises(InvalidDataError, match="no other bound"):
+    with pytest.raises(InvalidDataError, match="takes no other bound"):
         sgp.StreamingGP(
             gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(0.1),
             pseudo_points=sgp.ConditionalPseudoPoints(5), alpha=0.5,

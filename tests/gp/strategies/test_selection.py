@@ -1,5 +1,7 @@
 """Where pseudo-points start, against the textbook formula."""
 
+from dataclasses import replace
+
 import gpflow
 import numpy as np
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from streaming_gp.gp.fitting import Candidates
 from streaming_gp.gp.strategies import selection
-from streaming_gp.gp.strategies.selection import greedy_gain, greedy_variance
+from streaming_gp.gp.strategies.selection import greedy_gain, greedy_variance, mostly_present
 from tests.tolerances import THROUGH_CHOLESKY
 
 LAWS = settings(max_examples=25, deadline=None)
@@ -41,6 +43,30 @@ def test_greedy_points_have_the_largest_conditional_variance(seed):
     for m in range(1, 6):
         residual = np.diag(unexplained(K, chosen[:m]))
         assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
+
+
+@LAWS
+@given(seeds, st.integers(0, 6))
+def test_present_points_stay_but_for_those_that_the_others_explain_best(seed, fresh):
+    K = random_covariance(seed)
+    here = replace(candidates(K), num_present=6)
+    chosen = mostly_present(here, 6, fresh)
+    stay = greedy_variance(candidates(K[:6, :6]), 6 - fresh) if fresh < 6 else []
+    np.testing.assert_array_equal(chosen[: len(stay)], stay)
+    assert len(set(chosen)) == 6
+    for m in range(max(1, len(stay)), 6):
+        residual = np.diag(unexplained(K, chosen[:m]))
+        assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
+
+
+def test_a_present_point_that_another_explains_is_no_point_more():
+    K = random_covariance(0)
+    K[1], K[:, 1] = K[0], K[:, 0]
+    K[1, 1] = K[0, 0]
+    chosen = mostly_present(replace(candidates(K), num_present=4), 5, 0)
+    assert len({0, 1} & set(chosen)) == 1
+    assert {2, 3} < set(chosen)
+    assert len(set(chosen)) == 5
 
 
 @LAWS

@@ -117,6 +117,18 @@ class Uphill:
         return (state[0] + self.rate * gradient,)
 
 
+def test_server_and_elastic_worker_pull_at_one_another(rng):
+    shards = shards_of(rng, 1)
+    update = pvi.ElasticUpdate(Uphill(0.01), sync=1, batch_size=None, moving_rate=0.3)
+    found = means(server_of(shards, update), pvi.Synchronous(damping=pvi.FedAvg(0.5)), 3)
+    worker = server = START
+    for mean in found:
+        worker = worker + 0.3 * (server - worker)
+        worker = worker + 0.01 * gradient(shards, worker)
+        server = server + 0.5 * (worker - server)
+        np.testing.assert_allclose(mean, server, rtol=ALGEBRA)
+
+
 @pytest.mark.slow
 def test_elastic_averaging_rests_where_pulls_and_steps_balance():
     """Quadratics of equal curvature a about c_k: with ``r = (1 − η a)^sync`` a worker ends at
@@ -207,6 +219,7 @@ def test_a_full_covariance_is_refused(rng, rule):
         (lambda: pvi.ElasticUpdate(batch_size=0), "sync and batch_size"),
         (lambda: pvi.ElasticUpdate(moving_rate=0.0), "moving_rate"),
         (lambda: pvi.ElasticUpdate(width=-1.0), "moving_rate"),
+        (lambda: pvi.ElasticUpdate(share=1.5), "moving_rate and share"),
         (lambda: pvi.ServerAdam(learning_rate=0.0), "learning_rate"),
         (lambda: pvi.ServerAdam(beta2=1.0), "beta2"),
     ],

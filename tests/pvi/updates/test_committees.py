@@ -59,3 +59,4 @@ def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
     for _ in range(2):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
         np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, atol=2e-3)
+        np.testing.assert_allclose(found.posterior.variance, 1e-3**2, rtol=ALGEBRA)

@@ -1,0 +1,245 @@
+"""Shared points in the paper's own form: independent of ε in the posterior (PVI 2018, app. C.3).
+
+The posterior so far is ``p(f | a, ε) q(a) q(ε)``, and what it says of all earlier data is
+``q(a) / p(a | ε)``. The new one has new points b in the place of a. As for conditional points, the
+best q(b) is free-form and has averages over q(ε) as natural parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds.base import (
+    Bound,
+    expected_log_likelihood,
+    gaussian_noise_sites,
+    sites_at,
+)
+from streaming_gp.gp.bounds.free_form import (
+    FreeForm,
+    GivenPoints,
+    at_data,
+    divergence,
+    natural_parameters,
+)
+from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess, FrozenStack
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
+from streaming_gp.gp.bounds.protocol import is_finite
+from streaming_gp.gp.bounds.sites import Sites, is_conjugate
+from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.process.compiled import at_each_sample
+from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.linalg import (
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
+from streaming_gp.serialization import storable
+
+
+class _EarlierGivenPoints(NamedTuple):
+    """``p(a | b, ε) = N(mean + Jᵀ(b − mean_b), left)`` and ``p(a | ε) = N(mean, chol cholᵀ)``.
+
+    mean [G, R, C], chol [G, R, R], J [G, M, R], left [G, R, R].
+    """
+
+    mean: tf.Tensor
+    chol: tf.Tensor
+    J: tf.Tensor
+    left: tf.Tensor
+
+
+@storable
+@dataclass(frozen=True)
+class Independent(Bound):
+    """``F = E_q(ε)[Σ_n E log p(y_n | f_n) − KL(q(b) ‖ p(b | ε)) + E_q log(q(a) / p(a | ε))]``."""
+
+    def gaussian_process(
+        self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
+    ) -> GaussianProcess:
+        return FrozenGaussianProcess(kernel, mean_function, num_latent, num_groups)
+
+    def free_energy(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+    ) -> tf.Tensor:
+        given, earlier = _given(local, draws, Z, problem, sites)
+        q_b = _optimum(given, earlier, problem.stack)
+
+        def bound(epsilon: tf.Tensor, one: GivenPoints, past: _EarlierGivenPoints) -> tf.Tensor:
+            with local.parameters.substituted(epsilon):
+                own = expected_log_likelihood(local, at_data(local.gp, one, q_b), problem)
+                own -= divergence(local.gp, one, q_b)
+                return own + _expected_log_earlier(local.gp, one, past, q_b, problem.stack)
+
+        return tf.reduce_mean(_at_each(bound, draws, given, earlier))
+
+    def next_sites(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+    ) -> Sites:
+        given, earlier = _given(local, draws, Z, problem, sites)
+        q_b = _optimum(given, earlier, problem.stack)
+
+        def step(epsilon: tf.Tensor, one: GivenPoints, past: _EarlierGivenPoints) -> Sites:
+            with local.parameters.substituted(epsilon):
+                return sites_at(local, at_data(local.gp, one, q_b), problem)
+
+        steps = _at_each(step, draws, given, earlier)
+        return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
+
+    def known_sites(
+        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> Sites:
+        with local.parameters.substituted(epsilon):
+            return gaussian_noise_sites(local, problem)
+
+    def summary(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        epsilon: tf.Tensor,
+        Z: tf.Tensor,
+        problem: Problem,
+        sites: Sites,
+    ) -> tuple[tf.Tensor, FreeForm]:
+        return Z, _optimum(*_given(local, draws, Z, problem, sites), problem.stack)
+
+    def pseudo_observations(
+        self,
+        local: LocalModel,
+        summary: tuple[tf.Tensor, FreeForm],
+        problem: Problem,
+        sites: Sites,
+    ) -> ConditionalPseudoObservations:
+        Z, q_b = summary
+        identity = tf.eye(tf.shape(Z)[0], batch_shape=[local.gp.num_groups], dtype=Z.dtype)
+        scale = solve_lower_transposed(q_b.chol, identity)
+        if not is_finite(scale, q_b.intercept):
+            raise NumericalError("the covariance of the shared pseudo-points is not positive")
+        mean, slope, nugget = q_b.intercept.numpy(), q_b.slope.numpy(), float(problem.nugget)
+        return ConditionalPseudoObservations(Z.numpy(), mean, slope, scale.numpy(), nugget)
+
+
+# ---- the prior of new points, batch and earlier points ----
+
+
+def _given(
+    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+) -> tuple[GivenPoints, _EarlierGivenPoints]:
+    """Batch and earlier points given the new ones at each of S values of ε, stacked."""
+
+    def at(epsilon: tf.Tensor) -> tuple[GivenPoints, _EarlierGivenPoints]:
+        with local.parameters.substituted(epsilon):
+            return _at_one_epsilon(local, Z, problem, sites)
+
+    return at_each_sample(at, draws)
+
+
+def _at_one_epsilon(
+    local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Sites
+) -> tuple[GivenPoints, _EarlierGivenPoints]:
+    gp, X, stack = local.gp, problem.X, problem.stack
+    K_b = add_to_diagonal(_covariance(gp, Z), problem.nugget * tf.ones_like(Z[:, 0]))
+    K_a = add_to_diagonal(_covariance(gp, stack.Z), stack.nugget)
+    chol = tf.linalg.cholesky(K_b)
+    A_f, A_a = (solve_lower(chol, _covariance(gp, Z, P)) for P in (X, stack.Z))
+    left = tf.maximum(cov.variance(gp.kernel, X) - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
+    if is_conjugate(local.likelihood):
+        sites = gaussian_noise_sites(local, problem)
+    means = (gp.prior_mean(P) for P in (Z, X, stack.Z))
+    mean_b, mean_f, mean_a, site_mean, w = (
+        cov.to_groups(part, gp.num_groups) for part in (*means, *sites)
+    )
+    J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
+    T, U = J_f[:, :, :0], J_f[:, :0]
+    w = tf.linalg.matrix_transpose(w[:, :, :1])
+    new = GivenPoints(mean_b, mean_f, T, U, chol, J_f, left, w, site_mean)
+    left_a = K_a - tf.matmul(A_a, A_a, transpose_a=True)
+    return new, _EarlierGivenPoints(mean_a, tf.linalg.cholesky(K_a), J_a, left_a)
+
+
+def _covariance(gp: GaussianProcess, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
+    """[G, N, N2], also where all groups have one kernel."""
+    K = cov.covariance(gp.kernel, X, X2)
+    return tf.broadcast_to(K, [gp.num_groups, tf.shape(K)[1], tf.shape(K)[2]])
+
+
+# ---- q(b), and what it says of the earlier points ----
+
+
+def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStack) -> FreeForm:
+    """q(b) where the bound, averaged over ε, is largest."""
+
+    def natural(one: GivenPoints, past: _EarlierGivenPoints) -> tuple[tf.Tensor, tf.Tensor]:
+        precision, mean, _ = natural_parameters(one)
+        known = _known_of_points(past, stack)
+        return precision + known[0], mean + known[0] @ one.mean_b + known[1]
+
+    parts = _at_each(natural, given, earlier)
+    precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
+    chol = tf.linalg.cholesky(precision)
+    return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean), mean[:, :, :0])
+
+
+def _known_of_points(past: _EarlierGivenPoints, stack: FrozenStack) -> tuple[tf.Tensor, tf.Tensor]:
+    """What ``E[log q(a) − log p(a | ε) | b]`` adds for b − mean_b: precision [G, M, M] and
+    precision-mean [G, M, C].
+    """
+    J = tf.linalg.matrix_transpose(past.J)
+    by_prior, by_q = solve_lower(past.chol, J), _solve_scale(stack, J)
+    off = _solve_scale(stack, stack.mean - past.mean)
+    precision = tf.matmul(by_q, by_q, transpose_a=True)
+    precision -= tf.matmul(by_prior, by_prior, transpose_a=True)
+    return precision, tf.matmul(by_q, off, transpose_a=True)
+
+
+def _expected_log_earlier(
+    gp: GaussianProcess,
+    one: GivenPoints,
+    past: _EarlierGivenPoints,
+    q_b: FreeForm,
+    stack: FrozenStack,
+) -> tf.Tensor:
+    """``E[log q(a) − log p(a | ε)]`` under ``q(a | ε) = ∫ p(a | b, ε) q(b) db``: []."""
+    shift = tf.matmul(past.J, q_b.intercept - one.mean_b, transpose_a=True)
+    spread = tf.linalg.matrix_transpose(solve_lower(q_b.chol, past.J))
+    columns = tf.cast(gp.num_latent // gp.num_groups, shift.dtype)
+
+    def log_density(solve: Any, mean: tf.Tensor, logdet: tf.Tensor) -> tf.Tensor:
+        """Of N(mean, ·), but for its 2π."""
+        half = tf.linalg.matrix_transpose(solve(past.left))
+        trace = tf.reduce_sum(tf.linalg.trace(solve(half)))
+        trace += tf.reduce_sum(tf.square(solve(spread)))
+        error = tf.reduce_sum(tf.square(solve(past.mean + shift - mean)))
+        return -0.5 * (columns * (tf.reduce_sum(logdet) + trace) + error)
+
+    diagonal = tf.abs(tf.linalg.diag_part(stack.scale))
+    of_q = log_density(
+        lambda rhs: _solve_scale(stack, rhs),
+        stack.mean,
+        2.0 * tf.reduce_sum(tf.math.log(diagonal), axis=-1),
+    )
+    of_prior = log_density(
+        lambda rhs: solve_lower(past.chol, rhs), past.mean, logdet_from_cholesky(past.chol)
+    )
+    return of_q - of_prior
+
+
+def _solve_scale(stack: FrozenStack, rhs: tf.Tensor) -> tf.Tensor:
+    """``S⁻¹ rhs`` for q(a) = N(m, S Sᵀ), where the bound leaves an upper triangle S."""
+    return tf.linalg.triangular_solve(stack.scale, rhs, lower=False)
+
+
+def _at_each(function: Any, *samples: Any) -> Any:
+    """``function`` of structures at each of S samples, results stacked."""
+    flat = tf.nest.flatten(samples)
+
+    def of_flat(*parts: tf.Tensor) -> Any:
+        return function(*tf.nest.pack_sequence_as(samples, parts))
+
+    return at_each_sample(of_flat, *flat)

@@ -1,0 +1,121 @@
+"""Shared points in the paper's own form: independent of ε in the posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from streaming_gp import pvi
+from streaming_gp.arguments import is_positive_integer, typed
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import Independent
+from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.budget import multiplied
+from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
+from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.gp.strategies.selection import greedy_variance
+from streaming_gp.serialization import storable
+
+
+@storable
+@typed
+@dataclass(frozen=True)
+class IndependentPseudoPoints(OneAfterAnother):
+    """Shared points in the paper's own form (PVI 2018, appendix C.3): ``q(f, ε) = p(f | b, ε) q(b)
+    q(ε)``.
+
+    What earlier batches said is ``q(a) / p(a | ε)``, and the newest factor holds all that is known
+    of f. Kept beside :class:`SharedPseudoPoints` for comparison, where the points depend on ε in
+    the posterior. No batch can be revisited or removed.
+
+    :param number: The number M of points.
+    :param growth: The largest number of points by which M grows with a batch until it is reached.
+    :param optimise_locations: Whether the points move from where a batch starts them.
+    :raises InvalidDataError: if the numbers are not positive integers.
+    """
+
+    number: int
+    growth: int | None = None
+    optimise_locations: bool = True
+
+    def __post_init__(self) -> None:
+        for value in (self.number, self.number if self.growth is None else self.growth):
+            if not is_positive_integer(value):
+                raise InvalidDataError(
+                    "number of shared pseudo-points and growth must be positive integers, "
+                    f"got {self.number!r} and {self.growth!r}"
+                )
+
+    def place(self, candidates: Candidates) -> np.ndarray:
+        """The candidates [M, D] of greatest conditional variance under the prior."""
+        growth = self.number if self.growth is None else self.growth
+        number = min(self.number, candidates.num_present + growth)
+        return candidates.inputs[greedy_variance(candidates, number)]
+
+    # ---- the protocol ----
+
+    def local_bound(
+        self, default: LocalBound, hyperparameters: HyperparameterStrategy
+    ) -> LocalBound:
+        """:raises InvalidDataError: for another bound than the variational one, or a point ε."""
+        self._refuse_other_bounds(default)
+        if isinstance(hyperparameters, PointHyperparameters):
+            raise InvalidDataError(
+                f"{self} wants a distribution over the hyperparameters, or fixed ones, got "
+                f"{hyperparameters}; for a point there are SharedPseudoPoints (appendix C.1)"
+            )
+        return Independent()
+
+    def visit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        """The new factor takes the place of all that others say of f."""
+        place = partial(self._among_all, fitter, question.cavity)
+        move = self.optimise_locations
+        factor, report = fitter.fit(question.cavity, batch, place, move=move)
+        others = {
+            name: replace(one, pseudo_observations=()) for name, one in ledger.factors.items()
+        }
+        return ledger.with_factors(others), factor, report
+
+    def _among_all(self, fitter: Fitter, cavity: Process, candidates: Candidates) -> np.ndarray:
+        """Where points start, among the present ones and the batch's inputs."""
+        prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
+        present = [one.Z for one in cavity.pseudo_observations]
+        inputs = np.concatenate([*present, candidates.inputs])
+
+        def columns(some: np.ndarray) -> np.ndarray:
+            return np.asarray(prior.covariance(inputs, inputs[some]).mean(axis=0))
+
+        return self.place(
+            replace(
+                candidates,
+                inputs=inputs,
+                variance=prior.variance(inputs).mean(axis=0),
+                columns=columns,
+                among=lambda some: prior.covariance(inputs[some]).mean(axis=0),
+                num_present=len(inputs) - len(candidates.inputs),
+            )
+        )
+
+    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
+        """What older factors say of ε as one factor."""
+        older = [name for name in ledger.factors if name != MERGED][:-1]
+        return multiplied(ledger, older) if older else ledger
+
+    def check_change(self, ledger: GPLedger, name: str) -> None:
+        """:raises InvalidDataError: always, as the newest factor has taken in all others."""
+        raise InvalidDataError(
+            f"with {self} no factor can be revisited or removed, as the newest one has taken in "
+            f"all that was known; got {name!r}"
+        )
