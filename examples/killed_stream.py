@@ -1,4 +1,4 @@
-"""A stream whose process is killed at random moments and resumed from its journal, a thousand times.
+"""A stream whose process is killed at random moments and resumed from its journal: 1,000 kills.
 
 Each stream learns 300 batches of five points under a budget, and writes a journal. Its process is
 sent SIGKILL at a moment drawn anew each time (from its start on, or from when it has resumed),
