@@ -6,7 +6,7 @@ one. The others predict all the while, and each of their answers is looked up am
 threads start at once, so that the first update and the first predictions trace side by side. Once
 for a point of hyperparameters and once for a distribution over them; every hundredth update learns.
 
---quick makes fifty updates.
+--quick makes twenty updates.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -29,7 +30,7 @@ import streaming_gp as sgp
 
 THREADS = 8
 AT = np.linspace(-2.0, 2.0, 5)[:, None]
-KINDS = {
+KINDS: dict[str, Any] = {
     "point": sgp.PointHyperparameters(),
     "distribution": sgp.VariationalHyperparameters(num_samples=2),
 }
@@ -96,7 +97,7 @@ def perform(kind: str, updates: int, seed: int) -> Results:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    updates = 50 if arguments.quick else 1000
+    updates = 20 if arguments.quick else 1000
     rows = [perform(kind, updates, arguments.seed) for kind in KINDS]
     for row in rows:
         print(row)

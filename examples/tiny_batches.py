@@ -5,7 +5,7 @@ or not positive, and log normalisers, which the free energies of the updates mus
 merges lose. Scores are taken after 100 batches, 300, 1,000 and so on.
 
 The stream is saved to OUT every 500 batches and goes on from there: stop and start again at will.
---quick streams 300 batches. --iterations says how many each merge has.
+--quick streams 100 batches. --iterations says how many each merge has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -46,10 +47,11 @@ def modules() -> Results:
 
 
 def begun(iterations: int, seed: int) -> sgp.StreamingGP:
+    fixed: Any = sgp.FixedHyperparameters()
     return sgp.StreamingGP(
         **modules(),
         pseudo_points=sgp.PrivatePseudoPoints(5, budget=BUDGET),
-        hyperparameters=sgp.FixedHyperparameters(),
+        hyperparameters=fixed,
         optimiser=sgp.LocalOptimiser(
             max_iterations=max(iterations, 1), projection_iterations=iterations
         ),
@@ -115,7 +117,7 @@ def stream(folder: Path, iterations: int, seed: int, batches: int) -> list[Resul
 
 
 def main(arguments: argparse.Namespace) -> None:
-    batches = 300 if arguments.quick else 10000
+    batches = 100 if arguments.quick else 10000
     name = f"iterations-{arguments.iterations}-seed-{arguments.seed}"
     folder = arguments.out / "runs" / f"{name}{'-quick' * arguments.quick}"
     folder.mkdir(parents=True, exist_ok=True)
