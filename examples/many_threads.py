@@ -2,7 +2,7 @@
 state?
 
 The thread that updates writes down what the model predicts before the first update and after each
-one. The others predict all the while, and each of their answers is looked up among these. All
+one. The others predict a hundred times a second, and each of their answers is looked up among these. All
 threads start at once, so that the first update and the first predictions trace side by side. Once
 for a point of hyperparameters and once for a distribution over them; every hundredth update learns.
 
@@ -28,7 +28,8 @@ from common import Results, parser, run, write_results
 
 import streaming_gp as sgp
 
-THREADS = 8
+THREADS, PAUSE = 8, 0.01
+"""Threads that predict, and the seconds that each waits before it asks again."""
 AT = np.linspace(-2.0, 2.0, 5)[:, None]
 KINDS: dict[str, Any] = {
     "point": sgp.PointHyperparameters(),
@@ -70,7 +71,7 @@ def perform(kind: str, updates: int, seed: int) -> Results:
     def predict() -> tuple[Counter[bytes], list[str]]:
         answers: Counter[bytes] = Counter()
         errors = []
-        while not done.is_set():
+        while not done.wait(PAUSE):
             try:
                 answers[predicted(model)] += 1
             except Exception as error:  # any error is a finding
