@@ -2,9 +2,10 @@
 state?
 
 The thread that updates writes down what the model predicts before the first update and after each
-one. The others predict a hundred times a second, and each of their answers is looked up among these. All
-threads start at once, so that the first update and the first predictions trace side by side. Once
-for a point of hyperparameters and once for a distribution over them; every hundredth update learns.
+one. The others predict a hundred times a second, and each of their answers is looked up among
+these. All threads start at once, so that the first update and the first predictions trace side by
+side. Once for a point of hyperparameters and once for a distribution over them; every hundredth
+update learns.
 
 --quick makes twenty updates.
 """

@@ -122,9 +122,10 @@ def main(arguments: argparse.Namespace) -> None:
     folder = arguments.out / "runs" / f"{name}{'-quick' * arguments.quick}"
     folder.mkdir(parents=True, exist_ok=True)
     rows = stream(folder, arguments.iterations, arguments.seed, batches)
-    write_json(folder / "scores.json", {"iterations": arguments.iterations, "scores": rows})
+    merges = f"{arguments.iterations} iterations"
+    write_json(folder / "scores.json", {"merges": merges, "scores": rows})
     kept = [json.loads(path.read_text()) for path in sorted(folder.parent.glob("*/scores.json"))]
-    every = [{"iterations": one["iterations"], **row} for one in kept for row in one["scores"]]
+    every = [{"merges": one["merges"], **row} for one in kept for row in one["scores"]]
     command = f"python examples/tiny_batches.py --iterations {arguments.iterations}"
     quick = " --quick" * arguments.quick
     write_results(arguments.out, {"command": command + quick, "summary": every})

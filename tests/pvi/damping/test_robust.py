@@ -102,6 +102,18 @@ def test_equal_changes_are_what_they_are(rule, damping, rng):
         assert_same(robust.factors[name], plain.factors[name], ALGEBRA)
 
 
+@pytest.mark.parametrize("inner", [pvi.Momentum(), pvi.FedAvg(), pvi.Agreement(0.3)])
+@pytest.mark.parametrize("rule", [pvi.Median, pvi.TrimmedMean, pvi.BoundedInfluence])
+def test_they_go_around_other_rules(rule, inner):
+    """All say the same, and nothing that would exceed a limit."""
+    old, new = (random_member(MeanFieldNormal, seed).as_factor() for seed in (1, 2))
+    names = [f"c{k}" for k in range(4)]
+    ledger = pvi.Ledger(random_member(MeanFieldNormal, 3)).with_factors(dict.fromkeys(names, old))
+    proposals = dict.fromkeys(names, new)
+    plain = after(inner, ledger, proposals)
+    assert_same(after(rule(inner), ledger, proposals).posterior, plain.posterior, ALGEBRA)
+
+
 def test_the_median_of_changes_is_that_of_each_coordinate_about_the_posterior_s_mean(rng):
     """Where the origin is does not matter: the same data, shifted, give the same, shifted."""
     prior = MeanFieldNormal(np.zeros(2), np.ones(2))
