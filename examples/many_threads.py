@@ -100,9 +100,10 @@ def perform(kind: str, updates: int, seed: int) -> Results:
 
 def main(arguments: argparse.Namespace) -> None:
     updates = 20 if arguments.quick else 1000
-    rows = [perform(kind, updates, arguments.seed) for kind in KINDS]
-    for row in rows:
-        print(row)
+    rows = []
+    for kind in KINDS:
+        rows.append(perform(kind, updates, arguments.seed))
+        print(rows[-1], flush=True)
     command = "python examples/many_threads.py" + " --quick" * arguments.quick
     write_results(arguments.out, {"command": command, "seed": arguments.seed, "summary": rows})
 
