@@ -6,11 +6,13 @@ all. Prints and records the test error with and without it, for clients that tak
 and for shards that are iid or hold one class each, and how many answers were refused and why.
 
 Every run is kept in OUT/runs and never repeated. --quick trains on 6,000 images for 20 rounds.
+--lies runs what lies.py says instead, and adds its table to the results.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +37,7 @@ from federated_runs import (
     perform_missing,
     scores,
 )
+from lies import lies
 
 from streaming_gp import bnn, pvi
 from streaming_gp.datasets import Split
@@ -162,7 +165,19 @@ def figure(runs: list[Results]) -> plt.Figure:
     return canvas
 
 
+def add_lies(arguments: argparse.Namespace) -> None:
+    """A table beside what is there already."""
+    path = arguments.out / "results.json"
+    there = json.loads(path.read_text()) if path.exists() else {}
+    command = "python examples/hostile_client.py --lies" + " --quick" * arguments.quick
+    rows = lies(arguments.seed, 1 if arguments.quick else 2)
+    write_results(arguments.out, {**there, "lies_command": command, "lies": rows})
+
+
 def main(arguments: argparse.Namespace) -> None:
+    if arguments.lies:
+        add_lies(arguments)
+        return
     data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
     common = {name: getattr(arguments, name) for name in ("dataset", "seed", "quick")}
     tasks = [Task(part, hostile, **common) for part in PARTITIONS for hostile in (False, True)]
@@ -177,5 +192,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     options = parser(__doc__)
+    options.add_argument("--lies", action="store_true", help="lies within the limits, no data")
     options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
     run(main, options)

@@ -161,6 +161,41 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
     assert len(results["batches"]) == 120
 
 
+@pytest.mark.slow
+@pytest.mark.example
+def test_a_stream_that_is_killed_loses_nothing(tmp_path):
+    finished = run("killed_stream.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert sum(row["kills"] for row in rows) >= 5
+    assert all(row["updates_lost"] == 0 for row in rows)
+    assert all(row["same_bit_for_bit"] == row["streams"] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.example
+def test_threads_see_committed_states_alone(tmp_path):
+    finished = run("many_threads.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    for row in json.loads((tmp_path / "results.json").read_text())["summary"]:
+        assert row["of_no_state"] == row["errors"] == 0
+        assert row["predictions"] > row["states"] == 21
+
+
+@pytest.mark.slow
+@pytest.mark.example
+def test_tiny_batches_go_on_and_add_up(tmp_path):
+    finished = run("tiny_batches.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    (row,) = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert row["all_finite"]
+    assert row["least_variance"] > 0.0
+    assert row["points"] <= 40
+    assert row["lost_by_merges_per_datum"] > 0.0
+    assert row["rmse"] < 0.1
+    assert row["largest_unexplained"] < 1e-9
+
+
 @pytest.mark.example
 def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
@@ -338,6 +373,19 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
     assert min(refused["iid", "hostile"], refused["label", "hostile"]) > 5
     assert not any(one["refused_of_others"] for one in results["summary"])
     assert all(np.isfinite(one["last_nll"]) for one in results["summary"])
+
+
+@pytest.mark.slow
+@pytest.mark.example
+def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
+    assert run("hostile_client.py", tmp_path, "--quick", "--lies").returncode == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["lies"]
+    found = {(row["shards"], row["rule"]): row for row in rows}
+    plain, agreement = found["iid", "sum"], found["iid", "agreement, 3"]
+    assert plain["surest_moved"] > 1000.0
+    assert agreement["surest_moved"] < 1.0
+    assert agreement["honest_moved"] < 1e-6
+    assert not any(row["flipped_refused"] + row["surest_refused"] for row in rows)
 
 
 @pytest.mark.example

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
 
 Shape = tuple[int, ...]
@@ -50,9 +51,13 @@ class Dense:
     """``vec(h) W + b``.
 
     :param units: The number of outputs.
+    :raises InvalidDataError: if it is not a positive integer.
     """
 
     units: int
+
+    def __post_init__(self) -> None:
+        require_positive_integer("Dense.units", self.units)
 
     def weights_shape(self, inputs: Shape) -> Shape:
         return int(np.prod(inputs)), self.units
@@ -71,10 +76,15 @@ class Convolution:
 
     :param filters: The number of outputs at each pixel.
     :param size: The number of pixels along each side of a filter.
+    :raises InvalidDataError: if they are not positive integers.
     """
 
     filters: int
     size: int = 5
+
+    def __post_init__(self) -> None:
+        require_positive_integer("Convolution.filters", self.filters)
+        require_positive_integer("Convolution.size", self.size)
 
     def weights_shape(self, inputs: Shape) -> Shape:
         return self.size, self.size, _require_image(self, inputs)[-1], self.filters
@@ -98,9 +108,13 @@ class MaxPool:
     """The largest of each square of pixels.
 
     :param size: The number of pixels along each side of a square.
+    :raises InvalidDataError: if it is not a positive integer.
     """
 
     size: int = 2
+
+    def __post_init__(self) -> None:
+        require_positive_integer("MaxPool.size", self.size)
 
     def weights_shape(self, inputs: Shape) -> None:
         return None

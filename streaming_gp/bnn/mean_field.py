@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import gpflow
 import tensorflow as tf
 
+from streaming_gp.arguments import is_positive_integer
 from streaming_gp.bnn.layers import Dense
 from streaming_gp.bnn.network import Network
 from streaming_gp.errors import InvalidDataError
@@ -39,8 +40,8 @@ class MeanFieldBNN(Network):
         initial_scale: float = 0.03,
         num_samples: int = 1,
     ) -> None:
-        if len(sizes) < 2 or min(sizes) < 1:
-            raise InvalidDataError(f"wanted two or more positive sizes, got {list(sizes)}")
+        if len(sizes) < 2 or not all(map(is_positive_integer, sizes)):
+            raise InvalidDataError(f"wanted two or more positive integers as sizes, got {sizes!r}")
         layers = [Dense(size) for size in sizes[1:]]
         super().__init__(sizes[:1], layers, likelihood, prior_variance, initial_scale, num_samples)
         self.sizes = tuple(sizes)

@@ -16,8 +16,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import log_gaussian_power
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
@@ -39,7 +38,7 @@ class MomentNetwork:
         ``pvi.LikelihoodParameters`` learns it.
     :param prior_variance: The prior variance of each weight and bias.
     :param seed: The seed of the prior's means.
-    :raises InvalidDataError: if a size or a variance is not positive.
+    :raises InvalidDataError: if a size is not a positive integer, or a variance not positive.
     """
 
     def __init__(
@@ -50,11 +49,10 @@ class MomentNetwork:
         prior_variance: float = 1.0,
         seed: int = 0,
     ) -> None:
+        require_positive_integer("num_inputs", num_inputs)
+        for units in hidden:
+            require_positive_integer("each size of hidden", units)
         self.sizes = (num_inputs, *hidden, 1)
-        if min(self.sizes) < 1:
-            raise InvalidDataError(
-                f"num_inputs and hidden must be positive, got {num_inputs} and {list(hidden)}"
-            )
         require_positive("noise_variance", noise_variance)
         require_positive("prior_variance", prior_variance)
         self.likelihood = gpflow.likelihoods.Gaussian(noise_variance)

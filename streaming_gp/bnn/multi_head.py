@@ -10,7 +10,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive_integer
+from streaming_gp.arguments import is_positive_integer, require_positive_integer
 from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
@@ -41,7 +41,8 @@ class MultiHeadBNN(MeanFieldBNN):
         **settings: Any,
     ) -> None:
         require_positive_integer("num_heads", num_heads)
-        super().__init__([*sizes[:-1], num_heads * sizes[-1]], likelihood, **settings)
+        outputs = [num_heads * size for size in sizes[-1:] if is_positive_integer(size)]
+        super().__init__([*sizes[:-1], *outputs], likelihood, **settings)
         self.num_heads = num_heads
 
     @property

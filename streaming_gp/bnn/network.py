@@ -51,6 +51,8 @@ class Network:
         require_positive("prior_variance", prior_variance)
         require_positive("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
+        for size in input_shape:
+            require_positive_integer("each size of input_shape", size)
         self.input_shape = tuple(input_shape)
         self.layers = tuple(layers)
         self.likelihood = likelihood
@@ -58,12 +60,8 @@ class Network:
         self.initial_scale = initial_scale
         self.num_samples = num_samples
         self.weights_shapes = tuple(self._weights_shapes())
-        sizes = [*self.input_shape, *(size for each in self.weights_shapes for size in each or ())]
-        if not any(self.weights_shapes) or min(sizes) < 1:
-            raise InvalidDataError(
-                "wanted at least one layer with weights, and all sizes must be positive, got "
-                f"inputs {self.input_shape} and layers {self.layers}"
-            )
+        if not any(self.weights_shapes):
+            raise InvalidDataError(f"wanted at least one layer with weights, got {self.layers}")
 
     def _weights_shapes(self) -> Iterator[Shape | None]:
         shape = self.input_shape

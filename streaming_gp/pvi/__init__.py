@@ -9,6 +9,8 @@ from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.continual import Continual, continual_clients
 from streaming_gp.pvi.damping import (
+    Agreement,
+    BoundedInfluence,
     Damping,
     DampingRule,
     FedAdagrad,
@@ -16,10 +18,12 @@ from streaming_gp.pvi.damping import (
     FedAvg,
     FedYogi,
     MaskedAveraging,
+    Median,
     Momentum,
     OpinionPool,
     ServerAdam,
     ServerOptimiser,
+    TrimmedMean,
 )
 from streaming_gp.pvi.engine import Delivery, Engine, Session
 from streaming_gp.pvi.fit import EarlyStopping, fit
@@ -89,6 +93,7 @@ __all__ = [
     "LBFGS",
     "NO_LIMITS",
     "Adam",
+    "Agreement",
     "AnalyticUpdate",
     "Answer",
     "Ask",
@@ -97,6 +102,7 @@ __all__ = [
     "AveragingUpdate",
     "BacktrackDamping",
     "Baton",
+    "BoundedInfluence",
     "Checks",
     "Client",
     "ConjugateModel",
@@ -129,6 +135,7 @@ __all__ = [
     "LocalTask",
     "LossModel",
     "MaskedAveraging",
+    "Median",
     "Model",
     "MomentSharingUpdate",
     "Momentum",
@@ -164,6 +171,7 @@ __all__ = [
     "TiedUpdate",
     "TiltedModel",
     "TrainableModel",
+    "TrimmedMean",
     "UpdateRule",
     "VariationalOnlineNewton",
     "VariationalUpdate",

@@ -61,7 +61,7 @@ class Client:
         if ask.hyperparameters is not None:
             set_values(self.model, ask.hyperparameters)
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
-        task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed)
+        task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed, ask.prior)
         found = self.update(task)
         result = _plain(found)
         learned = None if ask.hyperparameters is None else self._of_hyperparameters(task, result)

@@ -28,6 +28,7 @@ class Ask:
     :param untouched: Whether q is still the prior, so that a fit had better start elsewhere.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
     :param nonce: What nobody can guess who has not been asked; an answer carries it back.
+    :param prior: The server's prior, where it is another one than the model's.
     """
 
     client_id: str
@@ -39,11 +40,13 @@ class Ask:
     untouched: bool
     hyperparameters: np.ndarray | None = None
     nonce: str = ""
+    prior: Posterior | None = None
 
     @property
     def num_bytes(self) -> int:
         """Size of the arrays in it."""
-        return self.posterior.num_bytes + (0 if self.own is None else self.own.num_bytes)
+        parts = [self.posterior, self.own, self.prior]
+        return sum(part.num_bytes for part in parts if part is not None)
 
 
 @storable

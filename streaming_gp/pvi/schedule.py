@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.damping import Damping, DampingRule
+from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
 from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.history import Traffic
 from streaming_gp.pvi.reading import Reading, read
 from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.task import HasDamping
 
-Rho = float | Mapping[str, float] | DampingRule | None
 Durations = float | Mapping[str, float] | None
 
 
@@ -52,7 +51,7 @@ class Sequential:
     seed: int = 0
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        traffic, rule = Traffic(), as_rule(self.damping, server)
+        traffic, rule = Traffic(), one_by_one(as_rule(self.damping, server))
         for name in self._order(server, number):
             submit(server, session, [name], traffic, None)
             collect(server, session, rule, progress, traffic, 1)
@@ -125,7 +124,7 @@ class Asynchronous:
     seed: int = 0
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        traffic, rule = Traffic(), as_rule(self.damping, server)
+        traffic, rule = Traffic(), one_by_one(as_rule(self.damping, server))
         rng = np.random.default_rng([self.seed, number])
         for _ in server.clients:
             idle = [name for name in server.clients if name not in session.open]
@@ -152,7 +151,26 @@ def as_rule(damping: Rho, server: Server) -> DampingRule:
         }
     if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))
+    if isinstance(damping, AroundRule):
+        return replace(damping, damping=as_rule(damping.damping, server))
     return damping
+
+
+def one_by_one(rule: DampingRule) -> DampingRule:
+    """A rule for answers that enter the ledger one after another.
+
+    :raises InvalidDataError: if it combines those of one round.
+    """
+    around: object = rule
+    while isinstance(around, AroundRule):
+        if isinstance(around, RobustMean):
+            name = type(around).__name__
+            raise InvalidDataError(
+                f"{name} combines answers of one round, which enter the ledger together: it is for "
+                "Synchronous; Agreement and BoundedInfluence are for every schedule"
+            )
+        around = around.damping
+    return rule
 
 
 def submit(

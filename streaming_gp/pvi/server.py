@@ -12,6 +12,7 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.arguments import require_count
+from streaming_gp.conversion import make_read_only
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi import step as steps
@@ -25,6 +26,7 @@ from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
 from streaming_gp.pvi.reading import read
 from streaming_gp.pvi.server_state import ServerState
+from streaming_gp.pvi.task import WantsPrior
 
 KIND = "federated server"
 
@@ -87,7 +89,8 @@ class Server:
 
     @property
     def posterior(self) -> Any:
-        """q(θ), normalised."""
+        """q(θ), normalised; its arrays are read-only, as all that the ledger holds."""
+        make_read_only(self.ledger.posterior)
         return self.ledger.posterior
 
     @property
@@ -112,6 +115,7 @@ class Server:
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
         _ = ledger.posterior
+        make_read_only(dict(ledger.factors))
         old, new = self.factors, ledger.factors
         self._open = {k: q for k, q in self._open.items() if old.get(k) is new.get(k)}
         self.ledger, self.version = ledger, self.version + 1
@@ -159,9 +163,16 @@ class Server:
         ask = Ask(
             client_id, sequence, self.version, question.posterior, question.own,
             seed_of(self.seed, list(self.clients).index(client_id), sequence),
-            not self.factors, self.hyperparameters, nonce,
+            not self.factors, self.hyperparameters, nonce, self._prior_for(self.clients[client_id]),
         )  # fmt: skip
         return ask, fraction
+
+    def _prior_for(self, client: Client) -> Any | None:
+        """What a rule that divides by the prior has to be told: nothing if it is the model's."""
+        if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
+            return None
+        pairs = zip(client.model.prior().natural, self.prior.natural, strict=True)
+        return None if all(np.array_equal(a, b) for a, b in pairs) else self.prior
 
     def accept(
         self,
@@ -197,6 +208,7 @@ class Server:
         )
         self._open = {name: q for name, q in self._open.items() if name not in accepted}
         if done.share > 0.0:
+            make_read_only({name: done.ledger.factors[name] for name in accepted})
             self.ledger, self._memory = done.ledger, done.memory
             self.version += 1
         if self.hyperparameters is not None:
@@ -220,6 +232,7 @@ class Server:
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
+        make_read_only((state.prior, dict(state.factors)))
         self.ledger = Ledger(state.prior, MappingProxyType(dict(state.factors)))
         self.version = state.version
         self.history = state.history

@@ -20,6 +20,7 @@ __all__ = [
     "LocalTask",
     "ResidentRule",
     "UpdateRule",
+    "WantsPrior",
     "Worker",
     "factor_of",
 ]
@@ -35,6 +36,7 @@ class LocalTask:
     :param own: The part of q that is taken out for the cavity; None if nothing is.
     :param start: The member of q's family at which an iterative fit starts.
     :param seed: The seed of all random numbers of the fit.
+    :param given_prior: The server's prior, where it is another one than the model's.
     """
 
     model: Model
@@ -43,6 +45,12 @@ class LocalTask:
     own: Any | None
     start: Any
     seed: int
+    given_prior: Any | None = None
+
+    @property
+    def prior(self) -> Any:
+        """The prior that is a part of q."""
+        return self.model.prior() if self.given_prior is None else self.given_prior
 
     @property
     def num_data(self) -> int:
@@ -146,6 +154,16 @@ class HasDamping(Protocol):
     @property
     def server_damping(self) -> float:
         """ρ in (0, 1]: 1 if the rule has damped them already."""
+        ...
+
+
+@runtime_checkable
+class WantsPrior(Protocol):
+    """A rule that divides by the prior of the server, which is told where it is not the model's."""
+
+    @property
+    def wants_prior(self) -> bool:
+        """Whether it does."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Small models that all attacks share; none of them is changed by an attack."""
+"""A small model that all attacks share; none of them changes it."""
 
 import gpflow
 import numpy as np
@@ -8,7 +8,7 @@ import streaming_gp as sgp
 from tests.attack.streams import FIXED, QUICK, dates, targets
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained():
     """Of dates: numbers that a float32 cannot tell apart."""
     model = sgp.StreamingGP(

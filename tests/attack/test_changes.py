@@ -40,7 +40,7 @@ def modules():
 @pytest.fixture(scope="module")
 def learned():
     model = sgp.StreamingGP(
-        **modules(), pseudo_points=sgp.PrivatePseudoPoints(3), hyperparameters=FIXED,
+        **modules(), pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED,
         optimiser=QUICK, num_prediction_samples=2,
     )  # fmt: skip
     model.update((X, Y), learn=False)

@@ -19,11 +19,15 @@ from tests.attack.test_answers import MODEL, clients, run
 from tests.gp.saved_streams import batch, begun, predictions, regression, resumed, values
 from tests.trees import same
 
+EVERY_INPUT = sgp.PrivatePseudoPoints("all")
+"""Absorbing at these compiles nothing."""
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A file, and its parts."""
-    model, path = begun("variational"), tmp_path_factory.mktemp("saved") / "stream.npz"
+    path = tmp_path_factory.mktemp("saved") / "stream.npz"
+    model = begun("variational", pseudo_points=EVERY_INPUT)
     for index in range(2):
         model.update(batch("", index), learn=False)
     model.save(path)
@@ -195,7 +199,7 @@ def streams(tmp_path_factory):
     """The journals of two streams that saw the same batches in another order."""
     folder = tmp_path_factory.mktemp("streams")
     for name, order in {"one": (0, 1, 2), "other": (1, 0, 2)}.items():
-        model = begun("fixed", journal=folder / name)
+        model = begun("fixed", journal=folder / name, pseudo_points=EVERY_INPUT)
         for index in order:
             model.update(batch("", index), learn=False)
     return folder

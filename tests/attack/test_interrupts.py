@@ -70,17 +70,23 @@ CHANGES = {
 }
 
 
-def journaled(folder):
-    """A model that has learned two batches, and its journal."""
-    model = begun("fixed", journal=folder, hyperparameters=sgp.PointHyperparameters())
+def journaled(folder, learn):
+    """A model that has seen two batches, and its journal; nothing is compiled if none is learned.
+
+    :param learn: Whether hyperparameters were learned.
+    """
+    points = sgp.PrivatePseudoPoints(3 if learn else "all")
+    options = {"pseudo_points": points, "hyperparameters": sgp.PointHyperparameters()}
+    model = begun("fixed", journal=folder, **options)
     for index in range(2):
-        model.update(batch("", index))
+        model.update(batch("", index), learn=learn)
     return model
 
 
-def check_all_lines(tmp_path, name, every=1):
+def check_all_lines(tmp_path, name, every=1, learn=True):
     """Interrupt one change after another, each a few lines later, until one is over before that."""
-    model, folder, seen, at = journaled(tmp_path / "journal"), tmp_path / "journal", [], every
+    folder, seen, at = tmp_path / "journal", [], every
+    model = journaled(folder, learn)
     while True:
         before, entries = model.state, len(os.listdir(folder))
         with Interrupting(at) as watch, suppress(Interrupt):
@@ -105,4 +111,4 @@ def test_an_interrupt_at_any_line_leaves_journal_and_memory_alike(tmp_path, name
 
 
 def test_an_interrupt_at_some_lines_leaves_journal_and_memory_alike(tmp_path):
-    assert check_all_lines(tmp_path, "fade", every=17) > 4
+    assert check_all_lines(tmp_path, "fade", every=17, learn=False) > 4

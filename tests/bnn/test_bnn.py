@@ -170,7 +170,11 @@ def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: network(sizes=(3,)), "two or more positive sizes"),
+        (lambda: network(sizes=(3,)), "two or more positive integers as sizes, got "),
+        (lambda: network(sizes=(3, "2", 1)), r"positive integers as sizes, got \(3, '2', 1\)"),
+        (lambda: network(sizes=(3, 2.5, 1)), "positive integers as sizes"),
+        (lambda: network(sizes=(3, True, 1)), "positive integers as sizes"),
+        (lambda: network(sizes="321"), "positive integers as sizes"),
         (lambda: network(num_samples=0), "num_samples"),
         (lambda: network(prior_variance=0.0), "must be positive"),
         (lambda: network().as_data(np.zeros((4, 2)), np.zeros((4, 2))), "X must have shape"),

@@ -301,8 +301,9 @@ PLAIN = bnn.MomentNetwork(2)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: bnn.MomentNetwork(0), "num_inputs and hidden must be positive, got 0"),
-        (lambda: bnn.MomentNetwork(2, (3, 0)), r"got 2 and \[3, 0\]"),
+        (lambda: bnn.MomentNetwork(0), "num_inputs must be positive, got 0"),
+        (lambda: bnn.MomentNetwork(2, (3, 0)), "each size of hidden must be positive, got 0"),
+        (lambda: bnn.MomentNetwork(2, ("3",)), "hidden must be a positive integer, got '3'"),
         (lambda: bnn.MomentNetwork(2, noise_variance=0.0), "noise_variance"),
         (lambda: bnn.MomentNetwork(2, prior_variance=-1.0), "prior_variance must be positive"),
         (lambda: bnn.MomentNetwork(2).as_data(np.ones((3, 1)), np.ones((3, 1))), r"shape \[N, 2\]"),

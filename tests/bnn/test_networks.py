@@ -147,10 +147,23 @@ def test_a_convolutional_network_learns_which_half_is_bright(rng):
         ((48,), [bnn.Convolution(3)], "wants images"),
         ((5, 6, 1), [bnn.MaxPool(2)], "does not divide images of 5 by 6"),
         ((4, 4, 1), [bnn.Dense(3), bnn.MaxPool(2)], "wants images"),
-        ((4, 4, 1), [bnn.Dense(0)], "must be positive"),
         ((4, 4, 1), [], "at least one layer"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(shape, layers, message):
     with pytest.raises(InvalidDataError, match=message):
         bnn.Network(shape, layers, gpflow.likelihoods.Softmax(3))
+
+
+@pytest.mark.parametrize("wrong", ["2", 2.0, True, 0, None])
+@pytest.mark.parametrize(
+    "make", [bnn.Dense, bnn.Convolution, lambda n: bnn.Convolution(3, n), bnn.MaxPool]
+)
+def test_sizes_of_layers_are_positive_integers(make, wrong):
+    with pytest.raises(InvalidDataError, match=r"must be .*positive.*, got"):
+        make(wrong)
+
+
+def test_sizes_of_inputs_are_positive_integers():
+    with pytest.raises(InvalidDataError, match="input_shape must be a positive integer, got '4'"):
+        bnn.Network(("4", 4, 1), [bnn.Dense(3)], gpflow.likelihoods.Softmax(3))

@@ -29,6 +29,21 @@ def test_removing_a_client_forgets_it(rng):
         found.cavity("stranger")
 
 
+@pytest.mark.parametrize("rho", [1.0, 0.5])
+def test_nobody_writes_to_what_the_ledger_holds(rho, rng, tmp_path):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    found = pvi.Server(model.prior(), clients)
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    found.save(tmp_path / "run.npz")
+    loaded = pvi.Server.load(tmp_path / "run.npz", model.prior(), clients)
+    for one in (found, loaded):
+        for held in (one.prior, one.posterior, *one.factors.values()):
+            for array in held.natural:
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0.0
+
+
 def test_a_warm_start_is_shared_out_evenly(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())

@@ -6,6 +6,7 @@ Shared points do this at every update; a budget does it where there are too many
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -86,16 +87,20 @@ class Projection:
         return replace(factor, pseudo_observations=(found,), log_scale=factor.log_scale + constant)
 
     def onto_fewer_points(
-        self, factor: PseudoPointFactor, problem: Problem, move: bool
+        self, factor: PseudoPointFactor, starts: Sequence[Problem], move: bool
     ) -> tuple[PseudoPointFactor, float]:
-        """A factor on the problem's points, or where these lose least at its ε.
+        """A factor on the points of one of the problems, or where these lose least at its ε.
 
-        :param factor: The factor whose pseudo-observations are the problem's earlier ones.
-        :param problem: The points to start from; its ``location`` is the ε at which to weigh.
+        However few iterations there are, no more is lost than at the best of the starts.
+
+        :param factor: The factor whose pseudo-observations are the problems' earlier ones.
+        :param starts: Problems that differ in the points to start from alone; their ``location`` is
+            the ε at which to weigh.
         :param move: Whether the points may move.
         :returns: the new factor, and the nats lost.
         """
-        epsilon = problem.location.numpy()
+        epsilon = starts[0].location.numpy()
+        problem = min(starts, key=lambda start: self._loss_at_start(epsilon, start))
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, float]:
             offsets, loss = self._best_offsets(epsilon, problem, move)
@@ -103,20 +108,31 @@ class Projection:
 
         return with_larger_nuggets(attempt, problem)
 
+    def _loss_at_start(self, epsilon: np.ndarray, problem: Problem) -> float:
+        """The nats lost where the points start; infinite where a covariance is not positive."""
+        loss, _ = self._loss_and_gradient(epsilon, np.zeros(int(tf.size(problem.Z_start))), problem)
+        return float(loss) if np.isfinite(loss) else np.inf
+
     def _best_offsets(
         self, epsilon: np.ndarray, problem: Problem, move: bool
     ) -> tuple[np.ndarray, float]:
-        """Where few points lose least, and the nats lost."""
+        """The best of all places that the optimiser looked at, its start first; the nats lost."""
+        start = np.zeros(int(tf.size(problem.Z_start)))
+        least, best = np.inf, start
 
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal least, best
             loss, gradient = self._loss_and_gradient(epsilon, point, problem)
+            if float(loss) < least:
+                least, best = float(loss), point.copy()
             return float(loss), gradient.numpy()
 
-        offsets = np.zeros(int(tf.size(problem.Z_start)))
-        if move:
+        if move and self.optimiser.projection_iterations > 0:
             method, most = self.optimiser.method, self.optimiser.projection_iterations
-            offsets, _ = minimise(loss_and_gradient, offsets, None, method, most)
-        return offsets, loss_and_gradient(offsets)[0]
+            minimise(loss_and_gradient, start, None, method, most)
+        else:
+            loss_and_gradient(start)
+        return best, least
 
     # ---- what is compiled ----
 

@@ -8,11 +8,13 @@ from operator import mul
 from types import MappingProxyType
 
 import numpy as np
+import tensorflow as tf
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import MERGED
@@ -79,7 +81,11 @@ def merged(
         epsilon,
         lambda candidates: candidates.inputs[greedy_variance(candidates, number)],
     )
-    fewer, loss = fitter.projection.onto_fewer_points(factor, problem, move)
+    starts = [problem]
+    if len(factor.Z) > number:
+        least_lost = fitter.thinned(factor, others, epsilon, number).Z
+        starts.append(problem._replace(Z_start=tf.constant(least_lost, FLOAT)))
+    fewer, loss = fitter.projection.onto_fewer_points(factor, starts, move)
     return after.replaced(MERGED, fewer), loss
 
 

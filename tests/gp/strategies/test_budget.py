@@ -11,10 +11,12 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.strategies import MERGED
-from streaming_gp.gp.strategies.budget import within_budget
+from streaming_gp.gp.strategies.budget import merged, within_budget
 from tests.gp.builders import known_model
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
+
+ONE_STEP = sgp.LocalOptimiser(projection_iterations=1)
 
 
 def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
@@ -57,7 +59,7 @@ def test_budgets_that_cannot_hold_two_batches_are_refused(options, message):
 
 @pytest.fixture(scope="module")
 def fitter():
-    gp = known_model(sgp.PrivatePseudoPoints(3))
+    gp = known_model(sgp.PrivatePseudoPoints(3), optimiser=ONE_STEP)
     return compile_gp(gp.modules, gp.settings, (2, 1)).fitter
 
 
@@ -93,3 +95,27 @@ def test_no_room_beside_factors_that_must_stay_is_refused(fitter):
     epsilon = fitter.local.parameters.value()
     with pytest.raises(InvalidDataError, match=r"no room for 4 more .* hold 8 of a budget of 10"):
         within_budget(fitter, ledger, 10, 4, epsilon, ("a", "b"), move=False)
+
+
+def ledger_of(rng, factors):
+    """Factors as tiny batches leave them: six points each, and little said of them."""
+    return pvi.Ledger(Process()).with_factors({f"{i}": said_of(rng, 6) for i in range(factors)})
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_merge_loses_what_it_reports_and_no_more_than_the_best_subset(fitter, move, rng):
+    """However few iterations it has: the fixture's model has one."""
+    epsilon = fitter.local.parameters.value()
+    for _ in range(5):
+        ledger = ledger_of(rng, 4)
+        after, loss = merged(fitter, ledger, list(ledger.factors), 8, epsilon, move)
+        before, now = (
+            fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (ledger, after)
+        )
+        product = Process(ledger.posterior.pseudo_observations, None, 0.0).compact
+        factor = PseudoPointFactor(product.pseudo_observations, None, product.log_scale)
+        subset = fitter.thinned(factor, Process(), epsilon, 8)
+        process = Process(subset.pseudo_observations, None, subset.log_scale)
+        of_subset = fitter.factorisations.log_normaliser(epsilon, process)
+        assert before - now <= loss + THROUGH_CHOLESKY
+        assert loss <= before - of_subset + 1e-3 * abs(before - of_subset)

@@ -60,3 +60,22 @@ def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
         np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, atol=2e-3)
         np.testing.assert_allclose(found.posterior.variance, 1e-3**2, rtol=ALGEBRA)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_federated_averaging_is_the_mean_of_fits_under_any_prior_of_the_server(mean, rng):
+    """The pool ``Π q^share`` has the width of each q, and the prior is not in it."""
+    X = rng.standard_normal((40, 2))
+    model = linear.BayesianLinearRegression(2, 0.09, family=MeanFieldNormal)
+    local = pvi.VariationalUpdate(epochs=2, batch_size=None)
+    rule = pvi.AveragingUpdate(0.5, local, width=0.5)
+    shards = [(X[:20], X[:20, :1]), (X[20:], X[20:, 1:])]
+    clients = pvi.make_clients(model, shards, rule)
+    prior = MeanFieldNormal.from_mean_variance(np.full(2, mean), np.full(2, 0.2))
+    found = pvi.Server(prior, clients)
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    np.testing.assert_allclose(found.posterior.precision, 4.0)
+    fits = [
+        (f ** (1.0 / 0.5) * prior.as_factor()).normalised().mean for f in found.factors.values()
+    ]
+    np.testing.assert_allclose(found.posterior.mean, np.mean(fits, axis=0))

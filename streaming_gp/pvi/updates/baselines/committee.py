@@ -59,12 +59,13 @@ class AveragingUpdate:
     width: float = 1e-3
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
+    wants_prior: ClassVar[bool] = True
 
     def __call__(self, task: LocalTask) -> LocalResult:
         mean_of(task)  # refuses other families
         alone = replace(self.rule, divergence=KL(weight=0.0))
         q, _, steps = alone.fitted(replace(task, start=self._narrow(task.start)))
-        factor = self._narrow(q).as_factor() / task.model.prior().as_factor()
+        factor = self._narrow(q).as_factor() / task.prior.as_factor()
         return LocalResult(factor**self.share, steps=steps)
 
     def _narrow(self, q: Any) -> MeanFieldNormal:

@@ -174,6 +174,7 @@ class ElasticUpdate(PointRule):
     moving_rate: float = 0.25
     share: float = 1.0
     width: float = 0.03
+    wants_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,7 +189,7 @@ class ElasticUpdate(PointRule):
 
     def factor(self, task: LocalTask, point: np.ndarray, gradients: np.ndarray) -> Factor:
         q = MeanFieldNormal.from_mean_variance(point, np.full_like(point, self.width**2))
-        return (q.as_factor() / task.model.prior().as_factor()) ** self.share
+        return (q.as_factor() / task.prior.as_factor()) ** self.share
 
 
 @typed
