@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from tests.gp.builders import QUICK, classifier, labelled, regressor
+from tests.gp.builders import EVERY_INPUT, QUICK, classifier, labelled, regressor
 from tests.reference import smooth_data
 
 
@@ -143,3 +143,18 @@ def test_clipped_sites_are_counted(rng):
         hyperparameters=sgp.FixedHyperparameters(),
     )  # fmt: skip
     assert 1 <= model.update((X, Y)).clipped_sites <= 10
+
+
+@pytest.mark.parametrize("points", [EVERY_INPUT, sgp.PrivatePseudoPoints(5)], ids=["all", "five"])
+def test_hyperparameters_in_the_thousands_are_learned(rng, points):
+    """Heights in metres, days since an epoch: above 709 the exponential overflows."""
+    X = rng.uniform(-4000.0, 4000.0, (40, 1))
+    Y = 60.0 * np.sin(X / 900.0) + rng.normal(size=X.shape)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=3000.0, lengthscales=900.0),
+        gpflow.likelihoods.Gaussian(1.0),
+        pseudo_points=points,
+        optimiser=sgp.LocalOptimiser(max_iterations=5),
+    )
+    assert model.update((X, Y)).iterations == 5
+    assert model.kernel.lengthscales.numpy() > 1000.0

@@ -6,9 +6,11 @@ import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import gpflow
 import tensorflow as tf
+from tensorflow_probability import bijectors as tfb
 
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 
@@ -43,8 +45,27 @@ class TracedParameterVector(ParameterVector):
 
 
 def _copy_to_trace(module: tf.Module) -> tf.Module:
-    """A copy that shares what is not trained with the original, so that a change of it is seen."""
+    """A copy that shares what is not trained with the original, so that a change of it is seen.
+
+    The softplus of TensorFlow Probability has a gradient of its own, which gets lost where
+    functions are vectorised over values of ε: what is left of it is not finite for numbers above
+    709. The copy takes TensorFlow's, which is the same function.
+    """
     leaves = gpflow.utilities.parameter_dict(module).values()
     shared = [one for one in leaves if not one.trainable]
     shared += [one.prior for one in leaves if getattr(one, "prior", None) is not None]
-    return copy.deepcopy(module, {id(one): one for one in shared})
+    found = copy.deepcopy(module, {id(one): one for one in shared})
+    for parameter in gpflow.utilities.parameter_dict(found).values():
+        if parameter.trainable:
+            for softplus in _softpluses(parameter.transform):
+                softplus._forward = tf.math.softplus
+    return found
+
+
+def _softpluses(transform: Any) -> list[tfb.Softplus]:
+    """Every plain softplus that a transform is a chain of."""
+    parts = transform.bijectors if isinstance(transform, tfb.Chain) else [transform]
+    if len(parts) > 1:
+        return [one for part in parts for one in _softpluses(part)]
+    is_plain = isinstance(parts[0], tfb.Softplus) and parts[0].hinge_softness is None
+    return [parts[0]] if is_plain and parts[0].low is None else []
