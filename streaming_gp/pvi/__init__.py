@@ -50,6 +50,7 @@ from streaming_gp.pvi.properness import (
 from streaming_gp.pvi.schedule import Asynchronous, Schedule, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.site import Site
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
     HasDamping,
@@ -155,6 +156,7 @@ __all__ = [
     "ServerAdam",
     "ServerOptimiser",
     "Session",
+    "Site",
     "SplitPriorUpdate",
     "StabilisedLoop",
     "StepResult",

@@ -25,6 +25,7 @@ from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
 from streaming_gp.pvi.reading import read
 from streaming_gp.pvi.server_state import ServerState
+from streaming_gp.pvi.site import Clients, Site, by_name
 
 KIND = "federated server"
 
@@ -36,7 +37,7 @@ class Server:
     leaves everything as it was.
 
     :param prior: The prior over the parameters, or over functions and hyperparameters.
-    :param clients: The clients by name, as ``make_clients`` gives them.
+    :param clients: The clients, as ``make_clients`` gives them, or sites.
     :param policy: What to do about improper cavities and posteriors.
     :param checks: What answers must be. If None, the ``checks`` that a client's model has, or its
         rule, or the defaults.
@@ -62,15 +63,13 @@ class Server:
     def __init__(
         self,
         prior: Posterior,
-        clients: Mapping[str, Client],
+        clients: Clients | Iterable[Client | Site],
         policy: PropernessPolicy | None = None,
         checks: Checks | None = None,
         seed: int = 0,
     ) -> None:
-        if not clients:
-            raise InvalidDataError("no clients: a server needs at least one")
-        _require_prior(prior, clients)
-        self.clients = MappingProxyType(dict(clients))
+        self.clients = MappingProxyType(by_name(clients))
+        _require_prior(prior, self.clients)
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
         require_count("seed", seed)
@@ -240,7 +239,7 @@ class Server:
         cls,
         path: str | os.PathLike[str],
         prior: Posterior,
-        clients: Mapping[str, Client],
+        clients: Clients | Iterable[Client | Site],
         policy: PropernessPolicy | None = None,
         checks: Checks | None = None,
         seed: int = 0,
@@ -273,7 +272,7 @@ def seed_of(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
-def _require_prior(prior: Posterior, clients: Mapping[str, Client]) -> None:
+def _require_prior(prior: Posterior, clients: Clients) -> None:
     """Each model is asked once: most clients share one."""
     models = {id(client.model): name for name, client in clients.items()}
     for name in models.values():
