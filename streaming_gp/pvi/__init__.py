@@ -50,6 +50,7 @@ from streaming_gp.pvi.properness import (
 from streaming_gp.pvi.schedule import Asynchronous, Schedule, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.serving import serve
 from streaming_gp.pvi.site import Site
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
@@ -177,5 +178,6 @@ __all__ = [
     "make_peers",
     "pass_around",
     "require",
+    "serve",
     "step",
 ]
