@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
     cells = _core_cell().CoreCell
     if kit.name in cells.ALL_CELLS:
         raise InvalidDataError(f"{kit.name!r} is connected already in this process")
+    forgotten = _remembered(cells)
     identities = None if kit.is_coordinators else {COORDINATOR: kit.coordinator}
     url = f"{kit.scheme}://{address or _default(kit)}"
     cell = cells(kit.name, url, True, dict(kit.certificates), auth_identity_map=identities)
@@ -45,7 +47,25 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
         yield cell
     finally:
         cell.stop()
-        cells.ALL_CELLS.pop(kit.name, None)
+        forgotten()
+
+
+def _remembered(cells: Any) -> Callable[[], None]:
+    """NVFlare keeps names of cells, and counters of each, as long as the process lives.
+
+    :returns: what forgets those that come from now on, so that there can be another cell.
+    """
+    from nvflare.fuel.f3.stats_pool import StatsPoolManager
+
+    books = [cells.ALL_CELLS, StatsPoolManager.pools]
+    before = [set(book) for book in books]
+
+    def forget() -> None:
+        for book, names in zip(books, before, strict=True):
+            for name in set(book) - names:
+                del book[name]
+
+    return forget
 
 
 def message_of(content: bytes) -> Any:
@@ -118,13 +138,22 @@ def _log_failed_handshakes() -> None:
     loop = AioContext.get_global_context().get_event_loop()
 
     def note(_: Any, context: dict[str, Any]) -> None:
-        error, transport = context.get("exception"), context.get("transport")
-        if transport is None or not isinstance(error, OSError):
+        error = context.get("exception")
+        if "transport" in context and isinstance(error, OSError):
+            LOG.warning("refused a connection from %s: %s", _address_in(error), error)
+        else:
             LOG.debug("asyncio: %s (%r)", context.get("message"), error)
-            return
-        host, port, *_ = transport.get_extra_info("peername") or ("an unknown address", 0)
-        LOG.warning("refused a connection from %s:%s: %s", host, port, error)
 
     loop.set_exception_handler(note)
     loop.slow_callback_duration = math.inf
     loop.set_debug(True)
+
+
+def _address_in(error: BaseException) -> str:
+    """Whose handshake failed: by then asyncio knows it only where the error was raised."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        known = frame.f_locals.get("extra")
+        if isinstance(known, dict) and "peername" in known:
+            host, port, *_ = known["peername"]
+            return f"{host}:{port}"
+    return "an unknown address"

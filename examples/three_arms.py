@@ -1,0 +1,229 @@
+"""Three arms at three places, each of which streams its own batches into one Gaussian process.
+
+A third of the Barrett data lies at each place, sorted by the position of another joint, so that the
+arms move in different regions at any time. Their batches of 500 come one after another; each owns
+ten private pseudo-points and is read, when its turn comes, by the place that it belongs to. The
+coordinator holds the ledger and no data. Compared with one model that sees all batches, with fixed
+and with variational hyperparameters: batches of the three places in turn, and at once.
+
+--quick streams two batches of each place. --engine nvflare lets three processes answer, each with a
+certificate of its own; it needs the extra streaming-gp[nvflare].
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from barrett_stream import standardised
+from common import Results, parser, run, save_figure, write_results
+from organisations_site import PLACES
+from organisations_world import LOOPBACK, provision, world
+
+import streaming_gp as sgp
+from streaming_gp import datasets, engines, pvi
+from streaming_gp.metrics import mean_negative_log_density, smse
+from streaming_gp.pvi.history import Traffic
+from streaming_gp.pvi.schedule import collect, submit
+
+JOINT, BATCH, BATCHES, QUICK_BATCHES = 2, 500, 8, 2
+HYPERPARAMETERS: Mapping[str, Callable[[], Any]] = {
+    "fixed": sgp.FixedHyperparameters,
+    "variational": sgp.VariationalHyperparameters,
+}
+ORDERS = ("one model", "in turn", "at once")
+
+
+def arm(folder: Path | None) -> datasets.Split:
+    """The third torque, and the inputs that it depends on, scaled."""
+    return standardised(datasets.load_robot_arm("barrett", folder), JOINT)
+
+
+def batch_of(folder: Path | None, place: int, number: int) -> pvi.Data:
+    """One batch of a place: its third of the rows is sorted by a joint of its own."""
+    data = arm(folder)
+    rows = np.random.default_rng(0).permutation(len(data.X))[place :: len(PLACES)]
+    rows = rows[np.argsort(data.X[rows, place], kind="stable")]
+    chosen = rows[number * BATCH : (number + 1) * BATCH]
+    return data.X[chosen], data.Y[chosen]
+
+
+def gaussian_process(epsilon: str, seed: int) -> sgp.StreamingGP:
+    """The model that all share."""
+    return sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=np.full(21, 4.0)),
+        gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(10),
+        hyperparameters=HYPERPARAMETERS[epsilon](),
+        seed=seed,
+    )
+
+
+def sites_at(
+    place: int, epsilon: str, number: int, folder: Path | None, gp: sgp.StreamingGP
+) -> list[pvi.Site]:
+    """A site for each batch of a place."""
+    name = PLACES[place]
+    loads = [partial(batch_of, folder, place, i) for i in range(number)]
+    return [
+        pvi.Site(batch_name(epsilon, name, i), gp, sgp.GPUpdate(), BATCH, load, place=name)
+        for i, load in enumerate(loads)
+    ]
+
+
+def batch_name(epsilon: str, place: str, number: int) -> str:
+    """The name of a batch's factor."""
+    return f"{epsilon} {place} {number}"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Round t is the t-th batch of every place, which enters the ledger in full.
+
+    :param epsilon: Which model's batches they are.
+    :param at_once: Whether they are asked under one posterior, or each under the newest.
+    """
+
+    epsilon: str
+    at_once: bool
+
+    def round(
+        self, server: pvi.Server, session: pvi.Session, number: int, progress: float
+    ) -> Traffic:
+        names = [batch_name(self.epsilon, place, number) for place in PLACES]
+        if not self.at_once:
+            return pvi.Sequential(names).round(server, session, number, progress)
+        traffic, rule = Traffic(), pvi.Damping(1.0, len(names))
+        submit(server, session, names, traffic, None)
+        collect(server, session, rule, progress, traffic, len(names))
+        return traffic
+
+
+def scores(gp: sgp.StreamingGP, data: datasets.Split) -> Results:
+    """On test points of all arms."""
+    density = gp.predict_log_density((data.X_test, data.Y_test))
+    found = smse(gp.predict_f(data.X_test)[0], data.Y_test)
+    return {"smse": found, "nlpd": mean_negative_log_density(density)}
+
+
+def together(arguments: argparse.Namespace, epsilon: str, number: int) -> Results:
+    """One model that all batches are sent to."""
+    gp, data = gaussian_process(epsilon, arguments.seed), arm(arguments.data)
+    curve, start = [], time.perf_counter()
+    for i in range(number):
+        for place in range(len(PLACES)):
+            gp.update(batch_of(arguments.data, place, i))
+        curve.append(scores(gp, data))
+    return {"curve": curve, "seconds": time.perf_counter() - start, "refused_or_failed": 0}
+
+
+def apart(
+    arguments: argparse.Namespace, epsilon: str, number: int, at_once: bool, engine: Any
+) -> Results:
+    """A coordinator, and places that keep their batches."""
+    shared, merged = (gaussian_process(epsilon, arguments.seed) for _ in range(2))
+    held = [
+        sites_at(place, epsilon, number, arguments.data, shared) for place in range(len(PLACES))
+    ]
+    data = arm(arguments.data)
+    server = pvi.Server(shared.prior(), [site for place in held for site in place])
+
+    def evaluate(_: Any) -> Results:
+        merged.adopt(server.ledger)
+        return scores(merged, data)
+
+    history = pvi.fit(server, Arrivals(epsilon, at_once), number, engine, evaluate)
+    return {
+        "curve": [dict(one.metrics) for one in history],
+        "seconds": history[-1].seconds,
+        "refused_or_failed": sum(len(one.refused) + len(one.failed) for one in history),
+        "kilobytes": (history[-1].bytes_up + history[-1].bytes_down) / 1024.0,
+    }
+
+
+def draw(runs: list[Results]) -> plt.Figure:
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
+    for axis, epsilon in zip(axes, HYPERPARAMETERS, strict=True):
+        for one in (one for one in runs if one["epsilon"] == epsilon):
+            values = [scored["smse"] for scored in one["curve"]]
+            axis.semilogy(range(1, len(values) + 1), values, label=one["order"])
+        axis.set(title=f"{epsilon} ε", xlabel="batches of each place")
+    axes[0].set_ylabel("test SMSE")
+    axes[0].legend()
+    return figure
+
+
+def all_runs(arguments: argparse.Namespace, number: int, engine: Any) -> list[Results]:
+    runs: list[Results] = []
+    for epsilon in HYPERPARAMETERS:
+        for order in ORDERS:
+            found = (
+                together(arguments, epsilon, number)
+                if order == "one model"
+                else apart(arguments, epsilon, number, order == "at once", engine)
+            )
+            last = found["curve"][-1]
+            runs.append({"epsilon": epsilon, "order": order, **last, **found})
+            print(
+                f"{epsilon} ε, {order}: SMSE {last['smse']:.4f}, NLPD {last['nlpd']:.3f}, "
+                f"{found['seconds']:.0f} s",
+                flush=True,
+            )
+    return runs
+
+
+def over_nvflare(arguments: argparse.Namespace, number: int) -> list[Results]:
+    """The same, where each place is a process of its own."""
+    options = ["--batches", str(number), "--seed", str(arguments.seed)]
+    if arguments.data is not None:
+        options += ["--data", str(arguments.data)]
+    with tempfile.TemporaryDirectory() as scratch:
+        kits = provision(Path(scratch) / "kits")
+        with world(Path(scratch) / "world", kits, "three_arms_site.py", options) as found:
+            address = f"{LOOPBACK}:{found.port}"
+            engine = engines.NVFlare(found.kits / "coordinator", address=address)
+            return all_runs(arguments, number, engine)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    number = QUICK_BATCHES if arguments.quick else BATCHES
+    if arguments.engine == "serial":
+        runs = all_runs(arguments, number, engines.Serial())
+    else:
+        runs = over_nvflare(arguments, number)
+    of_one = {one["epsilon"]: one["smse"] for one in runs if one["order"] == "one model"}
+    summary = [
+        {
+            **{key: one[key] for key in ("epsilon", "order", "smse", "nlpd", "seconds")},
+            "beyond_one_model": one["smse"] / of_one[one["epsilon"]] - 1.0,
+            "refused_or_failed": one["refused_or_failed"],
+        }
+        for one in runs
+    ]
+    flags = " --quick" * arguments.quick + f" --engine {arguments.engine}"
+    results = {
+        "command": f"python examples/three_arms.py{flags}",
+        "seed": arguments.seed,
+        "summary": summary,
+        "runs": runs,
+    }
+    save_figure(draw(runs), arguments.out, "three_arms.png")
+    write_results(arguments.out, results)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--engine", choices=("serial", "nvflare"), default="serial")
+    run(main, options)

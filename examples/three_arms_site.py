@@ -1,0 +1,40 @@
+"""The program of one arm's place: python examples/three_arms_site.py KIT --batches N."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from three_arms import HYPERPARAMETERS, PLACES, gaussian_process, sites_at
+
+from streaming_gp import engines, pvi
+from streaming_gp.engines.nvflare_kit import read_kit
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("kit", type=Path)
+    options.add_argument("--address", default=None, help="host:port of the coordinator")
+    options.add_argument("--batches", type=int, default=8)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--data", type=Path, default=None, help="folder to look for data in first")
+    options.add_argument("--log", type=Path, default=None, help="not used here")
+    arguments = options.parse_args()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    place = PLACES.index(read_kit(arguments.kit).name)
+    sites = [
+        site
+        for epsilon in HYPERPARAMETERS
+        for site in sites_at(
+            place, epsilon, arguments.batches, arguments.data,
+            gaussian_process(epsilon, arguments.seed),
+        )
+    ]  # fmt: skip
+    pvi.serve(sites, engines.NVFlare(arguments.kit, address=arguments.address))
+
+
+if __name__ == "__main__":
+    main()
