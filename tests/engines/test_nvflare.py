@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streaming_gp import engines, pvi, testing
@@ -241,3 +242,60 @@ def test_kits_and_clients_must_fit(places, tmp_path):
     (tmp_path / "kit/startup/client.key").unlink()
     with pytest.raises(InvalidDataError, match="certificates are missing"):
         pvi.serve(site, engines.NVFlare(tmp_path / "kit"))
+
+
+# ---- the page of the docs ----
+
+
+@pytest.fixture
+def page(tmp_path):
+    """The files of the page, with certificates, on a port of this machine."""
+    shutil.copytree(ROOT / "docs/howto/organisations", tmp_path / "page")
+    folder = tmp_path / "page"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    written = (folder / "project.yml").read_text()
+    here = written.replace("8002", str(port)).replace("coordinator.example.org", "localhost")
+    (folder / "project.yml").write_text(here)
+    program = [str(Path(sys.executable).parent / "nvflare"), "provision"]
+    command = [*program, "-p", "project.yml", "-w", "workspace"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    for kit in (folder / "workspace/three_clinics/prod_00").iterdir():
+        shutil.move(kit, folder / kit.name)
+    return folder
+
+
+def patients(number, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((number, 4))
+    return X, (X[:, :1] - X[:, 1:2] + rng.logistic(size=(number, 1)) > 0.0).astype(float)
+
+
+def test_the_programs_of_the_page_learn_what_one_process_would(page, monkeypatch):
+    monkeypatch.syspath_prepend(str(page))
+    agreed = importlib.import_module("agreed")
+    shards = {name: patients(n, seed) for seed, (name, n) in enumerate(agreed.PATIENTS.items())}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    clinics = []
+    for name, (X, Y) in shards.items():
+        rows, titles = np.hstack([X, Y]), "a,b,c,d,label"
+        np.savetxt(page / f"{name}.csv", rows, delimiter=",", header=titles, comments="")
+        command = [sys.executable, "clinic.py", name, f"{name}.csv"]
+        clinics.append(subprocess.Popen(command, cwd=page, env=environment))
+    try:
+        command = [sys.executable, "coordinate.py"]
+        finished = subprocess.run(
+            command, cwd=page, env=environment, text=True, capture_output=True
+        )
+    finally:
+        for clinic in clinics:
+            clinic.kill()
+    assert finished.returncode == 0, finished.stderr
+    sites = {name: agreed.site(name) for name in shards}
+    server = pvi.Server.load(page / "run.npz", agreed.model.prior(), sites)
+    here = pvi.Server(server.prior, pvi.make_clients(agreed.model, shards, agreed.update))
+    pvi.fit(here, pvi.Synchronous(), len(server.history))
+    assert len(server.history) == 20
+    np.testing.assert_allclose(
+        server.posterior.precision_mean, here.posterior.precision_mean, rtol=1e-6
+    )
