@@ -169,7 +169,7 @@ def main(arguments: argparse.Namespace) -> None:
         tempfile.TemporaryDirectory() as scratch,
         world(Path(scratch) / "world", provision(Path(scratch) / "kits")) as found,
     ):
-        calm = []
+        calm: list[Results] = []
         for problem in PROBLEMS:
             calm.append(undisturbed(found, problem, len(calm) * ROUNDS))
             print(calm[-1], flush=True)

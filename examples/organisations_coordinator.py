@@ -16,7 +16,10 @@ from organisations_site import PROBLEMS, known_sites
 
 from streaming_gp import engines, pvi
 
-SCHEDULES = {"synchronous": pvi.Synchronous(), "asynchronous": pvi.Asynchronous(damping=0.5)}
+SCHEDULES: dict[str, pvi.Schedule] = {
+    "synchronous": pvi.Synchronous(),
+    "asynchronous": pvi.Asynchronous(damping=0.5),
+}
 
 
 def server_of(problem: str, path: Path | None = None) -> pvi.Server:

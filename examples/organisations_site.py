@@ -1,4 +1,4 @@
-"""The program of one organisation: python examples/organisations_site.py KIT [--log FILE].
+"""The program of one organisation: python examples/organisations_site.py KIT.
 
 It reads its own data, connects to the coordinator with the certificates in KIT, and answers until
 it is ended. Data are invented here, with a seed for each organisation; a real one reads its files.
@@ -84,12 +84,11 @@ class Timed:
         return result
 
 
-def sites_at(place: str, log: Path | None) -> list[pvi.Site]:
+def sites_at(place: str, log: Path) -> list[pvi.Site]:
     """What a place holds: a site for each problem."""
     number, found = PLACES.index(place), []
     for name, problem in PROBLEMS.items():
-        rule = problem.update if log is None else Timed(problem.update, log)
-        load = partial(problem.shard, number)
+        load, rule = partial(problem.shard, number), Timed(problem.update, log)
         identity = f"{name}-{place}"
         found.append(pvi.Site(identity, problem.model(), rule, NUM_DATA, load, place=place))
     return found
@@ -109,12 +108,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("kit", type=Path)
     options.add_argument("--address", default=None, help="host:port of the coordinator")
-    options.add_argument("--log", type=Path, default=None, help="where to write when it worked")
+    options.add_argument(
+        "--folder", type=Path, default=Path(), help="where to write when it worked"
+    )
     arguments = options.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     place = read_kit(arguments.kit).name
     engine = engines.NVFlare(arguments.kit, address=arguments.address)
-    pvi.serve(sites_at(place, arguments.log), engine)
+    pvi.serve(sites_at(place, arguments.folder / f"{place}.work"), engine)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ class World:
         address = f"{LOOPBACK}:{self.wire.port}"
         kit = str(self.kits / place)
         self._begin(place, self._program, kit, "--address", address, *self._options,
-                    "--log", str(self.work_of(place)))  # fmt: skip
+                    "--folder", str(self.folder))  # fmt: skip
 
     def begin_coordinator(self, problem: str, *options: str) -> subprocess.Popen[str]:
         """Start the coordinator's program, which goes on from its file if there is one."""
@@ -189,7 +189,7 @@ def world(
     """A world with all places at work, for the time of a ``with`` block.
 
     :param program: The program of every place, in this folder.
-    :param options: What to call it with besides kit, address and log.
+    :param options: What to call it with besides its kit, an address and a folder.
     """
     found = World(folder, kits, program, list(options))
     try:

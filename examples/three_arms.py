@@ -33,7 +33,7 @@ from organisations_site import PLACES
 from organisations_world import LOOPBACK, provision, world
 
 import streaming_gp as sgp
-from streaming_gp import datasets, engines, pvi
+from streaming_gp import datasets, engines, pvi, runtime
 from streaming_gp.metrics import mean_negative_log_density, smse
 from streaming_gp.pvi.history import Traffic
 from streaming_gp.pvi.schedule import collect, submit
@@ -130,7 +130,12 @@ def together(arguments: argparse.Namespace, epsilon: str, number: int) -> Result
 
 
 def apart(
-    arguments: argparse.Namespace, epsilon: str, number: int, at_once: bool, engine: Any
+    arguments: argparse.Namespace,
+    epsilon: str,
+    number: int,
+    at_once: bool,
+    engine: Any,
+    publish: Callable[[sgp.StreamingGP], None],
 ) -> Results:
     """A coordinator, and places that keep their batches."""
     shared, merged = (gaussian_process(epsilon, arguments.seed) for _ in range(2))
@@ -145,6 +150,7 @@ def apart(
         return scores(merged, data)
 
     history = pvi.fit(server, Arrivals(epsilon, at_once), number, engine, evaluate)
+    publish(merged)
     return {
         "curve": [dict(one.metrics) for one in history],
         "seconds": history[-1].seconds,
@@ -165,14 +171,19 @@ def draw(runs: list[Results]) -> plt.Figure:
     return figure
 
 
-def all_runs(arguments: argparse.Namespace, number: int, engine: Any) -> list[Results]:
+def all_runs(
+    arguments: argparse.Namespace,
+    number: int,
+    engine: Any,
+    publish: Callable[[sgp.StreamingGP], None] = lambda _: None,
+) -> list[Results]:
     runs: list[Results] = []
     for epsilon in HYPERPARAMETERS:
         for order in ORDERS:
             found = (
                 together(arguments, epsilon, number)
                 if order == "one model"
-                else apart(arguments, epsilon, number, order == "at once", engine)
+                else apart(arguments, epsilon, number, order == "at once", engine, publish)
             )
             last = found["curve"][-1]
             runs.append({"epsilon": epsilon, "order": order, **last, **found})
@@ -184,8 +195,8 @@ def all_runs(arguments: argparse.Namespace, number: int, engine: Any) -> list[Re
     return runs
 
 
-def over_nvflare(arguments: argparse.Namespace, number: int) -> list[Results]:
-    """The same, where each place is a process of its own."""
+def over_nvflare(arguments: argparse.Namespace, number: int) -> tuple[list[Results], list[Results]]:
+    """The same, where each place is a process of its own, which is sent each result."""
     options = ["--batches", str(number), "--seed", str(arguments.seed)]
     if arguments.data is not None:
         options += ["--data", str(arguments.data)]
@@ -194,15 +205,28 @@ def over_nvflare(arguments: argparse.Namespace, number: int) -> list[Results]:
         with world(Path(scratch) / "world", kits, "three_arms_site.py", options) as found:
             address = f"{LOOPBACK}:{found.port}"
             engine = engines.NVFlare(found.kits / "coordinator", address=address)
-            return all_runs(arguments, number, engine)
+
+            def publish(gp: sgp.StreamingGP) -> None:
+                gp.export(found.folder / "predictor.npz")
+                engine.publish(PLACES, (found.folder / "predictor.npz").read_bytes())
+
+            runs, data = all_runs(arguments, number, engine, publish), arm(arguments.data)
+            return runs, [received(found.folder, place, data) for place in PLACES]
+
+
+def received(folder: Path, place: str, data: datasets.Split) -> Results:
+    """How what a place has in its inbox predicts."""
+    predictor = runtime.load(folder / f"{place}.npz")
+    return {"place": place, "smse": smse(predictor.predict_f(data.X_test)[0], data.Y_test)}
 
 
 def main(arguments: argparse.Namespace) -> None:
     number = QUICK_BATCHES if arguments.quick else BATCHES
     if arguments.engine == "serial":
+        places: list[Results] = []
         runs = all_runs(arguments, number, engines.Serial())
     else:
-        runs = over_nvflare(arguments, number)
+        runs, places = over_nvflare(arguments, number)
     of_one = {one["epsilon"]: one["smse"] for one in runs if one["order"] == "one model"}
     summary = [
         {
@@ -217,6 +241,7 @@ def main(arguments: argparse.Namespace) -> None:
         "command": f"python examples/three_arms.py{flags}",
         "seed": arguments.seed,
         "summary": summary,
+        "places": places,
         "runs": runs,
     }
     save_figure(draw(runs), arguments.out, "three_arms.png")

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from three_arms import HYPERPARAMETERS, PLACES, gaussian_process, sites_at
+from organisations_site import PLACES
+from three_arms import HYPERPARAMETERS, gaussian_process, sites_at
 
 from streaming_gp import engines, pvi
 from streaming_gp.engines.nvflare_kit import read_kit
@@ -21,19 +22,20 @@ def main() -> None:
     options.add_argument("--batches", type=int, default=8)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--data", type=Path, default=None, help="folder to look for data in first")
-    options.add_argument("--log", type=Path, default=None, help="not used here")
+    options.add_argument("--folder", type=Path, default=Path(), help="where results are kept")
     arguments = options.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    place = PLACES.index(read_kit(arguments.kit).name)
+    name = read_kit(arguments.kit).name
     sites = [
         site
         for epsilon in HYPERPARAMETERS
         for site in sites_at(
-            place, epsilon, arguments.batches, arguments.data,
+            PLACES.index(name), epsilon, arguments.batches, arguments.data,
             gaussian_process(epsilon, arguments.seed),
         )
     ]  # fmt: skip
-    pvi.serve(sites, engines.NVFlare(arguments.kit, address=arguments.address))
+    inbox = arguments.folder / f"{name}.npz"
+    pvi.serve(sites, engines.NVFlare(arguments.kit, address=arguments.address, inbox=inbox))
 
 
 if __name__ == "__main__":

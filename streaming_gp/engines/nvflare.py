@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from streaming_gp.arguments import require_positive, typed
 from streaming_gp.engines import nvflare_cell as cells
 from streaming_gp.engines.nvflare_kit import Kit, read_kit
 from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
-from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.errors import InvalidDataError, NoAnswerError, StreamingGPError
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.site import Clients, Site
 
@@ -38,6 +39,8 @@ class NVFlare:
         that breaks is noticed at once.
     :param address: The host and port to listen at, for a coordinator, or to connect to, for a site,
         as in "10.0.0.1:8002"; those of the kit if None.
+    :param inbox: The file that a site keeps the newest result in that the coordinator has published
+        (:meth:`publish`); None refuses them.
     :raises InvalidDataError: if a number of seconds is not positive.
     """
 
@@ -45,6 +48,7 @@ class NVFlare:
     deadline: float | None = None
     timeout: float = 60.0
     address: str | None = None
+    inbox: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         require_positive("timeout", self.timeout)
@@ -65,12 +69,30 @@ class NVFlare:
         if with_data:
             raise InvalidDataError(f"wanted sites, whose data are theirs; got data of {with_data}")
         places = {n: c.place or n for n, c in clients.items() if isinstance(c, Site)}
-        session = NVFlareSession(places, self.deadline, self.timeout)
+        session = self._session_with(places)
         with cells.connected(kit, self.address, session.connect):
             try:
                 yield session
             finally:
                 session.close()
+
+    def publish(self, places: Iterable[str], content: bytes) -> None:
+        """Send a result to places, such as the bytes of a file that ``gp.export`` has written.
+
+        :param places: The names in their certificates.
+        :param content: What each of them finds in its inbox.
+        :raises NoAnswerError: if places refuse it, or are not there by the deadline; says which.
+        :raises InvalidDataError: as :meth:`session`.
+        """
+        names = list(places)
+        kit, session = self._kit_of(coordinator=True), self._session_with({n: n for n in names})
+        with cells.connected(kit, self.address, session.connect):
+            missed = {name: why for name in names if (why := session.tell(name, content))}
+        if missed:
+            raise NoAnswerError(f"the result did not come to {missed}")
+
+    def _session_with(self, places: dict[str, str]) -> NVFlareSession:
+        return NVFlareSession(places, self.deadline, self.timeout)
 
     # ---- a site's end ----
 
@@ -88,15 +110,26 @@ class NVFlare:
         if strangers:
             raise InvalidDataError(f"{self.kit} is the kit of {kit.name!r}, not of {strangers}")
 
-        def answer(request: Any) -> Any:
-            return _replied(desk, request)
+        replies = {
+            cells.QUESTION: lambda content: desk.answer(desk.put(content), PATIENCE),
+            cells.ANSWER: lambda content: desk.answer(content.decode(errors="replace"), PATIENCE),
+            cells.RESULT: self._keep,
+        }
 
         def prepare(cell: Any) -> None:
-            for topic in (cells.QUESTION, cells.ANSWER):
-                cell.register_request_cb(cells.CHANNEL, topic, answer)
+            for topic, reply in replies.items():
+                cell.register_request_cb(cells.CHANNEL, topic, _replying(reply))
 
         with cells.connected(kit, self.address, prepare):
             yield
+
+    def _keep(self, content: bytes) -> None:
+        """The newest result takes the place of the one before, whole or not at all."""
+        if self.inbox is None:
+            raise InvalidDataError("this place takes no results: it has no inbox")
+        part = Path(f"{self.inbox}.part")
+        part.write_bytes(content)
+        os.replace(part, self.inbox)
 
     def _kit_of(self, coordinator: bool) -> Kit:
         kit = read_kit(self.kit)
@@ -106,18 +139,23 @@ class NVFlare:
         return kit
 
 
-def _replied(desk: Desk, request: Any) -> Any:
-    """The answer as a message; an empty one while it is being worked out."""
-    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-    from nvflare.fuel.f3.cellnet.utils import make_reply
+def _replying(reply: Callable[[bytes], bytes | None]) -> Callable[[Any], Any]:
+    """What NVFlare calls with a request.
 
-    content = bytes(request.payload or b"")
-    is_question = request.get_header(MessageHeaderKey.TOPIC) == cells.QUESTION
-    try:
-        nonce = desk.put(content) if is_question else content.decode(errors="replace")
-        return cells.message_of(desk.answer(nonce, PATIENCE) or b"")
-    except UnknownQuestionError as error:
-        return make_reply(ReturnCode.INVALID_SESSION, error=str(error))
-    except StreamingGPError as error:
-        cells.LOG.warning("refused a question of the coordinator: %s", error)
-        return make_reply(ReturnCode.INVALID_REQUEST, error=str(error))
+    :param reply: Makes the bytes of the reply from those of the request; None if there are none
+        yet.
+    """
+
+    def replied(request: Any) -> Any:
+        from nvflare.fuel.f3.cellnet.defs import ReturnCode
+        from nvflare.fuel.f3.cellnet.utils import make_reply
+
+        try:
+            return cells.message_of(reply(bytes(request.payload or b"")) or b"")
+        except UnknownQuestionError as error:
+            return make_reply(ReturnCode.INVALID_SESSION, error=str(error))
+        except (StreamingGPError, OSError) as error:
+            cells.LOG.warning("refused what the coordinator sent: %s", error)
+            return make_reply(ReturnCode.INVALID_REQUEST, error=str(error))
+
+    return replied

@@ -65,6 +65,23 @@ class NVFlareSession:
         self._open.discard(delivery.client_id)
         return delivery
 
+    def tell(self, place: str, content: bytes) -> str | None:
+        """Send a result to a place, again and again until it has come or is overdue.
+
+        :returns: why it did not come.
+        """
+        from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+
+        begin = self.now
+        while self.now <= begin + self._deadline:
+            if self._cell.is_cell_connected(place):
+                reply = self._requested(place, cells.RESULT, content)
+                code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+                if code in (ReturnCode.OK, ReturnCode.INVALID_REQUEST):
+                    return reply.get_header(MessageHeaderKey.ERROR)
+            self._closed.wait(PAUSE)
+        return f"it did not come within {self._deadline:g} s"
+
     # ---- one question ----
 
     def _pursue(self, ask: Ask) -> None:

@@ -62,7 +62,8 @@ def sites_at(number, flag):
 def main(kit, address, flag):
     place = read_kit(kit).name
     desk = Replaying(sites_at(PLACES.index(place), f"{flag}-{place}"))
-    with engines.NVFlare(kit, address=address).open(desk):
+    inbox = f"{flag}-result" if place == PLACES[0] else None
+    with engines.NVFlare(kit, address=address, inbox=inbox).open(desk):
         desk.work()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from streaming_gp import engines, pvi, testing
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.reading import read
 from streaming_gp.testing.problem import regression, server_of_regression
 from tests.engines.site_of_tests import PLACES, known
@@ -141,6 +141,15 @@ def test_a_place_that_is_not_there_is_overdue(places):
     (one,) = pvi.fit(server, pvi.Synchronous(), 1, engine)
     assert one.failed == {"d": "no answer within 20 s"}
     assert set(server.factors) == {"c0"}
+
+
+def test_a_result_comes_to_the_inbox_of_whoever_has_one(places):
+    for content in (b"first", b"second"):
+        places.engine.publish(["clinic-a"], content)
+        assert (places.folder / "killed-result").read_bytes() == content
+    with pytest.raises(NoAnswerError, match="'clinic-b': 'this place takes no results"):
+        places.engine.publish(["clinic-a", "clinic-b"], b"third")
+    assert (places.folder / "killed-result").read_bytes() == b"third"
 
 
 # ---- who is not let in ----
