@@ -200,7 +200,7 @@ def test_three_organisations_bear_mishaps(tmp_path):
         assert one["plain_numbers"] == 0 < one["plain_numbers_in_the_file"]
     for one in results["disturbed"]:
         assert one["mishaps"] == 3
-        assert one["difference"] < 1e-6
+        assert one["difference"] < {"synchronous": 1e-6, "asynchronous": 1e-3}[one["schedule"]]
         assert (one["failed"], one["refused"]) == (0, 0)
 
 
