@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,20 @@ def gaussian_process(epsilon: str, seed: int) -> sgp.StreamingGP:
 
 
 def sites_at(
-    place: int, epsilon: str, number: int, folder: Path | None, gp: sgp.StreamingGP
+    place: int, epsilon: str, seed: int, number: int, folder: Path | None, gp: sgp.StreamingGP
 ) -> list[pvi.Site]:
-    """A site for each batch of a place."""
+    """A site for each batch of a place. Runs of other hyperparameters or seeds have their own."""
     name = PLACES[place]
     loads = [partial(batch_of, folder, place, i) for i in range(number)]
     return [
-        pvi.Site(batch_name(epsilon, name, i), gp, sgp.GPUpdate(), BATCH, load, place=name)
+        pvi.Site(batch_name(epsilon, seed, name, i), gp, sgp.GPUpdate(), BATCH, load, place=name)
         for i, load in enumerate(loads)
     ]
 
 
-def batch_name(epsilon: str, place: str, number: int) -> str:
+def batch_name(epsilon: str, seed: int, place: str, number: int) -> str:
     """The name of a batch's factor."""
-    return f"{epsilon} {place} {number}"
+    return f"{epsilon} {seed} {place} {number}"
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,18 @@ class Arrivals:
     """Round t is the t-th batch of every place, which enters the ledger in full.
 
     :param epsilon: Which model's batches they are.
+    :param seed: And of which seed.
     :param at_once: Whether they are asked under one posterior, or each under the newest.
     """
 
     epsilon: str
+    seed: int
     at_once: bool
 
     def round(
         self, server: pvi.Server, session: pvi.Session, number: int, progress: float
     ) -> Traffic:
-        names = [batch_name(self.epsilon, place, number) for place in PLACES]
+        names = [batch_name(self.epsilon, self.seed, place, number) for place in PLACES]
         if not self.at_once:
             return pvi.Sequential(names).round(server, session, number, progress)
         traffic, rule = Traffic(), pvi.Damping(1.0, len(names))
@@ -118,9 +121,9 @@ def scores(gp: sgp.StreamingGP, data: datasets.Split) -> Results:
     return {"smse": found, "nlpd": mean_negative_log_density(density)}
 
 
-def together(arguments: argparse.Namespace, epsilon: str, number: int) -> Results:
+def together(arguments: argparse.Namespace, epsilon: str, seed: int, number: int) -> Results:
     """One model that all batches are sent to."""
-    gp, data = gaussian_process(epsilon, arguments.seed), arm(arguments.data)
+    gp, data = gaussian_process(epsilon, seed), arm(arguments.data)
     curve, start = [], time.perf_counter()
     for i in range(number):
         for place in range(len(PLACES)):
@@ -132,15 +135,17 @@ def together(arguments: argparse.Namespace, epsilon: str, number: int) -> Result
 def apart(
     arguments: argparse.Namespace,
     epsilon: str,
+    seed: int,
     number: int,
     at_once: bool,
     engine: Any,
     publish: Callable[[sgp.StreamingGP], None],
 ) -> Results:
     """A coordinator, and places that keep their batches."""
-    shared, merged = (gaussian_process(epsilon, arguments.seed) for _ in range(2))
+    shared, merged = (gaussian_process(epsilon, seed) for _ in range(2))
     held = [
-        sites_at(place, epsilon, number, arguments.data, shared) for place in range(len(PLACES))
+        sites_at(place, epsilon, seed, number, arguments.data, shared)
+        for place in range(len(PLACES))
     ]
     data = arm(arguments.data)
     server = pvi.Server(shared.prior(), [site for place in held for site in place])
@@ -149,7 +154,7 @@ def apart(
         merged.adopt(server.ledger)
         return scores(merged, data)
 
-    history = pvi.fit(server, Arrivals(epsilon, at_once), number, engine, evaluate)
+    history = pvi.fit(server, Arrivals(epsilon, seed, at_once), number, engine, evaluate)
     publish(merged)
     return {
         "curve": [dict(one.metrics) for one in history],
@@ -162,9 +167,10 @@ def apart(
 def draw(runs: list[Results]) -> plt.Figure:
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
     for axis, epsilon in zip(axes, HYPERPARAMETERS, strict=True):
-        for one in (one for one in runs if one["epsilon"] == epsilon):
-            values = [scored["smse"] for scored in one["curve"]]
-            axis.semilogy(range(1, len(values) + 1), values, label=one["order"])
+        for order in ORDERS:
+            alike = [one for one in runs if (one["epsilon"], one["order"]) == (epsilon, order)]
+            values = np.mean([[now["smse"] for now in one["curve"]] for one in alike], axis=0)
+            axis.semilogy(range(1, len(values) + 1), values, label=order)
         axis.set(title=f"{epsilon} ε", xlabel="batches of each place")
     axes[0].set_ylabel("test SMSE")
     axes[0].legend()
@@ -178,26 +184,48 @@ def all_runs(
     publish: Callable[[sgp.StreamingGP], None] = lambda _: None,
 ) -> list[Results]:
     runs: list[Results] = []
-    for epsilon in HYPERPARAMETERS:
-        for order in ORDERS:
-            found = (
-                together(arguments, epsilon, number)
-                if order == "one model"
-                else apart(arguments, epsilon, number, order == "at once", engine, publish)
-            )
-            last = found["curve"][-1]
-            runs.append({"epsilon": epsilon, "order": order, **last, **found})
-            print(
-                f"{epsilon} ε, {order}: SMSE {last['smse']:.4f}, NLPD {last['nlpd']:.3f}, "
-                f"{found['seconds']:.0f} s",
-                flush=True,
-            )
+    for epsilon, order, seed in product(HYPERPARAMETERS, ORDERS, seeds_of(arguments)):
+        found = (
+            together(arguments, epsilon, seed, number)
+            if order == "one model"
+            else apart(arguments, epsilon, seed, number, order == "at once", engine, publish)
+        )
+        last = found["curve"][-1]
+        runs.append({"epsilon": epsilon, "order": order, "seed": seed, **last, **found})
+        print(
+            f"{epsilon} ε, {order}, seed {seed}: SMSE {last['smse']:.4f}, "
+            f"NLPD {last['nlpd']:.3f}, {found['seconds']:.0f} s",
+            flush=True,
+        )
     return runs
+
+
+def seeds_of(arguments: argparse.Namespace) -> range:
+    """The seeds of all runs."""
+    return range(arguments.seed, arguments.seed + arguments.seeds)
+
+
+def summarised(runs: list[Results]) -> list[Results]:
+    """Means over seeds of each kind of run, beside that of the one model."""
+    rows: list[Results] = []
+    for epsilon, order in product(HYPERPARAMETERS, ORDERS):
+        alike = [one for one in runs if (one["epsilon"], one["order"]) == (epsilon, order)]
+        row: Results = {"epsilon": epsilon, "order": order, "seeds": len(alike)}
+        row |= {
+            key: float(np.mean([one[key] for one in alike])) for key in ("smse", "nlpd", "seconds")
+        }
+        row["refused_or_failed"] = sum(one["refused_or_failed"] for one in alike)
+        one_model = (
+            row if order == "one model" else next(r for r in rows if r["epsilon"] == epsilon)
+        )
+        row["beyond_one_model"] = row["smse"] / one_model["smse"] - 1.0
+        rows.append(row)
+    return rows
 
 
 def over_nvflare(arguments: argparse.Namespace, number: int) -> tuple[list[Results], list[Results]]:
     """The same, where each place is a process of its own, which is sent each result."""
-    options = ["--batches", str(number), "--seed", str(arguments.seed)]
+    options = ["--batches", str(number), "--seeds", *map(str, seeds_of(arguments))]
     if arguments.data is not None:
         options += ["--data", str(arguments.data)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -227,20 +255,11 @@ def main(arguments: argparse.Namespace) -> None:
         runs = all_runs(arguments, number, engines.Serial())
     else:
         runs, places = over_nvflare(arguments, number)
-    of_one = {one["epsilon"]: one["smse"] for one in runs if one["order"] == "one model"}
-    summary = [
-        {
-            **{key: one[key] for key in ("epsilon", "order", "smse", "nlpd", "seconds")},
-            "beyond_one_model": one["smse"] / of_one[one["epsilon"]] - 1.0,
-            "refused_or_failed": one["refused_or_failed"],
-        }
-        for one in runs
-    ]
-    flags = " --quick" * arguments.quick + f" --engine {arguments.engine}"
+    flags = " --quick" * arguments.quick + f" --engine {arguments.engine} --seeds {arguments.seeds}"
     results = {
         "command": f"python examples/three_arms.py{flags}",
         "seed": arguments.seed,
-        "summary": summary,
+        "summary": summarised(runs),
         "places": places,
         "runs": runs,
     }
@@ -250,5 +269,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     options = parser(__doc__)
+    options.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     options.add_argument("--engine", choices=("serial", "nvflare"), default="serial")
     run(main, options)

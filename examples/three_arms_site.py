@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -20,7 +21,7 @@ def main() -> None:
     options.add_argument("kit", type=Path)
     options.add_argument("--address", default=None, help="host:port of the coordinator")
     options.add_argument("--batches", type=int, default=8)
-    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--seeds", type=int, nargs="+", default=[0])
     options.add_argument("--data", type=Path, default=None, help="folder to look for data in first")
     options.add_argument("--folder", type=Path, default=Path(), help="where results are kept")
     arguments = options.parse_args()
@@ -28,10 +29,10 @@ def main() -> None:
     name = read_kit(arguments.kit).name
     sites = [
         site
-        for epsilon in HYPERPARAMETERS
+        for epsilon, seed in product(HYPERPARAMETERS, arguments.seeds)
         for site in sites_at(
-            PLACES.index(name), epsilon, arguments.batches, arguments.data,
-            gaussian_process(epsilon, arguments.seed),
+            PLACES.index(name), epsilon, seed, arguments.batches, arguments.data,
+            gaussian_process(epsilon, seed),
         )
     ]  # fmt: skip
     inbox = arguments.folder / f"{name}.npz"
