@@ -9,7 +9,7 @@ STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-all lint docs bench bench-streams mutate clean
+.PHONY: demo test test-runs test-slow test-nvflare test-all lint docs bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,7 +26,12 @@ test-runs: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(example or ray) and not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or example or ray"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(slow or example or ray) and not nvflare"
+
+# Sites as processes, with certificates that NVFlare provisions: its extra comes on top.
+test-nvflare: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,nvflare]"
+	$(BIN)/python -m pytest -m nvflare
 
 test-all: test test-slow
 

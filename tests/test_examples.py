@@ -211,6 +211,36 @@ def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
 
 @pytest.mark.example
 @pytest.mark.data
+def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp_path):
+    finished = run("three_arms.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    found = {(one["epsilon"], one["order"]): one["beyond_one_model"] for one in rows}
+    assert abs(found["fixed", "in turn"]) < 1e-9
+    assert abs(found["variational", "in turn"]) < 0.2  # after two batches of each place
+    assert not any(one["refused_or_failed"] for one in rows)
+    assert (tmp_path / "three_arms.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.nvflare
+def test_three_organisations_bear_mishaps(tmp_path):
+    pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
+    finished = run("organisations.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    for one in results["undisturbed"]:
+        assert one["difference"] < 1e-6
+        assert one["processes"] == 3
+        assert one["plain_numbers"] == 0 < one["plain_numbers_in_the_file"]
+    for one in results["disturbed"]:
+        assert one["mishaps"] == 3
+        assert one["difference"] < {"synchronous": 1e-6, "asynchronous": 1e-3}[one["schedule"]]
+        assert (one["failed"], one["refused"]) == (0, 0)
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
     finished = run("control_loop.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr

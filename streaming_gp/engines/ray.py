@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask, Failure, encoded
 from streaming_gp.pvi.reading import described, failure_in
+from streaming_gp.pvi.resident import Resident
+from streaming_gp.pvi.site import Clients, Site
 
 
 @typed
@@ -50,7 +52,7 @@ class Ray:
     num_cpus: float = 0.0
 
     @contextmanager
-    def session(self, clients: Mapping[str, Client]) -> Iterator[RaySession]:
+    def session(self, clients: Clients) -> Iterator[RaySession]:
         """Actors for the time of a ``with`` block.
 
         :raises InvalidDataError: if Ray is not installed.
@@ -71,7 +73,7 @@ class Ray:
 class RaySession:
     """Actors, and their open questions."""
 
-    def __init__(self, ray: Any, settings: Ray, clients: Mapping[str, Client]) -> None:
+    def __init__(self, ray: Any, settings: Ray, clients: Clients) -> None:
         self._ray = ray
         self._settings = settings
         self._data = {name: ray.put(client) for name, client in clients.items()}
@@ -173,15 +175,15 @@ class _Question:
 
 
 class _ClientActor:
-    """Lives where its data are; keeps them, and what a worker may forget. A client that is
-    continuous goes on in a thread of its own, an iteration at a time, while no question is open.
+    """Lives where its data are, reads them if it is a site, and keeps them, and what a worker may
+    forget. A client that is continuous goes on in a thread of its own, an iteration at a time,
+    while no question is open.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client.at_work()
+    def __init__(self, client: Client | Site) -> None:
+        self._client = Resident(client)
         self._lock, self._unasked = threading.Lock(), threading.Event()
-        if self._client.is_continuous:
-            threading.Thread(target=self._go_on, daemon=True).start()
+        threading.Thread(target=self._go_on, daemon=True).start()
 
     def answer(self, ask: Ask) -> bytes:
         """A message: objects of a client are not unpickled where the server is."""

@@ -54,6 +54,8 @@ from streaming_gp.pvi.properness import (
 from streaming_gp.pvi.schedule import Asynchronous, Schedule, Sequential, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.serving import serve
+from streaming_gp.pvi.site import Site
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
     HasDamping,
@@ -162,6 +164,7 @@ __all__ = [
     "ServerAdam",
     "ServerOptimiser",
     "Session",
+    "Site",
     "SplitPriorUpdate",
     "StabilisedLoop",
     "StepResult",
@@ -183,5 +186,6 @@ __all__ = [
     "make_peers",
     "pass_around",
     "require",
+    "serve",
     "step",
 ]

@@ -17,6 +17,7 @@ from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.reading import Reading, described
+from streaming_gp.pvi.site import Clients, Site
 from streaming_gp.pvi.step import completed
 
 
@@ -87,7 +88,7 @@ class Acceptance:
     :param hyperparameters: The likelihood's parameters where they are learned, else None: [H].
     """
 
-    clients: Mapping[str, Client]
+    clients: Clients
     questions: Mapping[str, OpenQuestion]
     checks: Checks | None
     ledger: Ledger[Any]
@@ -173,7 +174,7 @@ def staleness(
     return max((version - question.version for question in answered), default=0)
 
 
-def checks_of(client: Client, given: Checks | None = None) -> Checks:
+def checks_of(client: Client | Site, given: Checks | None = None) -> Checks:
     """The limits of this client's answers: those given, or its model's, its rule's, the defaults.
 
     :param given: Limits that hold for all clients; None if each has its own.

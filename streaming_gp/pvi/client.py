@@ -47,11 +47,6 @@ class Client:
             return replace(self, update=self.update.worker())
         return self
 
-    @property
-    def is_continuous(self) -> bool:
-        """Whether it goes on between two questions."""
-        return isinstance(self.update, Worker)
-
     def advance(self, iterations: int) -> bool:
         """Go on without a question; False if there is nothing to do before the next one."""
         return isinstance(self.update, Worker) and self.update.advance(iterations)

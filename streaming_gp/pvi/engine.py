@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.messages import Ask
+from streaming_gp.pvi.site import Clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +56,9 @@ class Session(Protocol):
 class Engine(Protocol):
     """Where clients run."""
 
-    def session(self, clients: Mapping[str, Client]) -> AbstractContextManager[Session]:
+    def session(self, clients: Clients) -> AbstractContextManager[Session]:
         """Bring clients to where they run, for the time of a ``with`` block.
 
-        :param clients: The clients by name.
+        :param clients: The clients by name; the data of a ``Site`` are read where it comes to run.
         """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from streaming_gp.pvi.ledger import Factor, Posterior
 from streaming_gp.pvi.task import LocalResult
 from streaming_gp.serialization import storable
 
-KIND = "answer of a client"
+KIND, QUESTION = "answer of a client", "question to a client"
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class Ask:
     """The server asks one client to refine its factor.
@@ -89,6 +90,26 @@ class Failure:
     """
 
     reason: str
+
+
+def encoded_question(ask: Ask) -> bytes:
+    """A question in the package's own format.
+
+    :raises InvalidDataError: if it holds what files do not hold.
+    """
+    plain = replace(ask, posterior=ask.posterior.as_arrays())
+    return serialization.packed(QUESTION, plain, serialization.registered_classes())
+
+
+def decoded_question(message: bytes) -> Ask:
+    """The question that :func:`encoded_question` made a message of.
+
+    :raises FileFormatError: if the message is damaged, foreign, or of another version.
+    """
+    ask: Ask = serialization.unpacked(
+        "the question", message, QUESTION, serialization.registered_classes(), Ask
+    )
+    return ask
 
 
 def encoded(answer: Answer | Failure) -> bytes:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
 from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.reading import described
+from streaming_gp.pvi.resident import Resident
+from streaming_gp.pvi.site import Clients
 
 
 @typed
@@ -37,7 +38,7 @@ class Serial:
             raise InvalidDataError(f"latency must not be negative, got {self.latency}")
 
     @contextmanager
-    def session(self, clients: Mapping[str, Client]) -> Iterator[SerialSession]:
+    def session(self, clients: Clients) -> Iterator[SerialSession]:
         """Clients at work for the time of a ``with`` block."""
         yield SerialSession(clients, self.latency)
 
@@ -45,8 +46,8 @@ class Serial:
 class SerialSession:
     """A queue of deliveries by simulated time of arrival."""
 
-    def __init__(self, clients: Mapping[str, Client], latency: int) -> None:
-        self._clients = {name: client.at_work() for name, client in clients.items()}
+    def __init__(self, clients: Clients, latency: int) -> None:
+        self._clients = {name: Resident(client) for name, client in clients.items()}
         self._latency = latency
         self._arrivals: list[tuple[float, int, Delivery]] = []
         self._numbers = count()
@@ -73,7 +74,7 @@ class SerialSession:
         return delivery
 
 
-def _answered(client: Client, ask: Ask, latency: int) -> Delivery:
+def _answered(client: Resident, ask: Ask, latency: int) -> Delivery:
     """A client that fails costs its own answer only."""
     try:
         client.advance(latency)

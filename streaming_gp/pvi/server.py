@@ -25,7 +25,8 @@ from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
 from streaming_gp.pvi.reading import read
-from streaming_gp.pvi.server_state import ServerState
+from streaming_gp.pvi.server_state import ServerState, require_fit
+from streaming_gp.pvi.site import Clients, Site, by_name
 from streaming_gp.pvi.task import WantsPrior
 
 KIND = "federated server"
@@ -38,7 +39,7 @@ class Server:
     leaves everything as it was.
 
     :param prior: The prior over the parameters, or over functions and hyperparameters.
-    :param clients: The clients by name, as ``make_clients`` gives them.
+    :param clients: The clients, as ``make_clients`` gives them, or sites.
     :param policy: What to do about improper cavities and posteriors.
     :param checks: What answers must be. If None, the ``checks`` that a client's model has, or its
         rule, or the defaults.
@@ -64,15 +65,13 @@ class Server:
     def __init__(
         self,
         prior: Posterior,
-        clients: Mapping[str, Client],
+        clients: Clients | Iterable[Client | Site],
         policy: PropernessPolicy | None = None,
         checks: Checks | None = None,
         seed: int = 0,
     ) -> None:
-        if not clients:
-            raise InvalidDataError("no clients: a server needs at least one")
-        _require_prior(prior, clients)
-        self.clients = MappingProxyType(dict(clients))
+        self.clients = MappingProxyType(by_name(clients))
+        _require_prior(prior, self.clients)
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
         require_count("seed", seed)
@@ -167,7 +166,7 @@ class Server:
         )  # fmt: skip
         return ask, fraction
 
-    def _prior_for(self, client: Client) -> Any | None:
+    def _prior_for(self, client: Client | Site) -> Any | None:
         """What a rule that divides by the prior has to be told: nothing if it is the model's."""
         if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
             return None
@@ -253,7 +252,7 @@ class Server:
         cls,
         path: str | os.PathLike[str],
         prior: Posterior,
-        clients: Mapping[str, Client],
+        clients: Clients | Iterable[Client | Site],
         policy: PropernessPolicy | None = None,
         checks: Checks | None = None,
         seed: int = 0,
@@ -268,7 +267,7 @@ class Server:
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
         try:
-            _require_fit(state, server)
+            require_fit(state, server.prior, server.clients)
             server._restore(state)
             _ = server.posterior
         except InvalidDataError:
@@ -286,7 +285,7 @@ def seed_of(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
-def _require_prior(prior: Posterior, clients: Mapping[str, Client]) -> None:
+def _require_prior(prior: Posterior, clients: Clients) -> None:
     """Each model is asked once: most clients share one."""
     models = {id(client.model): name for name, client in clients.items()}
     for name in models.values():
@@ -296,17 +295,3 @@ def _require_prior(prior: Posterior, clients: Mapping[str, Client]) -> None:
                 f"the model of client {name!r} has as prior a {form}, "
                 f"but the prior is a {prior.form}"
             )
-
-
-def _require_fit(state: ServerState, server: Server) -> None:
-    if state.prior.form != server.prior.form:
-        raise InvalidDataError(
-            f"the file is of a {state.prior.form}, but the prior is a {server.prior.form}"
-        )
-    for name, factor in state.factors.items():
-        objection = state.prior.objection_to(factor)
-        if objection is not None:
-            raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
-    missing = sorted(set(state.factors) - set(server.clients))
-    if missing:
-        raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")

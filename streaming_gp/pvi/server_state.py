@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from streaming_gp.arguments import typed
+from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.pvi.damping import Memory
 from streaming_gp.pvi.history import History
 from streaming_gp.pvi.ledger import Factor, Posterior
@@ -38,3 +39,22 @@ class ServerState:
     history: History = field(default_factory=History)
     hyperparameters: np.ndarray | None = None
     hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)
+
+
+def require_fit(state: ServerState, prior: Posterior, clients: Iterable[str]) -> None:
+    """That a state goes on with this prior and with these clients.
+
+    :raises InvalidDataError: if it does not.
+    :raises FileFormatError: if its factors are none of its prior's kind.
+    """
+    if state.prior.form != prior.form:
+        raise InvalidDataError(
+            f"the file is of a {state.prior.form}, but the prior is a {prior.form}"
+        )
+    for name, factor in state.factors.items():
+        objection = state.prior.objection_to(factor)
+        if objection is not None:
+            raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
+    missing = sorted(set(state.factors) - set(clients))
+    if missing:
+        raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")

@@ -9,6 +9,7 @@ from streaming_gp.pvi import Synchronous, fit
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.site import Clients
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates import AnalyticUpdate
 from streaming_gp.testing.assertions import ensure, ensure_refused, ensure_same
@@ -19,23 +20,39 @@ TOLERANCE = 1e-9
 REASON = "this client has no numbers"
 
 
-def check_engine(engine: Engine) -> None:
+def check_engine(
+    engine: Engine, clients: Clients | None = None, failing: Clients | None = None
+) -> None:
     """Check that an engine runs clients as the serial one does.
 
     A run on a conjugate model gives the same posterior; each answer comes once, and questions are
     open until then; a client that fails is reported with its reason, and the others go on.
 
     :param engine: The engine.
+    :param clients: For engines whose clients start on their own: sites "c0" to "c2" on the three
+        shards of :mod:`streaming_gp.testing.problem`, which answer by the exact update.
+    :param failing: The same, but that "c1" answers by :class:`Failing`.
     :raises AssertionError: on the first thing that does not hold.
     """
     ensure(isinstance(engine, Engine), "an engine has the method session")
-    _check_run(engine)
-    _check_session(engine)
-    _check_failure(engine)
+    honest = clients or clients_of_regression(regression())
+    _check_run(engine, honest)
+    _check_session(engine, honest)
+    _check_failure(engine, failing or _with_a_failing_one())
 
 
-def _check_run(engine: Engine) -> None:
-    servers = server_of_regression(), server_of_regression()
+def _server(clients: Clients) -> Server:
+    return Server(regression().prior(), clients)
+
+
+def _with_a_failing_one() -> Clients:
+    model = regression()
+    spoiled = clients_of_regression(model, Failing())
+    return {**clients_of_regression(model), "c1": spoiled["c1"]}
+
+
+def _check_run(engine: Engine, clients: Clients) -> None:
+    servers = _server(clients), server_of_regression()
     for server, used in zip(servers, (engine, Serial()), strict=True):
         fit(server, Synchronous(damping=1.0), ROUNDS, used)
     found, wanted = servers
@@ -47,8 +64,8 @@ def _check_run(engine: Engine) -> None:
     )
 
 
-def _check_session(engine: Engine) -> None:
-    server = server_of_regression()
+def _check_session(engine: Engine, clients: Clients) -> None:
+    server = _server(clients)
     with engine.session(server.clients) as session:
         ensure(isinstance(session, Session), "a session has now, open, submit and next")
         start = session.now
@@ -67,11 +84,8 @@ def _check_session(engine: Engine) -> None:
         ensure(session.now >= start, "the clock does not run backwards")
 
 
-def _check_failure(engine: Engine) -> None:
-    model = regression()
-    clients = dict(clients_of_regression(model))
-    clients |= {"c1": clients_of_regression(model, _Failing())["c1"]}
-    server = Server(model.prior(), clients)
+def _check_failure(engine: Engine, clients: Clients) -> None:
+    server = _server(clients)
     last = fit(server, Synchronous(damping=1.0), ROUNDS, engine)[-1]
     ensure(set(last.failed) == {"c1"}, "a client that raises is reported as failed, no other")
     ensure(REASON in last.failed["c1"], "the report says what the client raised")
@@ -79,8 +93,8 @@ def _check_failure(engine: Engine) -> None:
 
 
 @dataclass(frozen=True)
-class _Failing:
-    """A rule that raises."""
+class Failing:
+    """A rule that raises, after a fit."""
 
     def __call__(self, task: LocalTask) -> LocalResult:
         AnalyticUpdate()(task)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.pvi import FixedPointUpdate, fit
-from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.schedule import Schedule
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.site import Clients
 from streaming_gp.testing.assertions import ensure, ensure_same
 from streaming_gp.testing.problem import server_of_regression
 
@@ -79,7 +79,7 @@ class _Watched:
     limit: int = 1000  # questions of one session
 
     @contextmanager
-    def session(self, clients: Mapping[str, Client]) -> Iterator[Session]:
+    def session(self, clients: Clients) -> Iterator[Session]:
         with Serial().session(clients) as inside:
             yield _WatchedSession(inside, frozenset(clients), self.limit)
 

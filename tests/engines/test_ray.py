@@ -292,3 +292,48 @@ def test_a_worker_of_a_distributed_optimiser_goes_on_for_more_than_one_step(upda
     steps = steps_of_answers(server, pvi.Damping(1.0, 1))
     assert next(steps) == 1
     assert next(number for number in steps if number > 2)
+
+
+# ---- sites ----
+
+
+@dataclass(frozen=True)
+class InActor:
+    """Reads rows that lie where no process but an actor's gets to."""
+
+    folder: str
+    driver: int
+    name: str
+
+    def __call__(self):
+        if os.getpid() == self.driver:
+            raise PermissionError("the driver has no access to this folder")
+        with np.load(Path(self.folder) / f"{self.name}.npz") as rows:
+            return rows["X"], rows["Y"]
+
+
+def test_the_driver_never_reads_the_rows_of_a_site(tmp_path):
+    model, shards = labelled()
+    sites = []
+    for number, (X, Y) in enumerate(shards):
+        np.savez(tmp_path / f"c{number}.npz", X=X, Y=Y)
+        load = InActor(str(tmp_path), os.getpid(), f"c{number}")
+        sites.append(pvi.Site(f"c{number}", model, pvi.FixedPointUpdate(), len(X), load))
+    with pytest.raises(PermissionError):
+        sites[0].at_work()
+    server = pvi.Server(model.prior(), sites)
+    history = pvi.fit(server, pvi.Synchronous(), 4, engines.Ray())
+    assert not any(one.failed for one in history)
+    serial, _ = run(engines.Serial(), pvi.Synchronous())
+    assert_same(server, serial)
+
+
+def test_a_site_without_its_data_costs_its_own_answer(tmp_path):
+    model, shards = labelled()
+    clients = list(pvi.make_clients(model, shards, pvi.FixedPointUpdate()).values())
+    nowhere = InActor(str(tmp_path), os.getpid(), "c1")
+    clients[1] = pvi.Site("c1", model, pvi.FixedPointUpdate(), len(shards[1][0]), nowhere)
+    server = pvi.Server(model.prior(), clients)
+    (one,) = pvi.fit(server, pvi.Synchronous(), 1, engines.Ray())
+    assert set(one.failed) == {"c1"}
+    assert "FileNotFoundError" in one.failed["c1"]

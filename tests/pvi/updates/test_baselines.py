@@ -173,7 +173,7 @@ def test_a_worker_goes_on_while_its_message_travels(rng, update):
 def test_a_worker_says_whether_there_is_something_to_go_on_with(rng, update):
     server = server_of(shards_of(rng, 1), update)
     client = server.clients["c0"].at_work()
-    assert client.is_continuous
+    assert isinstance(client.update, pvi.Worker)
     assert client.advance(3) is False
     client.answer(server.ask("c0")[0])
     assert client.advance(3) is True

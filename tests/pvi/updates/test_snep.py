@@ -431,7 +431,7 @@ def test_rules_without_workers_are_as_they_were(rng):
     model, shards = logistic(rng)
     client = server(model, shards, pvi.FixedPointUpdate()).clients["c0"]
     assert client.at_work() is client
-    assert not client.is_continuous
+    assert not isinstance(client.update, pvi.Worker)
     assert not client.advance(5)
 
 
