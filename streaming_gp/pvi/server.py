@@ -27,7 +27,7 @@ from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
 from streaming_gp.pvi.reading import read
 from streaming_gp.pvi.server_state import ServerState, require_fit
 from streaming_gp.pvi.site import Clients, Site, by_name
-from streaming_gp.pvi.task import WantsPrior
+from streaming_gp.pvi.task import told_prior
 
 KIND = "federated server"
 
@@ -162,16 +162,10 @@ class Server:
         ask = Ask(
             client_id, sequence, self.version, question.posterior, question.own,
             seed_of(self.seed, list(self.clients).index(client_id), sequence),
-            not self.factors, self.hyperparameters, nonce, self._prior_for(self.clients[client_id]),
+            not self.factors, self.hyperparameters, nonce,
+            told_prior(self.clients[client_id], self.prior),
         )  # fmt: skip
         return ask, fraction
-
-    def _prior_for(self, client: Client | Site) -> Any | None:
-        """What a rule that divides by the prior has to be told: nothing if it is the model's."""
-        if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
-            return None
-        pairs = zip(client.model.prior().natural, self.prior.natural, strict=True)
-        return None if all(np.array_equal(a, b) for a, b in pairs) else self.prior
 
     def accept(
         self,

@@ -167,6 +167,18 @@ class WantsPrior(Protocol):
         ...
 
 
+def told_prior(client: Any, prior: Any) -> Any | None:
+    """What a rule that divides by the prior has to be told: nothing if it is the model's.
+
+    :param client: A client or a site.
+    :param prior: The prior of the server.
+    """
+    if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
+        return None
+    pairs = zip(client.model.prior().natural, prior.natural, strict=True)
+    return None if all(np.array_equal(a, b) for a, b in pairs) else prior
+
+
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:
     """``exp(F) q / cavity``, so that the ledger's normalisers add up to the free energy.
 
