@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class Hostile:
 
     kind: str
     path: str = ""
+    home: int = field(default_factory=os.getpid)
 
     def __call__(self, task):
         if self.kind == "error":
@@ -52,8 +53,11 @@ class Hostile:
             os._exit(3)
         return pvi.AnalyticUpdate()(task)
 
-    def worker(self):
+    def __setstate__(self, state):
         """It begins where the client is, and changes how answers are sent from there."""
+        self.__dict__.update(state)
+        if os.getpid() == self.home:
+            return
         if self.kind == "object":
             ray_engine.encoded = lambda answer: Touches(self.path)
         if self.kind == "error that runs":
@@ -61,7 +65,6 @@ class Hostile:
             ray_engine.encoded = lambda answer: (_ for _ in ()).throw(error)
         if self.kind == "noise":
             ray_engine.encoded = lambda answer: os.urandom(1000)
-        return self
 
 
 KINDS = {
