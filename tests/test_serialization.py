@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from streaming_gp import pvi
 from streaming_gp import serialization as ser
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from tests.trees import same
@@ -114,5 +115,6 @@ def test_only_frozen_dataclasses_of_names_of_their_own_are_storable():
     class RaiseImproper:
         value: int = 0
 
+    assert pvi.RaiseImproper is not RaiseImproper
     with pytest.raises(InvalidDataError, match="there is a storable RaiseImproper already"):
         ser.storable(RaiseImproper)
