@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +28,8 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
         self._function = function
         self._signature = signature
+        self._graph: Any = None
+        self._tracing = Lock()
 
     def __call__(self, *arguments: Any) -> Any:
         kinds = tf.nest.flatten(self._signature)
@@ -37,16 +40,20 @@ class Compiled:
         tensors = tf.nest.pack_sequence_as(self._signature, flat)
         if tf.config.functions_run_eagerly():
             return self._function(*tensors)
-        return self._graph(*tensors)
+        return self._traced()(*tensors)
 
-    @cached_property
-    def _graph(self) -> Any:
-        """The ``partial`` gives every model a function object of its own; TensorFlow otherwise
+    def _traced(self) -> Any:
+        """The graph, traced by whichever thread comes first.
+
+        The ``partial`` gives every model a function object of its own; TensorFlow otherwise
         counts the first traces of several models as retracing of one function, and warns.
         """
-        own = partial(self._function)
-        function = tf.function(own, input_signature=self._signature, autograph=False)
-        return function.get_concrete_function()
+        with self._tracing:
+            if self._graph is None:
+                own = partial(self._function)
+                function = tf.function(own, input_signature=self._signature, autograph=False)
+                self._graph = function.get_concrete_function()
+        return self._graph
 
 
 def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
