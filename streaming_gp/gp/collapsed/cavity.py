@@ -69,10 +69,11 @@ class Cavity:
         R, columns = self.white.shape[1:]
         by_white = by_white - by_evidence * self.white
         product = by_projected @ transposed(self.projected) + by_white @ transposed(self.white)
+        # −½ C log det B adds C to the diagonal: see stacks.cholesky_pullback, with L⁻¹ for P
         product = stacks.with_diagonal(product, np.full(R, by_evidence * columns))
-        Y = np.tril(product) + transposed(np.tril(product, -1))
         back = transposed(self.projector)
-        return -0.5 * (back @ Y @ self.projector), back @ by_projected, -(back @ by_white)
+        by_K = -0.5 * (back @ stacks.symmetric(product) @ self.projector)
+        return by_K, back @ by_projected, -(back @ by_white)
 
 
 def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np.ndarray) -> Cavity:

@@ -70,7 +70,7 @@ def _observed(known: Known, said: np.ndarray, group: int) -> Observed:
     blocks = [
         block[rows][:, rows]
         for block, rows in zip(known.factor[group], said, strict=True)
-        if any(rows)
+        if np.any(rows)
     ]
     rows = np.ravel(said)
     return Observed(blocks, known.targets[group][rows], known.nuggets[rows])

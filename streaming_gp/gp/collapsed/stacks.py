@@ -20,6 +20,11 @@ def with_diagonal(A: np.ndarray, values: np.ndarray) -> np.ndarray:
     return found
 
 
+def symmetric(A: np.ndarray) -> np.ndarray:
+    """The symmetric matrices whose lower triangles are those of A."""
+    return np.tril(A) + transposed(np.tril(A, -1))
+
+
 def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
     """``L⁻¹ B``, or ``L⁻ᵀ B``, for lower triangles L [S, M, M] and B [S, M, N]."""
     pairs = zip(L, B, strict=True)
@@ -41,12 +46,10 @@ def cholesky_pullback(L: np.ndarray, product: np.ndarray) -> np.ndarray:
     """The derivative by ``B = L Lᵀ`` of what depends on L by ``Q = L⁻¹ U`` alone.
 
     It is ``−½ L⁻ᵀ Y L⁻¹`` for the symmetric Y whose lower triangle is that of ``Q̄ Qᵀ`` (Murray
-    2016, "Differentiation of the Cholesky decomposition"). Where also ``−½ C log det B`` is asked
-    for, C is added to the diagonal of the product.
+    2016, "Differentiation of the Cholesky decomposition").
 
     :param L: Lower triangles [S, M, M].
     :param product: ``Q̄ Qᵀ`` [S, M, M], with Q̄ the derivative by Q.
     """
-    Y = np.tril(product) + transposed(np.tril(product, -1))
-    half = solve(L, Y, transposed=True)
+    half = solve(L, symmetric(product), transposed=True)
     return -0.5 * solve(L, np.ascontiguousarray(transposed(half)), transposed=True)
