@@ -31,6 +31,13 @@ class Bound:
     ) -> GaussianProcess:
         return GaussianProcess(kernel, mean_function, num_latent, num_groups)
 
+    def known_sites(
+        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> Sites:
+        """The exact sites, of Gaussian noise; bounds with others say so."""
+        with local.parameters.substituted(epsilon):
+            return gaussian_noise_sites(local, problem)
+
 
 def cavity_of(local: LocalModel, problem: Problem) -> Cavity:
     """The cavity process at the ε that the parameters hold now."""

@@ -82,12 +82,6 @@ class Conditional(Bound):
         steps = at_each_sample(step, draws, *given)
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
 
-    def known_sites(
-        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
-    ) -> Sites:
-        with local.parameters.substituted(epsilon):
-            return gaussian_noise_sites(local, problem)
-
     def summary(
         self,
         local: LocalModel,

@@ -56,12 +56,6 @@ class Exact(Bound):
 
         return mean_over_samples(step, draws)
 
-    def known_sites(
-        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
-    ) -> Sites:
-        with local.parameters.substituted(epsilon):
-            return gaussian_noise_sites(local, problem)
-
     def summary(
         self,
         local: LocalModel,

@@ -92,12 +92,6 @@ class Independent(Bound):
         steps = _at_each(step, draws, given, earlier)
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
 
-    def known_sites(
-        self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem
-    ) -> Sites:
-        with local.parameters.substituted(epsilon):
-            return gaussian_noise_sites(local, problem)
-
     def summary(
         self,
         local: LocalModel,
