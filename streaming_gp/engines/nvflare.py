@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from streaming_gp.arguments import require_positive, typed
@@ -16,6 +15,7 @@ from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
 from streaming_gp.errors import InvalidDataError, NoAnswerError, StreamingGPError
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.site import Clients, Site
+from streaming_gp.serialization import write_bytes
 
 
 @typed
@@ -127,9 +127,7 @@ class NVFlare:
         """The newest result takes the place of the one before, whole or not at all."""
         if self.inbox is None:
             raise InvalidDataError("this place takes no results: it has no inbox")
-        part = Path(f"{self.inbox}.part")
-        part.write_bytes(content)
-        os.replace(part, self.inbox)
+        write_bytes(self.inbox, content)
 
     def _kit_of(self, coordinator: bool) -> Kit:
         kit = read_kit(self.kit)

@@ -22,6 +22,7 @@ from streaming_gp.serialization.files import (
     read_bytes,
     unpacked,
     write,
+    write_bytes,
     write_new,
 )
 from streaming_gp.serialization.registry import Classes, registered_classes, storable
@@ -44,5 +45,6 @@ __all__ = [
     "storable",
     "unpacked",
     "write",
+    "write_bytes",
     "write_new",
 ]

@@ -38,8 +38,16 @@ def write(path: PathLike, kind: str, tree: Any, classes: Classes) -> None:
     :raises InvalidDataError: as :func:`encode`.
     :raises OSError: if the file cannot be written; nothing has changed then.
     """
+    write_bytes(path, packed(kind, tree, classes))
+
+
+def write_bytes(path: PathLike, data: bytes) -> None:
+    """Write a file, atomically; one that was there is replaced.
+
+    :raises OSError: if the file cannot be written; nothing has changed then.
+    """
     target = as_path(path)
-    with _written_beside(target, packed(kind, tree, classes)) as part:
+    with _written_beside(target, data) as part:
         os.replace(part, target)
         _sync_folder(target.parent)
 
