@@ -18,6 +18,7 @@ from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
+from streaming_gp.gp.fitting.moving import Moving
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
@@ -49,7 +50,7 @@ class Fitter:
         self.factorisations = Factorisations(local)
         self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
         self.solver = Solver(self.bound, self.factorisations, optimiser)
-        self.projection = Projection(local, optimiser)
+        self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
 
@@ -84,15 +85,27 @@ class Fitter:
 
     @one_blas_thread()
     def thinned(
-        self, factor: PseudoPointFactor, others: Process, epsilon: np.ndarray, number: int
+        self,
+        factor: PseudoPointFactor,
+        others: Process,
+        epsilon: np.ndarray,
+        number: int,
+        iterations: int = 0,
     ) -> PseudoPointFactor:
-        """A factor on ``number`` of its points, projected under all others at ε [E]."""
+        """A factor on ``number`` of its points, projected under all others at ε [E].
+
+        :param iterations: The number in which these then move to where still less is lost.
+        """
         process = Process(factor.pseudo_observations, None, factor.log_scale).compact
         rest = self.factorisations.at(epsilon, Process(others.pseudo_observations))
         members = plain(process)
         Z = np.concatenate([one.Z for one in members])
         V = rest.project(Z)
         found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
+        if iterations > 0:
+            moving = Moving(rest.prior, rest.members, members, found.nugget)
+            Z = moving.best_places(found.Z, self.optimiser.method, iterations)
+            found, constant = moving.projected(Z)
         scale = process.log_scale + constant
         return PseudoPointFactor((found,), factor.hyperparameters, scale)
 

@@ -73,25 +73,6 @@ class ProblemBuilder:
         candidates = np.concatenate([*(one.Z for one in earlier), data[0]])
         return self._with_points(problem, location, candidates, place)
 
-    def without_data(
-        self,
-        kept: tuple[Observations, ...],
-        earlier: tuple[Observations, ...],
-        epsilon: np.ndarray,
-        place: Place,
-    ) -> Problem:
-        """The problem of projecting earlier pseudo-observations onto other points.
-
-        :param kept: Pseudo-observations that stay.
-        :param earlier: Those that are projected.
-        :param epsilon: The ε [E] at which information is weighed against location.
-        """
-        problem = self._blank(kept)._replace(
-            location=tf.constant(epsilon, FLOAT), earlier=self._earlier(earlier)
-        )
-        candidates = np.concatenate([one.Z for one in earlier])
-        return self._with_points(problem, epsilon, candidates, place)
-
     # ---- parts ----
 
     def _stack(self, observations: tuple[Observations, ...]) -> object:
@@ -123,7 +104,7 @@ class ProblemBuilder:
             problem = problem._replace(earlier=problem.earlier._replace(shared_nugget=nugget))
         return problem._replace(
             Z_start=tf.constant(at.Z, FLOAT),
-            Z_unit=tf.constant(_spread(problem.X.numpy()), FLOAT),
+            Z_unit=tf.constant(spread(problem.X.numpy()), FLOAT),
             nugget=nugget,
         )
 
@@ -139,7 +120,7 @@ class ProblemBuilder:
         if not np.isfinite(variance).all():
             raise NumericalError("the cavity covariance at the batch is not finite")
         problem = problem._replace(
-            Z_unit=tf.constant(_spread(candidates), FLOAT),
+            Z_unit=tf.constant(spread(candidates), FLOAT),
             nugget=tf.constant(NUGGET * np.mean(variance), FLOAT),
         )
         found = Candidates(
@@ -171,7 +152,7 @@ class ProblemBuilder:
         return np.maximum(sites.precision.numpy(), 0.0).sum(axis=1)
 
 
-def _spread(X: np.ndarray) -> np.ndarray:
+def spread(X: np.ndarray) -> np.ndarray:
     """Standard deviation of each input [D]; 1 where it is constant."""
     spread = np.std(X, axis=0)
     return np.where(spread > 0.0, spread, 1.0)

@@ -38,6 +38,27 @@ class PriorFunctions:
             lambda X: cov.to_groups(gp.prior_mean(X), gp.num_groups), inputs, 1
         )
 
+        derivatives = spec(None, None, None)
+        self.pullback = compiled(
+            self._pullback_at, spec(parameters.size), inputs, inputs, derivatives, derivatives
+        )
+
+    def _pullback_at(
+        self,
+        epsilon: tf.Tensor,
+        X: tf.Tensor,
+        X2: tf.Tensor,
+        by_among: tf.Tensor,
+        by_between: tf.Tensor,
+    ) -> tf.Tensor:
+        """The derivative by X of what has these by cov(X) and cov(X, X2)."""
+        with self.parameters.substituted(epsilon), tf.GradientTape() as tape:
+            tape.watch(X)
+            among = by_among * cov.covariance(self.gp.kernel, X)
+            between = by_between * cov.covariance(self.gp.kernel, X, X2)
+            value = tf.reduce_sum(among) + tf.reduce_sum(between)
+        return tape.gradient(value, X, unconnected_gradients="zero")
+
     def _at_each(self, function: Callable[..., tf.Tensor], inputs: Any, number: int) -> Any:
         """``function`` of so many inputs at every ε of [S, E]."""
 
@@ -105,3 +126,14 @@ class PriorAt:
         """Mean [S G, N, C] of f(X)."""
         found = np.asarray(self.functions.mean(self.draws, X))
         return found.reshape(-1, *found.shape[2:])
+
+    def pullback(
+        self, X: np.ndarray, X2: np.ndarray, by_among: np.ndarray, by_between: np.ndarray
+    ) -> np.ndarray:
+        """The derivative [N, D] by X of what has these by cov(X) and by cov(X, X2), at one ε.
+
+        :param by_among: [G, N, N].
+        :param by_between: [G, N, N2].
+        """
+        (epsilon,) = self.draws
+        return np.asarray(self.functions.pullback(epsilon, X, X2, by_among, by_between))

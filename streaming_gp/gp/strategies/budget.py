@@ -8,17 +8,13 @@ from operator import mul
 from types import MappingProxyType
 
 import numpy as np
-import tensorflow as tf
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.process.compiled import FLOAT
-from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.gp.strategies.selection import greedy_variance
 
 
 def within_budget(
@@ -48,13 +44,24 @@ def within_budget(
     if older:
         number = min(budget // 2, budget - wanted - _num_points(ledger, apart))
         if number >= 1:
-            ledger, _ = merged(fitter, ledger, older, number, epsilon, move)
+            ledger = merged(fitter, ledger, older, number, epsilon, move)
     if ledger.posterior.num_pseudo_points + wanted > budget:
         raise InvalidDataError(
             f"no room for {wanted} more pseudo-points: the factors that stay hold "
             f"{ledger.posterior.num_pseudo_points} of a budget of {budget}"
         )
     return ledger
+
+
+def compressed(
+    fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray, move: bool
+) -> tuple[GPLedger, float]:
+    """All factors as one on at most ``number`` points, and the nats that this loses."""
+    after = merged(fitter, ledger, list(ledger.factors), number, epsilon, move)
+    before, now = (
+        fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (ledger, after)
+    )
+    return after, before - now
 
 
 def merged(
@@ -64,29 +71,15 @@ def merged(
     number: int,
     epsilon: np.ndarray,
     move: bool,
-) -> tuple[GPLedger, float]:
-    """The named factors as one on at most ``number`` points, and the nats that this loses."""
+) -> GPLedger:
+    """The named factors as one on at most ``number`` of their points, which may move."""
     after = multiplied(ledger, names)
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
-        return after, 0.0
-    others = said_beside(after, MERGED)
-    product = Process(factor.pseudo_observations, None, factor.log_scale).compact
-    factor = PseudoPointFactor(
-        product.pseudo_observations, factor.hyperparameters, product.log_scale
-    )
-    problem = fitter.problems.without_data(
-        others.compact.pseudo_observations,
-        factor.pseudo_observations,
-        epsilon,
-        lambda candidates: candidates.inputs[greedy_variance(candidates, number)],
-    )
-    starts = [problem]
-    if len(factor.Z) > number:
-        least_lost = fitter.thinned(factor, others, epsilon, number).Z
-        starts.append(problem._replace(Z_start=tf.constant(least_lost, FLOAT)))
-    fewer, loss = fitter.projection.onto_fewer_points(factor, starts, move)
-    return after.replaced(MERGED, fewer), loss
+        return after
+    iterations = fitter.optimiser.projection_iterations if move else 0
+    fewer = fitter.thinned(factor, said_beside(after, MERGED), epsilon, number, iterations)
+    return after.replaced(MERGED, fewer)
 
 
 def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:

@@ -31,6 +31,11 @@ from streaming_gp.gp.strategies.learning_sample import (
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
 
+MOST_MOVING = 300
+"""So many points move when others are projected onto them; of more, each matters little."""
+ITERATIONS = 5
+"""They have come most of the way then; the next batch takes them further."""
+
 
 def fitted(
     fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample, most: int | None
@@ -56,24 +61,24 @@ def fitted(
 
 
 def fitted_at_two_scales(
-    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch, most: int | None
+    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch, budget: int
 ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
     """As :func:`fitted`, where a budget is full and noise Gaussian.
 
     :param cavity: Prior times all other factors of the ledger.
-    :param most: The largest number of points of the batch.
+    :param budget: The largest number of points of all batches.
     :returns: the ledger, at the coarse ε from when that serves better; the factor; what was done.
     """
-    few = coarse(len(batch.data[0]))
+    few = coarse(len(batch.data[0]), budget)
     if two_scales.is_coarse(ledger):
-        return ledger, *fitted(fitter, cavity, batch, few, most)
+        return ledger, *fitted(fitter, cavity, batch, few, budget)
     smoother = two_scales.coarse_cavity(ledger, cavity, batch.name)
     noise, larger = (_noise_variance(fitter, batch, one) for one in (cavity, smoother))
     if two_scales.unexplained(ledger, noise) > larger:
         ledger = two_scales.made_coarse(ledger, noise, larger)
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
-        return ledger, *fitted(fitter, others.posterior, batch, few, most)
-    factor, report = fitted(fitter, cavity, batch, FINE, most)
+        return ledger, *fitted(fitter, others.posterior, batch, few, budget)
+    factor, report = fitted(fitter, cavity, batch, FINE, budget)
     weaker = tuple(one ** (noise / larger) for one in cavity.pseudo_observations)
     smoother = replace(smoother, pseudo_observations=weaker)
     of_epsilon, _ = learned(fitter, smoother, batch, few)
@@ -128,13 +133,16 @@ def _likelihood(
     return found, 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
 
 
-def within(fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int) -> GPLedger:
+def within(
+    fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int, move: bool
+) -> GPLedger:
     """The ledger with at most ``budget`` points: of the older factors' points the least needed go.
 
     The newest batches that hold a tenth of the budget together stay apart. Where a batch is smaller
     than that, a tenth is freed at once, so that this is rare and its cost spread over many batches.
 
     :param epsilon: The ε [E] at which factors are projected.
+    :param move: Whether the points that stay may move, where they are few.
     """
     held = ledger.posterior.num_pseudo_points
     if held <= budget:
@@ -146,7 +154,9 @@ def within(fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int) -
     number = budget - spare - sum(len(ledger.factors[name].Z) for name in apart)
     after = multiplied(ledger, older)
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
-    fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number)
+    moves = move and number <= MOST_MOVING
+    iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
+    fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
     return after.replaced(MERGED, fewer)
 
 
@@ -156,8 +166,9 @@ def _thinned(
     others: Process,
     epsilon: np.ndarray,
     number: int,
+    iterations: int = 0,
 ) -> PseudoPointFactor:
     """The product of factors on ``number`` of their points, which knows what that lost."""
     product = reduce(mul, factors)
-    fewer = fitter.thinned(product, others, epsilon, number)
+    fewer = fitter.thinned(product, others, epsilon, number, iterations)
     return two_scales.projected(product, fewer, sum(map(two_scales.num_unprojected, factors)))

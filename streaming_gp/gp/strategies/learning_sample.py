@@ -59,9 +59,22 @@ FINE = LearningSample(num_points=40)
 """What ε is learned from once a budget is full."""
 
 
-def coarse(num_data: int) -> LearningSample:
-    """So few points of a batch that it takes its finest structure for noise."""
-    return LearningSample(num_points=-(-num_data // 12), alpha=0.0)
+LARGEST_SHARE = 1 / 12
+"""Points for each datum of a batch, for :func:`coarse`."""
+LONG_STREAM = 12_000
+"""So many data a budget is to last for; what ε can say of f on more points than that is lost."""
+FEWEST_POINTS = 5
+
+
+def coarse(num_data: int, budget: int) -> LearningSample:
+    """So few points of a batch that it takes for noise what the budget cannot hold.
+
+    :param num_data: The number of the batch's data.
+    :param budget: The number of points of all batches.
+    """
+    share = min(LARGEST_SHARE, budget / LONG_STREAM)
+    number = max(np.ceil(share * num_data), min(FEWEST_POINTS, np.ceil(LARGEST_SHARE * num_data)))
+    return LearningSample(num_points=int(number), alpha=0.0)
 
 
 def learned(

@@ -20,7 +20,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import Observations
-from streaming_gp.gp.strategies.budget import merged, within_budget
+from streaming_gp.gp.strategies.budget import compressed, within_budget
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,7 @@ class OwnPseudoPoints(abc.ABC):
     def compressed(
         self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
     ) -> tuple[GPLedger, float]:
-        return merged(
-            fitter, ledger, list(ledger.factors), number, epsilon, self.optimise_locations
-        )
+        return compressed(fitter, ledger, number, epsilon, self.optimise_locations)
 
     def check_change(self, ledger: GPLedger, name: str) -> None:  # noqa: B027
         """Every factor stands alone: nothing to refuse."""

@@ -36,8 +36,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     They start at the inputs by which the bound gains most.
 
     :param number: The number of points for each batch; ``"auto"``, the default, for as many as the
-        bound can still gain from; ``"all"`` for one at every input, which is exact and moves none.
-    :param optimise_locations: Whether the locations are optimised together with the rest.
+        bound can still gain from; ``"all"`` for one at every input, which is exact.
+    :param optimise_locations: Whether the locations are optimised together with the rest; with
+        ``"all"``, whether up to 300 points of a budget move to where projections lose least.
     :param budget: The largest number of points that all batches may hold together; None for no
         budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
         until the budget is reached; then the points that matter least go, and what they said is
@@ -46,8 +47,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
         every input of the sample until the budget is exceeded. From then on it is 40 points by
-        FITC and, beside it, a twelfth of the batch by the variational bound, whose smoother ε is
-        taken from when projections leave more unexplained than its noise.
+        FITC and, beside it, as few points as the budget has for the batch by the variational
+        bound, whose smoother ε is taken from when projections leave more unexplained than its
+        noise.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -95,7 +97,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
         cavity = question.cavity
-        if self._learns_at_two_scales(fitter, cavity, batch):
+        if self.budget is not None and self._learns_at_two_scales(fitter, cavity, batch):
             return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, self.budget)
         return super().visit(fitter, ledger, question, batch)
 
@@ -128,7 +130,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
 
     def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         if self.number == "all" and self.budget is not None:
-            return every_input.within(fitter, ledger, epsilon, self.budget)
+            move = self.optimise_locations
+            return every_input.within(fitter, ledger, epsilon, self.budget, move)
         return ledger
 
     def check_round(self) -> None:

@@ -18,7 +18,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies.budget import merged, multiplied
+from streaming_gp.gp.strategies.budget import compressed, multiplied
 from streaming_gp.gp.strategies.far_below import warn_if_far_below
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present
@@ -140,9 +140,7 @@ class SharedPseudoPoints:
     def compressed(
         self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
     ) -> tuple[GPLedger, float]:
-        return merged(
-            fitter, ledger, list(ledger.factors), number, epsilon, self.optimise_locations
-        )
+        return compressed(fitter, ledger, number, epsilon, self.optimise_locations)
 
     def check_change(self, ledger: GPLedger, name: str) -> None:
         """Every factor stands alone."""

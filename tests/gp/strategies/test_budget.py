@@ -11,7 +11,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.strategies import MERGED
-from streaming_gp.gp.strategies.budget import merged, within_budget
+from streaming_gp.gp.strategies.budget import compressed, within_budget
 from tests.gp.builders import known_model
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
@@ -108,7 +108,7 @@ def test_a_merge_loses_what_it_reports_and_no_more_than_the_best_subset(fitter, 
     epsilon = fitter.local.parameters.value()
     for _ in range(5):
         ledger = ledger_of(rng, 4)
-        after, loss = merged(fitter, ledger, list(ledger.factors), 8, epsilon, move)
+        after, loss = compressed(fitter, ledger, 8, epsilon, move)
         before, now = (
             fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (ledger, after)
         )

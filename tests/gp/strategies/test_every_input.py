@@ -189,5 +189,5 @@ def test_what_the_newest_batches_say_of_epsilon_alone_need_be_no_distribution(rn
     with pytest.raises(ImproperError):
         _ = ledger.without(first).posterior
     epsilon = model.parameter_vector.value()
-    found = every_input.within(model._compiled.fitter, ledger, epsilon, budget=20)
+    found = every_input.within(model._compiled.fitter, ledger, epsilon, budget=20, move=True)
     assert found.posterior.num_pseudo_points == 20
