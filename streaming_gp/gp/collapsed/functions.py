@@ -112,5 +112,6 @@ class CollapsedFunctions:
         known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
         bound = OnPoints(float(alpha)) if self.on_points else AtEveryInput()
         by_evidence = float(self.local.hyperparameters.past_evidence(lambda: 1.0))
-        total, by_values = energy(bound, values, known, by_evidence)
+        with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
+            total, by_values = energy(bound, values, known, by_evidence)
         return np.float64(total), *by_values
