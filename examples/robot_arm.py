@@ -233,6 +233,7 @@ STREAMS: dict[str, Runner] = {
     "private VI power EP": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, alpha=0.5),
     "automatic VI": streaming(sgp.PrivatePseudoPoints("auto"), VI),
     "automatic VI forgetting": streaming(sgp.PrivatePseudoPoints("auto"), FORGETTING),
+    "inputs VI": streaming(sgp.PrivatePseudoPoints("all", budget=POINTS_IN_ALL), VI),
     "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
     "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
     "shared VI from the first batch": streaming(ANEW, VI, SHARED),

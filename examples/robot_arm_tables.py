@@ -34,10 +34,16 @@ def summary(runs: list[Results]) -> list[Results]:
     return rows
 
 
+RATIOS = {
+    "ratio": "private VI",
+    "ratio_forgetting": "private VI forgetting",
+    "ratio_inputs": "inputs VI",
+}
+"""Columns of :func:`side_by_side`, and whose SMSE they set over that of batch SGPR."""
+
+
 def side_by_side(rows: list[Results], methods: list[str]) -> list[Results]:
-    """One row for each joint: the SMSE of every method, and private over batch SGPR with and
-    without forgetting.
-    """
+    """One row for each joint: the SMSE of every method, and that of some over batch SGPR's."""
     table = []
     for joint in sorted({row["joint"] for row in rows}):
         mine = {row["method"]: row for row in rows if row["joint"] == joint}
@@ -45,7 +51,7 @@ def side_by_side(rows: list[Results], methods: list[str]) -> list[Results]:
             "joint": joint,
             **{name: mine[name]["smse"] if name in mine else "" for name in methods},
         }
-        for key, method in (("ratio", "private VI"), ("ratio_forgetting", "private VI forgetting")):
+        for key, method in RATIOS.items():
             if {"batch SGPR", method} <= set(mine):
                 line[key] = mine[method]["test_smse"] / mine["batch SGPR"]["test_smse"]
         table.append(line)
