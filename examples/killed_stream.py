@@ -36,8 +36,8 @@ import streaming_gp as sgp
 BATCHES, LONGEST, LONGEST_LEARNING = 300, 3.0, 20.0
 """Batches of a stream, and the seconds within which a process is killed; one that learns has to
 trace its functions first, in each of its lives."""
-PATIENCE = 600.0
-"""The most seconds that a process may take for what it is not killed in."""
+PATIENCE = 6 * 3600.0
+"""The most seconds that a process may take for what it is not killed in, on a busy machine too."""
 
 
 def modules() -> Results:
@@ -153,7 +153,8 @@ def one_stream(stream: int, batches: int) -> Results:
                 lost += not known <= life["reported"][0] <= known + 1
                 known = life["reported"][-1]
             lives.append(life)
-        one_life(stream, Path(second), batches, PATIENCE)
+        if one_life(stream, Path(second), batches, PATIENCE)["killed"]:
+            raise SystemExit(f"stream {stream}: not through within {PATIENCE:.0f} seconds")
         same = (folder / "end.npz").read_bytes() == (Path(second) / "end.npz").read_bytes()
     killed = [life for life in lives if life["killed"]]
     return {

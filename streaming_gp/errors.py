@@ -27,3 +27,10 @@ class FileFormatError(InvalidDataError):
 
 class PoorFitWarning(UserWarning):
     """A fit that ended far below one that is known; the model has learned from it all the same."""
+
+
+class OverconfidenceWarning(UserWarning):
+    """Predicted standard deviations will be far too small; the model has learned all the same.
+
+    As an error (:func:`warnings.simplefilter`) it refuses the update, and the model is unchanged.
+    """

@@ -24,6 +24,7 @@ def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
 
 
 def cholesky(A: np.ndarray) -> np.ndarray | None:
-    """L [M, M] with ``A = L Lᵀ`` for a symmetric A, or None if it is not positive."""
+    """L [M, M] with ``A = L Lᵀ`` for a symmetric A, or None if it is not positive or not finite."""
     upper, failed = lapack.dpotrf(A.T, lower=0, clean=1)
-    return None if failed else upper.T
+    is_found = not failed and np.isfinite(upper.diagonal()).all()  # LAPACK may pass over NaN
+    return upper.T if is_found else None

@@ -37,5 +37,6 @@ class GPUpdate:
         diagnostics = {
             "nugget": report.nugget,
             "clipped_sites": float(report.clipped_sites),
+            "unexplained": report.unexplained,
         }
         return LocalResult(factor, report.free_energy, report.iterations, diagnostics=diagnostics)

@@ -179,6 +179,8 @@ class LearningGP(LedgerOperationsGP):
         if is_next and learn:
             ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
+        if learn and not ledger.factors:
+            compiled.fitter.watch_targets(ledger.posterior, own.values())
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,

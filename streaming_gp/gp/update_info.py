@@ -22,6 +22,9 @@ class UpdateInfo:
     :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
     :param clipped_sites: The number of sites whose negative precision was cut off (likelihoods that
         are not log-concave), at the last step.
+    :param unexplained: The variance of f at the data that the batch's points leave, over the
+        variance of the noise (or what stands for it): a mean over the data. Above one, what
+        the points say is over-confident, by about its root; 0 with a point at every input.
     :param damping: The damping ρ with which the factor entered the ledger: the one that was asked
         for, times the share of it that the policy allowed; 0 if the old factor stayed.
     :param removed_fraction: The share of the batch's old factor that its cavity left out; 1 for a
@@ -35,6 +38,7 @@ class UpdateInfo:
     seconds: float
     nugget: float
     clipped_sites: int
+    unexplained: float = 0.0
     damping: float = 1.0
     removed_fraction: float = 1.0
 
@@ -57,6 +61,7 @@ class UpdateInfo:
             seconds=seconds,
             nugget=report.nugget,
             clipped_sites=report.clipped_sites,
+            unexplained=report.unexplained,
             damping=rho * done.share,
             removed_fraction=done.removed_fractions[batch_id],
         )

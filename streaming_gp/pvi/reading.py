@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,9 @@ from streaming_gp.expfam import Factor
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Answer, Failure, decoded
 from streaming_gp.pvi.task import LocalResult
+
+_INTEGERS = tuple(np.dtype(code).type for code in np.typecodes["AllInteger"])
+_FLOATS = tuple(np.dtype(code).type for code in np.typecodes["Float"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +61,21 @@ def failure_in(message: bytes) -> str | None:
     """Why there is no answer, if a message says so."""
     with suppress(Exception):
         content = decoded(message)
-        return f"{content.reason!s:.1000}" if type(content) is Failure else None
+        return printable(f"{content.reason!s:.1000}") if type(content) is Failure else None
     return None  # whatever it is, it is refused where it is read
 
 
 def described(error: BaseException) -> str:
     """An error in words, even if its own are broken."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return printable(f"{type(error).__name__}: {error}")
     except Exception:
         return f"{type(error).__name__}, which cannot be printed"
+
+
+def printable(text: str) -> str:
+    """The text, with what no encoding can hold spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _name(came: Any) -> str:
@@ -78,7 +85,7 @@ def _name(came: Any) -> str:
 
 def _objection_to_form(answer: Any, channel: str) -> str | None:
     if type(answer) is Failure:
-        return f"it failed: {answer.reason!s:.1000}"
+        return printable(f"it failed: {answer.reason!s:.1000}")
     if type(answer) is not Answer:
         return f"it is no Answer but a {type(answer).__name__}"
     if type(answer.client_id) is not str or answer.client_id != channel:
@@ -112,22 +119,25 @@ def _objection_to_form(answer: Any, channel: str) -> str | None:
 
 
 def _named(diagnostics: Any) -> dict[str, Any]:
-    if not isinstance(diagnostics, Mapping) or not all(type(name) is str for name in diagnostics):
+    if type(diagnostics) not in (dict, MappingProxyType) or not all(map(_is_text, diagnostics)):
         return {"diagnostics": diagnostics}
     return {f"diagnostic {name!r}": value for name, value in diagnostics.items()}
 
 
 def _is_text(value: Any) -> bool:
-    return type(value) is str
+    """A string that can be written down, as one with half a surrogate pair cannot."""
+    return type(value) is str and printable(value) == value
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+    is_integer = type(value) is int or type(value) in _INTEGERS
+    return is_integer and int(value) >= 0
 
 
 def _is_number(value: Any) -> bool:
-    """A number of Python or NumPy; NaN where a rule has none."""
-    return isinstance(value, (Real, np.floating)) and not bool(np.isinf(float(value)))
+    """A number of Python or NumPy itself, and of no class beside; NaN where a rule has none."""
+    is_number = type(value) in (int, float, bool) or type(value) in (*_INTEGERS, *_FLOATS)
+    return is_number and not bool(np.isinf(float(value)))
 
 
 def _is_factor_or_none(value: Any) -> bool:

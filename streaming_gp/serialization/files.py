@@ -131,9 +131,12 @@ def as_path(path: Any) -> Path:
     :raises InvalidDataError: if nothing can.
     """
     try:
-        return Path(path)
+        found = Path(path)
     except TypeError:
-        raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}") from None
+        found = None
+    if found is None or "\0" in str(found):
+        raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}")
+    return found
 
 
 def leftovers(folder: PathLike) -> list[Path]:

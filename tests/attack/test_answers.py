@@ -104,6 +104,23 @@ class NoAnswer(pvi.Answer):
     pass
 
 
+class Relative(dict):
+    """Of a class that may do anything when it is used later, as the next two."""
+
+
+class RelativeOfInt(int):
+    def __add__(self, other):
+        raise RuntimeError("no sum")
+
+    __radd__ = __add__
+
+
+class RelativeOfFloat(float):
+    __add__ = __radd__ = RelativeOfInt.__add__
+
+
+HALF = "\ud800"
+"""Half a surrogate pair: JSON may hold it, and no encoding can."""
 KINDS = {
     "factor None": (with_result(factor=None), "no factor of the family"),
     "factor text": (with_result(factor="factor"), "no factor of the family"),
@@ -176,6 +193,13 @@ KINDS = {
     "more bytes": (lambda a: encoded(a) + b"!", "truncated or was altered"),
     "failure": (lambda a: encoded(Failure("no data")), "no data"),
     "failure of failure": (lambda a: encoded(Failure(3)), "3"),
+    "nonce of no encoding": (lambda a: replace(a, nonce=HALF), "nonce is"),
+    "the same as a message": (lambda a: encoded(replace(a, nonce=HALF)), "nonce is"),
+    "failure of no encoding": (lambda a: encoded(Failure(HALF)), r"\ud800"),
+    "diagnostic of no encoding": (with_result(diagnostics={HALF: 1.0}), "diagnostics is"),
+    "diagnostics of a class": (with_result(diagnostics=Relative(a=1.0)), "diagnostics is"),
+    "skipped of a class": (with_result(skipped=RelativeOfInt(3)), "skipped is"),
+    "energy of a class": (with_result(free_energy=RelativeOfFloat(3.0)), "free_energy is"),
 }  # fmt: skip
 SCHEDULES = {
     "synchronous": pvi.Synchronous(damping=1.0),

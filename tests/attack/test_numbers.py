@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, evaluate, linear, runtime
-from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.errors import InvalidDataError, NumericalError, StreamingGPError
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor
 from tests.attack.cases import every_tenth
-from tests.attack.streams import dates, targets
+from tests.attack.streams import FIXED, QUICK, dates, targets
 from tests.tolerances import ALGEBRA
 
 
@@ -203,3 +203,38 @@ def test_a_shard_is_named_by_a_string(unchanged, name):
         unchanged.synchronous_round({name: data})
     with pytest.raises(InvalidDataError, match="must be a string, got"):
         sgp.pvi.make_clients(unchanged, {name: data}, sgp.GPUpdate())
+
+
+@pytest.mark.parametrize("path", ["a\0b", b"a", 3.5])
+def test_what_names_no_file_is_refused(path):
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian()
+    for use in (
+        lambda: sgp.StreamingGP.load(path, kernel, likelihood),
+        lambda: sgp.StreamingGP.resume(path, kernel, likelihood),
+        lambda: sgp.StreamingGP(kernel, likelihood, journal=path),
+    ):
+        with pytest.raises(InvalidDataError, match="wanted the path of a file or folder"):
+            use()
+
+
+@every_tenth(
+    ("kernel", "size"),
+    {
+        f"{kernel.__name__} at {size:g}": (kernel, size)
+        for kernel in (
+            gpflow.kernels.Linear, gpflow.kernels.Polynomial, gpflow.kernels.SquaredExponential,
+        )
+        for size in (1e160, 1e300)
+    },
+)  # fmt: skip
+@pytest.mark.parametrize("number", ["all", pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*trying again with nugget")
+def test_inputs_whose_covariances_overflow_are_refused(kernel, size, number):
+    model = sgp.StreamingGP(
+        kernel(), gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED, optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints(number),
+    )  # fmt: skip
+    with pytest.raises(NumericalError):
+        model.update((size * np.array([[1.0], [2.0], [-1.0]]), np.ones((3, 1))))
+    assert not model.factors
+    assert model.num_updates == 0

@@ -22,6 +22,7 @@ from streaming_gp.gp.bounds.base import (
     sites_at,
 )
 from streaming_gp.gp.bounds.free_form import (
+    Fitted,
     FreeForm,
     GivenPoints,
     at_data,
@@ -90,17 +91,18 @@ class Conditional(Bound):
         Z: tf.Tensor,
         problem: Problem,
         sites: Sites,
-    ) -> tuple[tf.Tensor, FreeForm]:
-        return Z, _optimum(_given_frozen(local, draws, Z, problem, sites))
+    ) -> Fitted:
+        given = _given_frozen(local, draws, Z, problem, sites)
+        return Fitted(Z, _optimum(given), tf.reduce_mean(given.left, axis=0))
 
     def pseudo_observations(
         self,
         local: LocalModel,
-        summary: tuple[tf.Tensor, FreeForm],
+        summary: Fitted,
         problem: Problem,
         sites: Sites,
     ) -> ConditionalPseudoObservations:
-        Z, q_b = summary
+        Z, q_b, _ = summary
         identity = tf.eye(tf.shape(Z)[0], batch_shape=[local.gp.num_groups], dtype=Z.dtype)
         scale = solve_lower_transposed(q_b.chol, identity)
         if not is_finite(scale, q_b.slope):
@@ -110,6 +112,11 @@ class Conditional(Bound):
         return ConditionalPseudoObservations(
             Z.numpy(), q_b.intercept.numpy(), slope, scale.numpy(), float(problem.nugget)
         )
+
+    def unexplained(
+        self, local: LocalModel, summary: Fitted, problem: Problem, sites: Sites
+    ) -> float:
+        return summary.unexplained(local.gp, sites, float(problem.nugget))
 
 
 def _given_frozen(

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.bounds.whitening import LocalPosterior
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.conditioning import GaussianProcess
@@ -41,6 +43,19 @@ class FreeForm(NamedTuple):
     chol: tf.Tensor
     intercept: tf.Tensor
     slope: tf.Tensor
+
+
+class Fitted(NamedTuple):
+    """A solution: Z [M, D], q(b | a), and the variance of f that the points leave [G, N]."""
+
+    Z: tf.Tensor
+    q_b: FreeForm
+    left: tf.Tensor
+
+    def unexplained(self, gp: GaussianProcess, sites: Sites, nugget: float) -> float:
+        """How much wider the error of a datum is than its site says."""
+        left = cov.spread_over_latents(self.left, gp.num_latent)
+        return site_rules.unexplained(left.numpy(), sites, nugget)
 
 
 def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -20,6 +20,7 @@ from streaming_gp.gp.bounds.base import (
     sites_at,
 )
 from streaming_gp.gp.bounds.free_form import (
+    Fitted,
     FreeForm,
     GivenPoints,
     at_data,
@@ -100,23 +101,30 @@ class Independent(Bound):
         Z: tf.Tensor,
         problem: Problem,
         sites: Sites,
-    ) -> tuple[tf.Tensor, FreeForm]:
-        return Z, _optimum(*_given(local, draws, Z, problem, sites), problem.stack)
+    ) -> Fitted:
+        given, earlier = _given(local, draws, Z, problem, sites)
+        q_b = _optimum(given, earlier, problem.stack)
+        return Fitted(Z, q_b, tf.reduce_mean(given.left, axis=0))
 
     def pseudo_observations(
         self,
         local: LocalModel,
-        summary: tuple[tf.Tensor, FreeForm],
+        summary: Fitted,
         problem: Problem,
         sites: Sites,
     ) -> ConditionalPseudoObservations:
-        Z, q_b = summary
+        Z, q_b, _ = summary
         identity = tf.eye(tf.shape(Z)[0], batch_shape=[local.gp.num_groups], dtype=Z.dtype)
         scale = solve_lower_transposed(q_b.chol, identity)
         if not is_finite(scale, q_b.intercept):
             raise NumericalError("the covariance of the shared pseudo-points is not positive")
         mean, slope, nugget = q_b.intercept.numpy(), q_b.slope.numpy(), float(problem.nugget)
         return ConditionalPseudoObservations(Z.numpy(), mean, slope, scale.numpy(), nugget)
+
+    def unexplained(
+        self, local: LocalModel, summary: Fitted, problem: Problem, sites: Sites
+    ) -> float:
+        return summary.unexplained(local.gp, sites, float(problem.nugget))
 
 
 # ---- the prior of new points, batch and earlier points ----

@@ -14,7 +14,12 @@ from streaming_gp.gp.bounds.base import gaussian_noise_sites
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.bounds.sparse import SparseBound
-from streaming_gp.gp.bounds.whitening import PointPosterior, ProjectedData, posterior_at_data
+from streaming_gp.gp.bounds.whitening import (
+    PointPosterior,
+    ProjectedData,
+    left_by_points,
+    posterior_at_data,
+)
 from streaming_gp.gp.process.covariances import spread_over_latents
 from streaming_gp.serialization import storable
 from streaming_gp.shapes import check_shapes
@@ -73,8 +78,7 @@ class PowerEP(SparseBound):
 
 def _unexplained(local: LocalModel, data: ProjectedData) -> tf.Tensor:
     """Variance of f at the data given the points [N, L]."""
-    variance = data.variance - tf.reduce_sum(tf.square(data.A), axis=-2)
-    return spread_over_latents(tf.maximum(variance, 0.0), local.gp.num_latent)
+    return spread_over_latents(left_by_points(data), local.gp.num_latent)
 
 
 @check_shapes(

@@ -81,6 +81,18 @@ class LocalBound(Protocol):
         ...
 
 
+@runtime_checkable
+class ApproximatesByPoints(Protocol):
+    """A bound on few points, which knows what these leave of the data."""
+
+    def unexplained(self, local: LocalModel, summary: Any, problem: Problem, sites: Sites) -> float:
+        """:func:`~streaming_gp.gp.bounds.sites.unexplained` of a solution, without a unit.
+
+        :param summary: From :meth:`LocalBound.summary`, computed.
+        """
+        ...
+
+
 def is_finite(*arrays: Any) -> bool:
     """Whether all entries of all arrays are finite."""
     return all(bool(np.isfinite(array).all()) for array in arrays)

@@ -138,3 +138,22 @@ def fixed_point_sites(
 def clipped(sites: Sites) -> Sites:
     """Sites whose precision is at least ``MIN_SITE_PRECISION``."""
     return Sites(sites.precision_mean, tf.maximum(sites.precision, MIN_SITE_PRECISION))
+
+
+@check_shapes(
+    "left: [N, L]",
+    "sites.precision: [N, L]",
+)
+def unexplained(left: np.ndarray, sites: Sites, nugget: float) -> float:
+    """``r/(1/w + nugget)``, averaged over the data: how much wider the error of a datum is than
+    its site says.
+
+    Sites count each datum as if the points said all of f there. Where they do not, what the data
+    say of the points is about ``1 + r w`` times as certain as it should be. White noise of the
+    points is theirs as well, and no error.
+
+    :param left: The variance r of f at the data given the points.
+    :param sites: The sites on the data, of precision w.
+    :param nugget: The variance of the points' white noise.
+    """
+    return float(np.mean(left / (1.0 / np.asarray(sites.precision) + nugget)))

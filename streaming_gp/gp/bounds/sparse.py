@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.base import Bound, cavity_of, gaussian_noise_sites, sites_at
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
@@ -26,6 +27,7 @@ from streaming_gp.gp.bounds.whitening import (
     expected_log_earlier,
     from_sites,
     information,
+    left_by_points,
     point_posterior,
     posterior_at_data,
     projected_data,
@@ -33,6 +35,7 @@ from streaming_gp.gp.bounds.whitening import (
     whiten,
 )
 from streaming_gp.gp.process.compiled import mean_over_samples
+from streaming_gp.gp.process.covariances import spread_over_latents
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
 
@@ -120,6 +123,17 @@ class SparseBound(Bound, abc.ABC):
         if not is_finite(data.A, points.mean):
             raise NumericalError("the cavity covariance at the pseudo-points is not positive")
         return from_sites(points, data, sites, local.gp.num_groups, float(problem.nugget))
+
+    def unexplained(
+        self,
+        local: LocalModel,
+        summary: tuple[Points, ProjectedData],
+        problem: Problem,
+        sites: Sites,
+    ) -> float:
+        _, data = summary
+        left = spread_over_latents(left_by_points(data), local.gp.num_latent)
+        return site_rules.unexplained(left.numpy(), sites, float(problem.nugget))
 
     # ---- one value of ε ----
 

@@ -220,6 +220,11 @@ def posterior_at_data(
     )
 
 
+def left_by_points(data: ProjectedData) -> tf.Tensor:
+    """Variance of f at the data given the points [G, N]."""
+    return tf.maximum(data.variance - tf.reduce_sum(tf.square(data.A), axis=-2), 0.0)
+
+
 def expected_log_earlier(
     gp: GaussianProcess, earlier: ProjectedEarlier, c: PointPosterior
 ) -> tf.Tensor:

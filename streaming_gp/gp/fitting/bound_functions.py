@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.collapsed import collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
@@ -86,14 +86,17 @@ class BoundFunctions:
         variables: np.ndarray,
         problem: Problem,
         sites: Sites,
-    ) -> Observations:
-        """What the ledger keeps of a solution.
+    ) -> tuple[Observations, float]:
+        """What the ledger keeps of a solution, and what its points leave unexplained.
 
         :raises NumericalError: if a covariance was not positive.
         """
         arguments = (epsilon, offsets, variables, problem, sites)
         summary = self._call(self._summary, problem, *arguments)
-        return self.bound.pseudo_observations(self.local, summary, problem, sites)
+        found = self.bound.pseudo_observations(self.local, summary, problem, sites)
+        if not isinstance(self.bound, ApproximatesByPoints):
+            return found, 0.0
+        return found, self.bound.unexplained(self.local, summary, problem, sites)
 
     # ---- what is compiled ----
 

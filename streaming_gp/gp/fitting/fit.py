@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,8 @@ from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.moving import Moving
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
-from streaming_gp.gp.fitting.problem import Place, ProblemBuilder
+from streaming_gp.gp.fitting.overconfidence import Watch
+from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.thinning import thinned
@@ -52,6 +53,7 @@ class Fitter:
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
+        self.watch = Watch()
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
 
     def by(self, bound: LocalBound, full_effort_points: int | None = None) -> Fitter:
@@ -64,6 +66,7 @@ class Fitter:
             optimiser = replace(optimiser, full_effort_points=full_effort_points)
         if (bound, optimiser) not in self._siblings:
             self._siblings[bound, optimiser] = Fitter(bound, self.local, optimiser)
+            self._siblings[bound, optimiser].watch = self.watch
         return self._siblings[bound, optimiser]
 
     def location(self, cavity: Process) -> np.ndarray:
@@ -101,11 +104,14 @@ class Fitter:
         members = plain(process)
         Z = np.concatenate([one.Z for one in members])
         V = rest.project(Z)
-        found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
+        K = rest.covariance(Z, V)
+        found, constant = thinned(K, rest.mean(Z, V), members, number)
         if iterations > 0:
             moving = Moving(rest.prior, rest.members, members, found.nugget)
             Z = moving.best_places(found.Z, self.optimiser.method, iterations)
             found, constant = moving.projected(Z)
+        kept = rest.covariance(found.Z, rest.project(found.Z))
+        self.watch.merge(members, K, found, kept)
         scale = process.log_scale + constant
         return PseudoPointFactor((found,), factor.hyperparameters, scale)
 
@@ -130,9 +136,11 @@ class Fitter:
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
-            return self._factor(cavity, cavity, solution), solution.report
+            return self._factor(cavity, cavity, solution)
 
-        return with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
+        factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
+        self.watch.points(batch.name, len(factor.Z), report.unexplained)
+        return factor, report
 
     def learned(
         self, cavity: Process, batch: Batch, place: Place
@@ -182,10 +190,17 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move)
             epsilon = solution.report.epsilon
             moved = self.projection.of_ledger(ledger, epsilon, solution.offsets, problem)
-            factor = self._factor(cavity_in(moved), cavity, solution)
-            return moved, factor, solution.report
+            return moved, *self._factor(cavity_in(moved), cavity, solution)
 
-        return with_larger_nuggets(attempt, problem)
+        moved, factor, report = with_larger_nuggets(attempt, problem)
+        self.watch.points(batch.name, len(factor.Z), report.unexplained)
+        return moved, factor, report
+
+    def watch_targets(self, prior: Process, batches: Iterable[Data]) -> None:
+        """Warn if the first targets are far from what a distribution over ε expects."""
+        if prior.hyperparameters is not None and self.local.parameters.size:
+            for X, Y in batches:
+                self.watch.targets(self.local, prior.hyperparameters, X, Y)
 
     def of_what_is_kept(
         self, cavity: Process, batch: Batch, factor: PseudoPointFactor, report: FitReport
@@ -234,14 +249,15 @@ class Fitter:
 
     def _factor(
         self, cavity: Process, old_cavity: Process, solution: Solution
-    ) -> PseudoPointFactor:
-        """The new factor, whose constant makes log normalisers add up to the free energy.
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        """The new factor, whose constant makes log normalisers add up to the free energy; the
+        report, which says what the points leave unexplained.
 
         :param cavity: Prior times all other factors, on the points that they are on now.
         :param old_cavity: That product before it was projected onto them.
         """
         epsilon = solution.report.epsilon
-        found = self.bound.pseudo_observations(
+        found, unexplained = self.bound.pseudo_observations(
             epsilon, solution.offsets, solution.variables, solution.problem, solution.sites
         )
         before, after = (
@@ -253,7 +269,8 @@ class Fitter:
         )
         gained = solution.report.free_energy + before - after
         log_scale = old_cavity.log_scale + gained - cavity.log_scale
-        return PseudoPointFactor((found,), _factor_of_epsilon(cavity, solution), log_scale)
+        factor = PseudoPointFactor((found,), _factor_of_epsilon(cavity, solution), log_scale)
+        return factor, solution.report._replace(unexplained=unexplained)
 
 
 def _factor_of_epsilon(cavity: Process, solution: Solution) -> expfam.Factor | None:

@@ -51,6 +51,8 @@ class FitReport(NamedTuple):
     :param iterations: The number of optimiser iterations.
     :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
     :param clipped_sites: The number of sites whose negative precision was cut off.
+    :param unexplained: The variance of f at the data that the points leave, over that of the
+        sites: a mean.
     """
 
     epsilon: np.ndarray
@@ -58,6 +60,7 @@ class FitReport(NamedTuple):
     iterations: int
     nugget: float
     clipped_sites: int
+    unexplained: float = 0.0
 
 
 class Solution(NamedTuple):

@@ -207,7 +207,10 @@ def _extension(
         raise NumericalError("the covariance of the pseudo-observations is not positive")
     targets = np.concatenate([one.pseudo_targets[group] for one in members])
     residual = targets - _weighted(members, group, mean) - left @ white
-    return left, chol, triangular.solve(chol, residual)
+    white = triangular.solve(chol, residual)
+    if not np.isfinite(white).all():
+        raise NumericalError("the pseudo-observations are not finite under the prior mean")
+    return left, chol, white
 
 
 def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservations, ...]]:

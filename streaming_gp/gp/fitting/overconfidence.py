@@ -1,0 +1,140 @@
+"""Says once for each model when predicted standard deviations will be far too small."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from streaming_gp import expfam
+from streaming_gp.errors import OverconfidenceWarning
+from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.bounds.sites import is_conjugate
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.quadrature import standard_normals
+
+MOST_UNEXPLAINED = 10.0
+"""The variance that points leave, over that of the noise; with more than that, errors are often
+three predicted standard deviations and more."""
+MOST_WIDTHS = 3.0
+"""How many widths of the prior the size of targets may lie from its middle."""
+NUM_DRAWS = 32
+
+
+class Watch:
+    """What one model has said already; each of it is said once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def _say(self, what: str, message: str) -> None:
+        """Warn; where warnings are errors it is not said, and comes again."""
+        if what not in self._said:
+            warnings.warn(message, OverconfidenceWarning, stacklevel=2)
+            self._said.add(what)
+
+    def points(self, name: str, number: int, unexplained: float) -> None:
+        """Warn where a batch's points are too few for its noise.
+
+        The variational bound counts data as if the points said all of f there (Titsias 2009; the
+        same points and noise give the same in batch inference).
+
+        :param name: The batch.
+        :param number: The number of its points.
+        :param unexplained: The variance of f at the data that they leave, over that of the sites.
+        """
+        if unexplained > MOST_UNEXPLAINED:
+            self._say(
+                "points",
+                f"the {number} pseudo-points of batch {name!r} leave a variance of f at its data "
+                f"that is {unexplained:.3g} times that of the noise, and predictions will be "
+                "over-confident: wanted more points (PrivatePseudoPoints('all') has one at every "
+                "input), alpha=1 where noise is Gaussian, or a larger noise variance; of later "
+                "batches UpdateInfo.unexplained says it",
+            )
+
+    def merge(
+        self,
+        earlier: Sequence[PseudoObservations],
+        covariance: np.ndarray,
+        found: PseudoObservations,
+        kept: np.ndarray,
+    ) -> None:
+        """Warn where points onto which others are merged leave far more than these can bear.
+
+        What a merge says is over-confident for the same reason. The white noise of the points
+        widens what they say of f itself.
+
+        :param earlier: What is merged.
+        :param covariance: Of f at their points under all else that is known [G, R, R].
+        :param found: What it is merged into.
+        :param kept: That covariance at its points [G, M, M].
+        """
+        ends = np.cumsum([len(one.Z) for one in earlier])
+        before = sum(
+            _spread(one, covariance[:, end - len(one.Z) : end, end - len(one.Z) : end])
+            for one, end in zip(earlier, ends, strict=True)
+        )
+        noise = sum(
+            one.precision_factor[..., 0].size
+            + found.nugget * float(np.sum(one.precision_factor**2))
+            for one in earlier
+        )
+        unexplained = (before - _spread(found, kept)) / noise
+        if unexplained > MOST_UNEXPLAINED:
+            self._say(
+                "merge",
+                f"a merge of earlier batches onto {len(found.Z)} pseudo-points leaves a variance "
+                f"of f that is {unexplained:.3g} times that of the noise, and predictions will be "
+                "over-confident: wanted a larger budget, or a larger noise variance",
+            )
+
+    def targets(self, local: LocalModel, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray) -> None:
+        """Warn where the first targets are of another size than the prior over ε expects.
+
+        A distribution over ε is then held by its prior, noise that is far from it the most.
+
+        :param q: The prior over ε.
+        :param X: The inputs [N, D].
+        :param Y: The targets [N, P].
+        """
+        if not is_conjugate(local.likelihood) or local.gp.num_latent != Y.shape[1]:
+            return
+        expected, width, mean_square = log_sizes(local, q, X, Y)
+        if abs(mean_square - expected) > MOST_WIDTHS * width:
+            size, wanted = np.exp(0.5 * mean_square), np.exp(0.5 * expected)
+            self._say(
+                "targets",
+                f"targets of size {size:.3g} about the prior mean, where the prior over the "
+                f"hyperparameters expects {wanted:.3g}, up to a factor of "
+                f"{np.exp(0.5 * MOST_WIDTHS * width):.3g}: it will hold noise and kernel variance "
+                "where they fit nothing, and predictions may be over-confident; wanted "
+                "standardised targets, variances that start at their size, or a larger "
+                "prior_log_scale",
+            )
+
+
+def _spread(one: PseudoObservations, covariance: np.ndarray) -> float:
+    """``tr Rᵀ K R`` of all groups: the variance of what is observed, over that of its noise."""
+    return float(np.sum(one.precision_factor * (covariance @ one.precision_factor)))
+
+
+def log_sizes(
+    local: LocalModel, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray
+) -> tuple[float, float, float]:
+    """Mean and standard deviation under q(ε) of the log variance of Y, and the log of the mean
+    square of these Y [N, P] about the prior mean at X [N, D].
+    """
+    normals = standard_normals(NUM_DRAWS, len(np.asarray(q.mean)), seed=0)
+    draws = np.asarray(q.mean) + normals @ np.transpose(q.scale)
+    prior = PriorAt(local.prior, draws)
+    of_f = prior.variance(X).reshape(NUM_DRAWS, -1).mean(axis=1)
+    noise = [np.mean(1.0 / local.noise_precision(epsilon, X)) for epsilon in draws]
+    log_variance = np.log(of_f + np.asarray(noise))
+    at_mean = PriorAt(local.prior, np.asarray(q.mean)[None]).mean(X)
+    residual = Y - np.moveaxis(at_mean, 0, 1).reshape(len(X), -1)
+    smallest = np.finfo(float).tiny
+    mean_square = float(np.log(max(np.mean(residual**2), smallest)))
+    return float(log_variance.mean()), float(log_variance.std()), mean_square
