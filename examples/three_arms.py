@@ -151,8 +151,11 @@ def apart(
 
 
 def draw(runs: list[Results]) -> plt.Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
-    for axis, epsilon in zip(axes, HYPERPARAMETERS, strict=True):
+    kinds = [epsilon for epsilon in HYPERPARAMETERS if of(runs, epsilon, "one model")]
+    figure, (axes,) = plt.subplots(
+        1, len(kinds), figsize=(4 * len(kinds), 3), sharey=True, layout="constrained", squeeze=False
+    )
+    for axis, epsilon in zip(axes, kinds, strict=True):
         for order in ORDERS:
             alike = of(runs, epsilon, order)
             if not alike:
@@ -161,7 +164,7 @@ def draw(runs: list[Results]) -> plt.Figure:
             axis.semilogy(range(1, len(values) + 1), values, label=order)
         axis.set(title=f"{epsilon} ε", xlabel="batches of each place")
     axes[0].set_ylabel("test SMSE")
-    axes[0].legend()
+    axes[0].legend(loc="lower left")
     return figure
 
 
@@ -261,6 +264,8 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         runs, places = over_nvflare(arguments, number)
     flags = " --quick" * arguments.quick + f" --engine {arguments.engine} --seeds {arguments.seeds}"
+    if arguments.epsilon != list(HYPERPARAMETERS):
+        flags += f" --epsilon {' '.join(arguments.epsilon)}"
     results = {
         "command": f"python examples/three_arms.py{flags}",
         "seed": arguments.seed,
