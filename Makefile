@@ -5,11 +5,13 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 BENCH_VENV ?= .venv-benchmarks
 BENCH_READY = $(BENCH_VENV)/.ready
+FLOWER_VENV ?= .venv-flower
+FLOWER_READY = $(FLOWER_VENV)/.ready
 STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-nvflare test-all lint docs bench bench-streams mutate clean
+.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,12 +28,23 @@ test-runs: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(example or ray) and not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(slow or example or ray) and not nvflare"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "(slow or example or ray) and not nvflare and not flower"
 
 # Sites as processes, with certificates that NVFlare provisions: its extra comes on top.
 test-nvflare: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,nvflare]"
 	$(BIN)/python -m pytest -m nvflare
+
+# SuperLink and SuperNodes as processes. Flower's pins replace some of the others: an environment of its own.
+$(FLOWER_READY): setup.cfg constraints.txt constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER_VENV)
+	grep -v -E "^(packaging|protobuf|rich)==" constraints.txt > $(FLOWER_VENV)/constraints.txt
+	$(FLOWER_VENV)/bin/pip install --quiet --constraint $(FLOWER_VENV)/constraints.txt \
+		--constraint constraints-flower.txt --editable ".[test,flower]"
+	touch $(FLOWER_READY)
+
+test-flower: $(FLOWER_READY)
+	$(FLOWER_VENV)/bin/python -m pytest -m flower
 
 test-all: test test-slow
 
@@ -62,4 +75,4 @@ bench-streams: $(BENCH_READY)
 	$(BENCH_VENV)/bin/python examples/benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) out docs/_build build *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) $(FLOWER_VENV) out docs/_build build *.egg-info

@@ -4,20 +4,22 @@ A third of the Barrett data lies at each place, sorted by the position of anothe
 arms move in different regions at any time. Their batches of 500 come one after another; each owns
 ten private pseudo-points and is read, when its turn comes, by the place that it belongs to. The
 coordinator holds the ledger and no data. Compared with one model that sees all batches, with fixed
-and with variational hyperparameters: batches of the three places in turn, and at once.
+and with variational hyperparameters: batches of the three places in turn, at once, and at once with
+all but the first asked again. Each seed deals the rows anew.
 
 --quick streams two batches of each place. --engine nvflare lets three processes answer, each with a
-certificate of its own; it needs the extra streaming-gp[nvflare].
+certificate of its own; it needs the extra streaming-gp[nvflare]. Every run is kept in OUT/runs and
+never repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,22 +31,21 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from barrett_stream import standardised
-from common import Results, parser, run, save_figure, write_results
+from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
 from organisations_site import PLACES
 from organisations_world import LOOPBACK, provision, world
 
 import streaming_gp as sgp
 from streaming_gp import datasets, engines, pvi, runtime
 from streaming_gp.metrics import mean_negative_log_density, smse
-from streaming_gp.pvi.history import Traffic
-from streaming_gp.pvi.schedule import collect, submit
 
 JOINT, BATCH, BATCHES, QUICK_BATCHES = 2, 500, 8, 2
+RULE = sgp.GPUpdate(keep_points=False)
 HYPERPARAMETERS: Mapping[str, Callable[[], Any]] = {
     "fixed": sgp.FixedHyperparameters,
     "variational": sgp.VariationalHyperparameters,
 }
-ORDERS = ("one model", "in turn", "at once")
+ORDERS = ("one model", "in turn", "at once", "at once and again")
 
 
 def arm(folder: Path | None) -> datasets.Split:
@@ -52,10 +53,10 @@ def arm(folder: Path | None) -> datasets.Split:
     return standardised(datasets.load_robot_arm("barrett", folder), JOINT)
 
 
-def batch_of(folder: Path | None, place: int, number: int) -> pvi.Data:
+def batch_of(folder: Path | None, seed: int, place: int, number: int) -> pvi.Data:
     """One batch of a place: its third of the rows is sorted by a joint of its own."""
     data = arm(folder)
-    rows = np.random.default_rng(0).permutation(len(data.X))[place :: len(PLACES)]
+    rows = np.random.default_rng(seed).permutation(len(data.X))[place :: len(PLACES)]
     rows = rows[np.argsort(data.X[rows, place], kind="stable")]
     chosen = rows[number * BATCH : (number + 1) * BATCH]
     return data.X[chosen], data.Y[chosen]
@@ -77,9 +78,9 @@ def sites_at(
 ) -> list[pvi.Site]:
     """A site for each batch of a place. Runs of other hyperparameters or seeds have their own."""
     name = PLACES[place]
-    loads = [partial(batch_of, folder, place, i) for i in range(number)]
+    loads, rule = [partial(batch_of, folder, seed, place, i) for i in range(number)], RULE
     return [
-        pvi.Site(batch_name(epsilon, seed, name, i), gp, sgp.GPUpdate(), BATCH, load, place=name)
+        pvi.Site(batch_name(epsilon, seed, name, i), gp, rule, BATCH, load, place=name)
         for i, load in enumerate(loads)
     ]
 
@@ -89,29 +90,12 @@ def batch_name(epsilon: str, seed: int, place: str, number: int) -> str:
     return f"{epsilon} {seed} {place} {number}"
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """Round t is the t-th batch of every place, which enters the ledger in full.
-
-    :param epsilon: Which model's batches they are.
-    :param seed: And of which seed.
-    :param at_once: Whether they are asked under one posterior, or each under the newest.
-    """
-
-    epsilon: str
-    seed: int
-    at_once: bool
-
-    def round(
-        self, server: pvi.Server, session: pvi.Session, number: int, progress: float
-    ) -> Traffic:
-        names = [batch_name(self.epsilon, self.seed, place, number) for place in PLACES]
-        if not self.at_once:
-            return pvi.Sequential(names).round(server, session, number, progress)
-        traffic, rule = Traffic(), pvi.Damping(1.0, len(names))
-        submit(server, session, names, traffic, None)
-        collect(server, session, rule, progress, traffic, len(names))
-        return traffic
+def schedule_of(epsilon: str, seed: int, number: int, order: str) -> pvi.Arrivals:
+    """Batch by batch of each place: one after another, or those of all places together."""
+    groups = [[batch_name(epsilon, seed, place, i) for place in PLACES] for i in range(number)]
+    if order == "in turn":
+        groups = [[name] for group in groups for name in group]
+    return pvi.Arrivals(groups, again=order == "at once and again")
 
 
 def scores(gp: sgp.StreamingGP, data: datasets.Split) -> Results:
@@ -127,7 +111,7 @@ def together(arguments: argparse.Namespace, epsilon: str, seed: int, number: int
     curve, start = [], time.perf_counter()
     for i in range(number):
         for place in range(len(PLACES)):
-            gp.update(batch_of(arguments.data, place, i))
+            gp.update(batch_of(arguments.data, seed, place, i))
         curve.append(scores(gp, data))
     return {"curve": curve, "seconds": time.perf_counter() - start, "refused_or_failed": 0}
 
@@ -137,7 +121,7 @@ def apart(
     epsilon: str,
     seed: int,
     number: int,
-    at_once: bool,
+    order: str,
     engine: Any,
     publish: Callable[[sgp.StreamingGP], None],
 ) -> Results:
@@ -154,10 +138,12 @@ def apart(
         merged.adopt(server.ledger)
         return scores(merged, data)
 
-    history = pvi.fit(server, Arrivals(epsilon, seed, at_once), number, engine, evaluate)
+    schedule = schedule_of(epsilon, seed, number, order)
+    history = pvi.fit(server, schedule, len(schedule.groups), engine, evaluate)
     publish(merged)
+    every = len(schedule.groups) // number
     return {
-        "curve": [dict(one.metrics) for one in history],
+        "curve": [dict(one.metrics) for one in history][every - 1 :: every],
         "seconds": history[-1].seconds,
         "refused_or_failed": sum(len(one.refused) + len(one.failed) for one in history),
         "kilobytes": (history[-1].bytes_up + history[-1].bytes_down) / 1024.0,
@@ -165,15 +151,20 @@ def apart(
 
 
 def draw(runs: list[Results]) -> plt.Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
-    for axis, epsilon in zip(axes, HYPERPARAMETERS, strict=True):
+    kinds = [epsilon for epsilon in HYPERPARAMETERS if of(runs, epsilon, "one model")]
+    figure, (axes,) = plt.subplots(
+        1, len(kinds), figsize=(4 * len(kinds), 3), sharey=True, layout="constrained", squeeze=False
+    )
+    for axis, epsilon in zip(axes, kinds, strict=True):
         for order in ORDERS:
-            alike = [one for one in runs if (one["epsilon"], one["order"]) == (epsilon, order)]
+            alike = of(runs, epsilon, order)
+            if not alike:
+                continue
             values = np.mean([[now["smse"] for now in one["curve"]] for one in alike], axis=0)
             axis.semilogy(range(1, len(values) + 1), values, label=order)
         axis.set(title=f"{epsilon} ε", xlabel="batches of each place")
     axes[0].set_ylabel("test SMSE")
-    axes[0].legend()
+    axes[0].legend(loc="lower left")
     return figure
 
 
@@ -183,21 +174,31 @@ def all_runs(
     engine: Any,
     publish: Callable[[sgp.StreamingGP], None] = lambda _: None,
 ) -> list[Results]:
-    runs: list[Results] = []
-    for epsilon, order, seed in product(HYPERPARAMETERS, ORDERS, seeds_of(arguments)):
-        found = (
-            together(arguments, epsilon, seed, number)
-            if order == "one model"
-            else apart(arguments, epsilon, seed, number, order == "at once", engine, publish)
-        )
-        last = found["curve"][-1]
-        runs.append({"epsilon": epsilon, "order": order, "seed": seed, **last, **found})
-        print(
-            f"{epsilon} ε, {order}, seed {seed}: SMSE {last['smse']:.4f}, "
-            f"NLPD {last['nlpd']:.3f}, {found['seconds']:.0f} s",
-            flush=True,
-        )
-    return runs
+    def perform(epsilon: str, order: str, seed: int) -> Results:
+        if order == "one model":
+            return together(arguments, epsilon, seed, number)
+        return apart(arguments, epsilon, seed, number, order, engine, publish)
+
+    folder = arguments.out / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for epsilon, order, seed in product(arguments.epsilon, ORDERS, seeds_of(arguments)):
+        what = {"epsilon": epsilon, "order": order, "seed": seed}
+        what |= {"batches": number, "engine": arguments.engine}
+        path = folder / f"{'-'.join(map(str, what.values())).replace(' ', '-')}.json"
+        if not path.exists():
+            found = perform(epsilon, order, seed)
+            write_json(path, {**what, **found["curve"][-1], **found})
+        print(described(json.loads(path.read_text())), flush=True)
+    wanted = {"batches": number, "engine": arguments.engine}
+    every = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [one for one in every if wanted.items() <= one.items()]
+
+
+def described(one: Results) -> str:
+    return (
+        f"{one['epsilon']} ε, {one['order']}, seed {one['seed']}: SMSE {one['smse']:.4f}, "
+        f"NLPD {one['nlpd']:.3f}, {one['seconds']:.0f} s"
+    )
 
 
 def seeds_of(arguments: argparse.Namespace) -> range:
@@ -206,21 +207,28 @@ def seeds_of(arguments: argparse.Namespace) -> range:
 
 
 def summarised(runs: list[Results]) -> list[Results]:
-    """Means over seeds of each kind of run, beside that of the one model."""
+    """Means over seeds of each kind of run, and how far it is from the one model of each seed."""
     rows: list[Results] = []
     for epsilon, order in product(HYPERPARAMETERS, ORDERS):
-        alike = [one for one in runs if (one["epsilon"], one["order"]) == (epsilon, order)]
+        one_model = {one["seed"]: one["smse"] for one in of(runs, epsilon, "one model")}
+        alike = [one for one in of(runs, epsilon, order) if one["seed"] in one_model]
+        if not alike:
+            continue
         row: Results = {"epsilon": epsilon, "order": order, "seeds": len(alike)}
         row |= {
             key: float(np.mean([one[key] for one in alike])) for key in ("smse", "nlpd", "seconds")
         }
         row["refused_or_failed"] = sum(one["refused_or_failed"] for one in alike)
-        one_model = (
-            row if order == "one model" else next(r for r in rows if r["epsilon"] == epsilon)
-        )
-        row["beyond_one_model"] = row["smse"] / one_model["smse"] - 1.0
+        relative = [{"beyond": one["smse"] / one_model[one["seed"]] - 1.0} for one in alike]
+        row["smse_error"] = mean_and_error(alike, "smse")[1]
+        row["beyond_one_model"], row["beyond_error"] = mean_and_error(relative, "beyond")
         rows.append(row)
     return rows
+
+
+def of(runs: list[Results], epsilon: str, order: str) -> list[Results]:
+    """Runs of one kind."""
+    return [one for one in runs if (one["epsilon"], one["order"]) == (epsilon, order)]
 
 
 def over_nvflare(arguments: argparse.Namespace, number: int) -> tuple[list[Results], list[Results]]:
@@ -256,6 +264,8 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         runs, places = over_nvflare(arguments, number)
     flags = " --quick" * arguments.quick + f" --engine {arguments.engine} --seeds {arguments.seeds}"
+    if arguments.epsilon != list(HYPERPARAMETERS):
+        flags += f" --epsilon {' '.join(arguments.epsilon)}"
     results = {
         "command": f"python examples/three_arms.py{flags}",
         "seed": arguments.seed,
@@ -270,5 +280,6 @@ def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--seeds", type=int, default=1, help="runs of each kind")
+    options.add_argument("--epsilon", nargs="+", default=list(HYPERPARAMETERS), help="which runs")
     options.add_argument("--engine", choices=("serial", "nvflare"), default="serial")
     run(main, options)

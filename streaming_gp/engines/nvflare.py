@@ -12,10 +12,10 @@ from streaming_gp.arguments import require_positive, typed
 from streaming_gp.engines import nvflare_cell as cells
 from streaming_gp.engines.nvflare_kit import Kit, read_kit
 from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
-from streaming_gp.errors import InvalidDataError, NoAnswerError, StreamingGPError
+from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT, keep, places_of, refuse_missed
+from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
-from streaming_gp.pvi.site import Clients, Site
-from streaming_gp.serialization import write_bytes
+from streaming_gp.pvi.site import Clients
 
 
 @typed
@@ -65,11 +65,7 @@ class NVFlare:
             a client is no ``Site``: no data are sent.
         """
         kit = self._kit_of(coordinator=True)
-        with_data = [name for name, client in clients.items() if not isinstance(client, Site)]
-        if with_data:
-            raise InvalidDataError(f"wanted sites, whose data are theirs; got data of {with_data}")
-        places = {n: c.place or n for n, c in clients.items() if isinstance(c, Site)}
-        session = self._session_with(places)
+        session = self._session_with(places_of(clients))
         with cells.connected(kit, self.address, session.connect):
             try:
                 yield session
@@ -88,8 +84,7 @@ class NVFlare:
         kit, session = self._kit_of(coordinator=True), self._session_with({n: n for n in names})
         with cells.connected(kit, self.address, session.connect):
             missed = {name: why for name in names if (why := session.tell(name, content))}
-        if missed:
-            raise NoAnswerError(f"the result did not come to {missed}")
+        refuse_missed(missed)
 
     def _session_with(self, places: dict[str, str]) -> NVFlareSession:
         return NVFlareSession(places, self.deadline, self.timeout)
@@ -111,9 +106,9 @@ class NVFlare:
             raise InvalidDataError(f"{self.kit} is the kit of {kit.name!r}, not of {strangers}")
 
         replies = {
-            cells.QUESTION: lambda content: desk.answer(desk.put(content), PATIENCE),
-            cells.ANSWER: lambda content: desk.answer(content.decode(errors="replace"), PATIENCE),
-            cells.RESULT: self._keep,
+            QUESTION: lambda content: desk.answer(desk.put(content), PATIENCE),
+            ANSWER: lambda content: desk.answer(content.decode(errors="replace"), PATIENCE),
+            RESULT: self._keep,
         }
 
         def prepare(cell: Any) -> None:
@@ -124,10 +119,7 @@ class NVFlare:
             yield
 
     def _keep(self, content: bytes) -> None:
-        """The newest result takes the place of the one before, whole or not at all."""
-        if self.inbox is None:
-            raise InvalidDataError("this place takes no results: it has no inbox")
-        write_bytes(self.inbox, content)
+        keep(content, self.inbox)
 
     def _kit_of(self, coordinator: bool) -> Kit:
         kit = read_kit(self.kit)

@@ -13,8 +13,6 @@ from streaming_gp.engines.nvflare_kit import COORDINATOR, Kit
 from streaming_gp.errors import InvalidDataError
 
 CHANNEL = "streaming_gp"
-QUESTION, ANSWER, RESULT = "question", "answer", "result"
-"""Topics: a question; is there an answer, to the question of this nonce; a result to keep."""
 
 LOG = logging.getLogger("streaming_gp.nvflare")
 

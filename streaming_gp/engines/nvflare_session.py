@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from streaming_gp.engines import nvflare_cell as cells
+from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask, encoded_question
-from streaming_gp.pvi.reading import failure_in
+from streaming_gp.pvi.reading import delivery_of
 
 PATIENCE = 10.0
 """So many seconds a site keeps a request waiting for an answer before it says: not yet."""
@@ -75,7 +76,7 @@ class NVFlareSession:
         begin = self.now
         while self.now <= begin + self._deadline:
             if self._cell.is_cell_connected(place):
-                reply = self._requested(place, cells.RESULT, content)
+                reply = self._requested(place, RESULT, content)
                 code = reply.get_header(MessageHeaderKey.RETURN_CODE)
                 if code in (ReturnCode.OK, ReturnCode.INVALID_REQUEST):
                     return reply.get_header(MessageHeaderKey.ERROR)
@@ -95,7 +96,7 @@ class NVFlareSession:
             if not self._cell.is_cell_connected(place):
                 self._closed.wait(PAUSE)
                 continue
-            topic = cells.ANSWER if is_known else cells.QUESTION
+            topic = ANSWER if is_known else QUESTION
             reply = self._requested(place, topic, nonce if is_known else question)
             delivery, is_known = _read(name, reply, is_known)
             if delivery is not None:
@@ -124,9 +125,7 @@ def _read(name: str, reply: Any, was_known: bool) -> tuple[Delivery | None, bool
     if code == ReturnCode.OK and not reply.payload:
         return None, True
     if code == ReturnCode.OK:
-        message = bytes(reply.payload)
-        failure = failure_in(message)
-        return Delivery(name, None if failure else message, failure), True
+        return delivery_of(name, bytes(reply.payload)), True
     if code == ReturnCode.INVALID_REQUEST:
         reason = reply.get_header(MessageHeaderKey.ERROR, "no reason given")
         return Delivery(name, None, f"it refused the question: {reason!s:.1000}"), True

@@ -15,7 +15,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask, Failure, encoded
-from streaming_gp.pvi.reading import described, failure_in
+from streaming_gp.pvi.reading import delivery_of, described
 from streaming_gp.pvi.resident import Resident
 from streaming_gp.pvi.site import Clients, Site
 
@@ -132,8 +132,7 @@ class RaySession:
             return None
         if message is None:
             return Delivery(name, None, "what it answered is no message")
-        failure = failure_in(message)
-        return Delivery(name, None if failure else message, failure)
+        return delivery_of(name, message)
 
     def _start(self, name: str) -> Any:
         actor = self._ray.remote(num_cpus=self._settings.num_cpus)(_ClientActor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streaming_gp.arguments import require_flag
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
 from streaming_gp.pvi.task import LocalResult, LocalTask
@@ -20,7 +21,17 @@ class GPUpdate:
 
     ``clients = pvi.make_clients(gp, shards, update=GPUpdate())``,
     ``server = pvi.Server(gp.prior(), clients)``, and after the rounds ``gp.adopt(server.ledger)``.
+
+    :param keep_points: Whether points stay. If not, each visit moves them on, as
+        :meth:`StreamingGP.revisit` does: for schedules in which answers enter in full, such as
+        ``pvi.Arrivals`` and ``pvi.Sequential``. A damped factor would keep old and new points.
+    :raises InvalidDataError: if that is neither true nor false.
     """
+
+    keep_points: bool = True
+
+    def __post_init__(self) -> None:
+        require_flag("keep_points", self.keep_points)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit the client's data under its cavity.
@@ -33,7 +44,7 @@ class GPUpdate:
             raise InvalidDataError(
                 f"GPUpdate is for clients of a StreamingGP, got a {type(model).__name__}"
             )
-        factor, report = model.fit_factor(task.data, task.cavity, task.own)
+        factor, report = model.fit_factor(task.data, task.cavity, task.own, self.keep_points)
         diagnostics = {
             "nugget": report.nugget,
             "clipped_sites": float(report.clipped_sites),

@@ -134,13 +134,14 @@ class LearningGP(LedgerOperationsGP):
 
     @one_at_a_time
     def fit_factor(
-        self, data: Data, cavity: Process, own: PseudoPointFactor | None
+        self, data: Data, cavity: Process, own: PseudoPointFactor | None, hold: bool = True
     ) -> tuple[PseudoPointFactor, FitReport]:
         """Fit data under a cavity that someone else holds; the model itself learns nothing.
 
         :param data: X [N, D] and Y [N, P].
         :param cavity: Prior times all other factors.
-        :param own: The factor that these data have now, if they have one; its points stay.
+        :param own: The factor that these data have now, if they have one.
+        :param hold: Whether its points stay.
         :returns: their new factor, and what was done.
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
@@ -150,7 +151,7 @@ class LearningGP(LedgerOperationsGP):
         if None in self._now.dims:
             self._compiled = compiled
         seed = _seed(self.settings.seed, _fingerprint(checked[0]))
-        batch = Batch("", compiled.outputs.data(checked), seed, hold=True)
+        batch = Batch("", compiled.outputs.data(checked), seed, hold=hold)
         return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
 
     # ---- one step ----

@@ -5,6 +5,7 @@
 are spread over clients.
 """
 
+from streaming_gp.pvi.arrivals import Arrivals
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.continual import Continual, continual_clients
@@ -98,6 +99,7 @@ __all__ = [
     "Agreement",
     "AnalyticUpdate",
     "Answer",
+    "Arrivals",
     "Ask",
     "AssumedDensityUpdate",
     "Asynchronous",

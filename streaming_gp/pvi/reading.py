@@ -57,7 +57,13 @@ def read(came: Any) -> Reading:
     return Reading(channel, None if objection else answer, objection)
 
 
-def failure_in(message: bytes) -> str | None:
+def delivery_of(name: str, message: bytes) -> Delivery:
+    """What a client's message delivers: an answer, or the news that there is none."""
+    failure = _failure_in(message)
+    return Delivery(name, None if failure else message, failure)
+
+
+def _failure_in(message: bytes) -> str | None:
     """Why there is no answer, if a message says so."""
     with suppress(Exception):
         content = decoded(message)

@@ -1,4 +1,7 @@
-"""The program of a place in tests: python -m tests.engines.site_of_tests KIT ADDRESS FLAG."""
+"""The program of a place: python -m tests.engines.site_of_tests ENGINE PLACE FLAG ADDRESS FILE.
+
+FILE is the kit of NVFlare, or the secret of a SuperNode of Flower.
+"""
 
 import os
 import signal
@@ -7,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streaming_gp import engines, pvi
-from streaming_gp.engines.nvflare_kit import read_kit
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.testing.engine import Failing
 from streaming_gp.testing.problem import regression, shards_of_regression
+from tests.engines import traced
 
 PLACES = "clinic-a", "clinic-b", "clinic-c"
 NUM_DATA = 8
@@ -56,14 +59,18 @@ def sites_at(number, flag):
         rules["replayed"] = pvi.AnalyticUpdate()
     if number == 2:
         rules["c1"] = Failing()
-    return [known(name, number, rule, load) for name, rule in rules.items()]
+    plain = [known(name, number, rule, load) for name, rule in rules.items()]
+    return plain + traced.sites(number, PLACES[number])
 
 
-def main(kit, address, flag):
-    place = read_kit(kit).name
+def main(engine, place, flag, address, file):
     desk = Replaying(sites_at(PLACES.index(place), f"{flag}-{place}"))
     inbox = f"{flag}-result" if place == PLACES[0] else None
-    with engines.NVFlare(kit, address=address, inbox=inbox).open(desk):
+    connections = {
+        "nvflare": lambda: engines.NVFlare(file, address=address, inbox=inbox),
+        "flower": lambda: engines.Flower(address, file, inbox=inbox),
+    }
+    with connections[engine]().open(desk):
         desk.work()
 
 

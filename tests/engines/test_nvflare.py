@@ -19,6 +19,7 @@ from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.reading import read
 from streaming_gp.testing.problem import regression, server_of_regression
+from tests.engines import traced
 from tests.engines.site_of_tests import PLACES, known
 from tests.reference import assert_same
 
@@ -43,7 +44,8 @@ class Places:
 
     def begin(self, place):
         address, flag = f"127.0.0.1:{self.wire.port}", str(self.folder / "killed")
-        return self.run("site_of_tests", str(self.kits / place), address, flag)
+        kit = str(self.kits / place)
+        return self.run("site_of_tests", "nvflare", place, flag, address, kit)
 
     def run(self, module, *arguments):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -90,6 +92,13 @@ def test_a_run_is_that_of_the_serial_engine(places):
     history = pvi.fit(server, pvi.Synchronous(), 3, places.engine)
     assert not any(one.failed or one.refused for one in history)
     assert_same(server.posterior, wanted(3).posterior, 0.0)
+
+
+def test_resident_sites_trace_nothing_after_their_first_rounds(places):
+    known = [
+        one for number, place in enumerate(PLACES) for one in traced.sites(number, place, False)
+    ]
+    traced.assert_resident(places.engine, known)
 
 
 def test_a_site_killed_in_the_middle_of_a_fit_is_asked_again_when_it_is_back(places):

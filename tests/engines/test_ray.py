@@ -15,6 +15,7 @@ import pytest
 from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.reading import read
+from tests.engines import traced
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("one cluster")]
@@ -73,6 +74,10 @@ def run(engine, schedule, rounds=4, special=None, stopping=None):
 def assert_same(a, b):
     for x, y in zip(a.posterior.natural, b.posterior.natural, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9)
+
+
+def test_resident_actors_trace_nothing_after_their_first_rounds():
+    traced.assert_resident(engines.Ray(), traced.sites(0) + traced.sites(1))
 
 
 def test_hyperparameters_learned_on_ray_are_those_of_the_serial_engine():

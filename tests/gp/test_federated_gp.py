@@ -254,3 +254,36 @@ def test_the_rule_is_for_gaussian_processes_alone(few):
     server = pvi.Server(net.prior(), pvi.make_clients(net, thirds(*few), sgp.GPUpdate()))
     with pytest.raises(NoAnswerError, match="clients of a StreamingGP, got a MeanFieldBNN"):
         pvi.fit(server, pvi.Synchronous(), 1)
+
+
+def test_batches_that_come_at_once_and_are_asked_again_spend_their_points_on_different_inputs():
+    X = np.linspace(-3.0, 3.0, 90)[:, None]
+    shards = {f"c{k}": (X[k::3], np.sin(2.0 * X[k::3])) for k in range(3)}  # of one region
+
+    def streamed(again):
+        gp = known_model(sgp.PrivatePseudoPoints(3))
+        clients = pvi.make_clients(gp, shards, sgp.GPUpdate(keep_points=False))
+        server = pvi.Server(gp.prior(), clients)
+        gp.adopt(run(server, pvi.Arrivals([list(shards)], again)).ledger)
+        places = np.concatenate([factor.Z for factor in gp.factors.values()])
+        gaps = np.diff(np.sort(places[:, 0]))
+        return gaps.min(), np.sqrt(np.mean((predicted(gp, X)[0] - np.sin(2.0 * X)) ** 2))
+
+    (near, worse), (apart, better) = streamed(False), streamed(True)
+    assert apart > 5.0 * near
+    assert better < 0.7 * worse
+
+
+def test_points_stay_unless_told_otherwise(few):
+    def places(**options):
+        gp = known_model(sgp.PrivatePseudoPoints(3))
+        clients = pvi.make_clients(gp, thirds(*few), sgp.GPUpdate(**options))
+        server = run(pvi.Server(gp.prior(), clients), pvi.Sequential())
+        before = {name: factor.Z for name, factor in server.factors.items()}
+        run(server, pvi.Sequential())
+        return [np.array_equal(before[name], f.Z) for name, f in server.factors.items()]
+
+    assert all(places())
+    assert not any(places(keep_points=False))
+    with pytest.raises(InvalidDataError, match="keep_points must be"):
+        sgp.GPUpdate(keep_points="no")

@@ -14,6 +14,7 @@ SCHEDULES = [
     pvi.Synchronous(),
     pvi.Synchronous(damping=pvi.Momentum(), fraction=0.5),
     pvi.Synchronous(damping=pvi.OpinionPool(), durations=1.0),
+    pvi.Arrivals([["c2", "c0"], ["c1"]]),
     pvi.Asynchronous(),
     pvi.Asynchronous(durations={"c0": 5.0, "c1": 1.0, "c2": 1.0}, staleness_power=1.0),
 ]
