@@ -16,6 +16,7 @@ FLOORS = [
         "triangular",
         "quadrature",
         "metrics",
+        "scaling",
         "shapes",
     }
     | {"datasets", "serialization", "simulated_arm", "threads", "runtime"},
@@ -25,8 +26,10 @@ FLOORS = [
     {"validation", "samplers"},
     {"losses"},
     {"gp", "bnn", "linear", "mixture", "hierarchical"},
-    {"evaluate", "plotting", "progress", "sklearn", "testing"},
-    {"__init__"},
+    {"defaults"},
+    {"evaluate", "plotting", "progress", "river", "sklearn", "tables", "testing"},
+    {"command_line"},
+    {"__init__", "__main__"},
 ]
 LIBRARIES, MODELS = 4, 6
 GP_LIBRARIES = {"gpflow", "tensorflow_probability"}  # only from floor LIBRARIES up
