@@ -1,8 +1,8 @@
 """A large CSV file through the command line: memory, and kills.
 
-One ``streaming-gp fit`` learns a made-up file of 100,000 rows undisturbed, while its memory is looked
-at. Another is sent SIGKILL at random moments, and started again with the same command each time. Both
-must end with the same journal, bit for bit.
+One ``streaming-gp fit`` learns a made-up file of 100,000 rows undisturbed, while its memory is
+looked at. Another is sent SIGKILL at random moments, and started again with the same command each
+time. Both must end with the same journal, bit for bit.
 
 --quick takes 2,000 rows. Files in OUT/work are kept, and a run that was stopped goes on.
 """

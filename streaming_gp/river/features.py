@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import isinf
 from numbers import Real
 from typing import Any
 
@@ -31,7 +32,7 @@ def as_number(name: str, value: Any) -> float:
     """
     if value is None:
         return float("nan")
-    if not isinstance(value, (Real, np.bool_)) or np.isinf(value):
+    if not isinstance(value, (Real, np.bool_)) or isinf(value):
         raise InvalidDataError(f"{name} must be a finite number, got {value!r:.100}")
     return float(value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,10 @@ from gpflow.likelihoods import Gaussian
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP, UpdateInfo
 from streaming_gp.gp.fitting.optimiser import Callback
-from streaming_gp.scaling import Scaling
 from streaming_gp.tables.missing import refuse_missing, with_targets
 from streaming_gp.tables.normalisation import Normalisation
 from streaming_gp.tables.schema import Schema
-
-
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """The rows of a batch that can be learned, in their own units."""
-
-    schema: Schema
-    X: np.ndarray
-    Y: np.ndarray
-    skipped: int
-    inputs: Normalisation
-    outputs: Normalisation
+from streaming_gp.tables.state import Rows, TableState
 
 
 class TableGP:
@@ -52,6 +40,9 @@ class TableGP:
     :param classes: The labels, where the target holds labels; the model sees their numbers.
     :param scale: Whether to scale.
     :raises InvalidDataError: if there are classes and several targets.
+
+    :ivar model: The model.
+    :ivar classes: The labels, if the target holds labels.
     """
 
     def __init__(
@@ -65,13 +56,11 @@ class TableGP:
         self.model = model
         self._targets = (target,) if isinstance(target, str) else tuple(target)
         self._features = None if features is None else tuple(features)
-        self._classes = None if classes is None else tuple(classes)
+        self.classes = None if classes is None else tuple(classes)
         self._scale = scale
-        self._schema: Schema | None = None
-        self._inputs: Normalisation | None = None
-        self._outputs: Normalisation | None = None
-        self._num_rows = self._num_skipped = 0
-        if self._classes is not None and len(self._targets) != 1:
+        self._state: TableState | None = None
+        self._skipped_first = 0  # before the first batch
+        if self.classes is not None and len(self._targets) != 1:
             raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
 
     # ---- what it knows ----
@@ -82,22 +71,17 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        return np.array(self._known()[0].features, dtype=object)
-
-    @property
-    def classes(self) -> tuple[Hashable, ...] | None:
-        """The labels, if the target holds labels."""
-        return self._classes
+        return np.array(self._known().schema.features, dtype=object)
 
     @property
     def num_rows(self) -> int:
         """The number of rows that were learned from."""
-        return self._num_rows
+        return 0 if self._state is None else self._state.num_rows
 
     @property
     def num_skipped(self) -> int:
         """The number of rows that were skipped, as a target was missing."""
-        return self._num_skipped
+        return self._skipped_first if self._state is None else self._state.num_skipped
 
     @property
     def normalisation(self) -> tuple[Normalisation, Normalisation]:
@@ -105,12 +89,12 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        return self._known()[1:]
+        return self._known().inputs, self._known().outputs
 
-    def _known(self) -> tuple[Schema, Normalisation, Normalisation]:
-        if self._schema is None or self._inputs is None or self._outputs is None:
+    def _known(self) -> TableState:
+        if self._state is None:
             raise InvalidDataError("nothing has been learned yet")
-        return self._schema, self._inputs, self._outputs
+        return self._state
 
     # ---- learning ----
 
@@ -132,10 +116,9 @@ class TableGP:
         read = self._read(batch)
         if read is None:
             return None
-        inputs, outputs = read.inputs.applied, read.outputs.applied
-        data = inputs.scaled(read.X), outputs.scaled(read.Y)
-        info = self.model.update(data, callback, batch_id, learn)
-        self._hold(read, info.batch_id)
+        rows, state = read
+        info = self.model.update(state.scaled(rows), callback, batch_id, learn)
+        self._state = state.with_batch(info.batch_id, rows, {*self.model.factors})
         return info
 
     def recall(self, batch: Any, batch_id: str) -> bool:
@@ -149,36 +132,35 @@ class TableGP:
         :raises InvalidDataError: as :meth:`update`.
         """
         read = self._read(batch)
-        if read is not None:
-            self._hold(read, batch_id)
-        return read is not None
+        if read is None:
+            return False
+        rows, state = read
+        self._state = state.with_batch(batch_id, rows, {*self.model.factors})
+        return True
 
-    def _read(self, batch: Any) -> _Read | None:
-        """The rows with targets, which are checked; None, and noted, if there are none."""
-        schema = self._schema or Schema.of(batch, self._targets, self._features, self._classes)
+    def _read(self, batch: Any) -> tuple[Rows, TableState] | None:
+        """The rows with targets, which are checked, and what is known of all before them.
+
+        None, and noted, if there are none.
+        """
+        if self._state is None:
+            schema = Schema.of(batch, self._targets, self._features, self.classes)
+        else:
+            schema = self._state.schema
         X, Y = schema.inputs(batch), schema.observed(batch)
         if len(X) != len(Y):
             raise InvalidDataError(f"inputs have {len(X)} rows, and targets {len(Y)}")
         refuse_missing(X, schema.features)
-        X, Y, skipped = with_targets(X, Y)
-        if not len(X):
-            self._num_skipped += skipped
-            return None
-        inputs = self._inputs or Normalisation(Scaling.of(X, self._scale))
-        outputs = self._outputs or Normalisation(Scaling.of(Y, self._scale and self._is_scaled()))
-        return _Read(schema, X, Y, skipped, inputs, outputs)
-
-    def _hold(self, read: _Read, name: str) -> None:
-        """Know what a batch says that is learned."""
-        kept = {*self.model.factors}
-        self._schema = read.schema
-        self._inputs = read.inputs.with_batch(name, read.X).merged(kept)
-        self._outputs = read.outputs.with_batch(name, read.Y).merged(kept)
-        self._num_rows += len(read.X)
-        self._num_skipped += read.skipped
-
-    def _is_scaled(self) -> bool:
-        return isinstance(self.model.likelihood, Gaussian) and self._classes is None
+        rows = Rows(*with_targets(X, Y))
+        if len(rows.X):
+            is_regression = isinstance(self.model.likelihood, Gaussian) and self.classes is None
+            scales = self._scale, self._scale and is_regression
+            return rows, self._state or TableState.of(schema, rows, scales, self._skipped_first)
+        if self._state is None:
+            self._skipped_first += rows.skipped
+        else:
+            self._state = replace(self._state, num_skipped=self.num_skipped + rows.skipped)
+        return None
 
     def remove(self, batch_id: str) -> None:
         """Forget a batch, and what it said of the scale of all.
@@ -187,8 +169,7 @@ class TableGP:
         :raises InvalidDataError: as :meth:`StreamingGP.remove`.
         """
         self.model.remove(batch_id)
-        _, inputs, outputs = self._known()
-        self._inputs, self._outputs = inputs.without(batch_id), outputs.without(batch_id)
+        self._state = self._known().without(batch_id)
 
     # ---- prediction ----
 
@@ -198,13 +179,15 @@ class TableGP:
         :param batch: A table with the inputs; targets may be there too.
         :raises InvalidDataError: as :meth:`update`, or before the first batch.
         """
-        schema, inputs, outputs = self._known()
-        X = schema.inputs(batch)
-        refuse_missing(X, schema.features)
-        mean, variance = map(np.asarray, self.model.predict_y(inputs.applied.scaled(X)))
-        if len(outputs.applied.unit) != mean.shape[1]:  # one column of labels, several functions
+        state = self._known()
+        X = state.schema.inputs(batch)
+        refuse_missing(X, state.schema.features)
+        scaled = state.inputs.applied.scaled(X)
+        mean, variance = map(np.asarray, self.model.predict_y(scaled))
+        units = state.outputs.applied
+        if len(units.unit) != mean.shape[1]:  # one column of labels, several functions
             return mean, np.sqrt(variance)
-        return outputs.applied.original(mean), outputs.applied.unit * np.sqrt(variance)
+        return units.original(mean), units.unit * np.sqrt(variance)
 
     def predict_proba(self, batch: Any) -> np.ndarray:
         """The probability [N, C] of each class, in their order.
@@ -212,10 +195,10 @@ class TableGP:
         :param batch: As in :meth:`predict`.
         :raises InvalidDataError: as :meth:`predict`, or if there are no classes.
         """
-        if self._classes is None:
+        if self.classes is None:
             raise InvalidDataError("there are no classes; predict gives mean and deviation")
         mean, _ = self.predict(batch)
-        both = np.hstack([1.0 - mean, mean]) if len(self._classes) == 2 else mean
+        both = np.hstack([1.0 - mean, mean]) if len(self.classes) == 2 else mean
         return both / both.sum(axis=1, keepdims=True)
 
     # ---- plain values, for those who keep the model itself in a file or journal ----
@@ -225,28 +208,13 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        schema, inputs, outputs = self._known()
-        return {
-            "features": list(schema.features),
-            "targets": list(schema.targets),
-            "classes": None if schema.classes is None else list(schema.classes),
-            "is_strict": schema.is_strict,
-            "num_rows": self._num_rows,
-            "num_skipped": self._num_skipped,
-            "inputs": inputs.to_record(),
-            "outputs": outputs.to_record(),
-        }
+        return self._known().to_record()
 
     @classmethod
     def from_record(cls, model: StreamingGP, record: Mapping[str, Any]) -> TableGP:
         """What :meth:`to_record` described, around a model that was loaded or resumed."""
-        classes = None if record["classes"] is None else tuple(record["classes"])
-        found = cls.__new__(cls)
-        found.model, found._scale = model, True
-        found._targets, found._features = tuple(record["targets"]), tuple(record["features"])
-        found._classes = classes
-        found._schema = Schema(found._features, found._targets, classes, record["is_strict"])
-        found._inputs = Normalisation.from_record(record["inputs"])
-        found._outputs = Normalisation.from_record(record["outputs"])
-        found._num_rows, found._num_skipped = record["num_rows"], record["num_skipped"]
+        state = TableState.from_record(record)
+        schema = state.schema
+        found = cls(model, schema.targets, schema.features, schema.classes)
+        found._state = state
         return found

@@ -66,8 +66,8 @@ def _chunks(path: Path, size: int, text: Collection[str], skip: int) -> Iterator
     with _opened(path) as file:
         lines = csv.reader(file)
         names = _names(path, lines)
-        rows = ((lines.line_num, row) for row in lines if row)
-        rows = islice(rows, skip, None)
+        known = ((lines.line_num, row) for row in lines if row)
+        rows = islice(known, skip, None)
         while chunk := list(islice(rows, size)):
             for line, row in chunk:
                 if len(row) != len(names):
