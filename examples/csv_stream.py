@@ -1,10 +1,11 @@
 """A large CSV file through the command line: memory, and kills.
 
-One ``streaming-gp fit`` learns a made-up file of 100,000 rows undisturbed, while its memory is
-looked at. Another is sent SIGKILL at random moments, and started again with the same command each
-time. Both must end with the same journal, bit for bit.
+One ``streaming-gp fit`` of a made-up file of 100,000 rows is left alone. Another is sent SIGKILL at
+random moments, and started again with the same command each time. Both must end with the same
+journal, bit for bit, and no process may need much memory above its start.
 
---quick takes 2,000 rows. Files in OUT/work are kept, and a run that was stopped goes on.
+--quick takes 2,000 rows. Files in OUT/work are kept: if this script is stopped, with its processes,
+it goes on, and a run that was meant to be left alone has had several processes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
+import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from common import Results, parser, run, write_json, write_results
 
 MEGABYTE = 2.0**20
 PAUSE = 0.1
+BATCH_SIZE = 1000
 
 
 def write_csv(path: Path, rows: int, seed: int) -> None:
@@ -43,46 +46,67 @@ def write_csv(path: Path, rows: int, seed: int) -> None:
 
 def command(data: Path, journal: Path) -> list[str]:
     names = ["fit", str(data), "--target", "y", "--journal", str(journal), "--json"]
-    return [sys.executable, "-m", "streaming_gp", *names]
+    size = ["--batch-size", str(BATCH_SIZE)]
+    return [sys.executable, "-m", "streaming_gp", *names, *size]
 
 
-def undisturbed(data: Path, journal: Path) -> Results:
-    """The report of one fit, with its memory once all is imported and at its most, in megabytes."""
-    with subprocess.Popen(
-        command(data, journal), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        watched, start, peak = psutil.Process(process.pid), None, 0.0
+def fit(data: Path, folder: Path, stop_at: float = np.inf) -> bool:
+    """One process, watched; killed when it has learned so many batches. Whether it came to the end.
+
+    What is known of its memory is written down as it goes: in megabytes, once all is imported, and
+    at its most.
+    """
+    note = folder.with_name(f"{folder.name}-{len(processes(folder)):03d}.json")
+    asked, begun = command(data, folder), time.perf_counter()
+    with subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        watched, seen = psutil.Process(process.pid), {"start": 0.0, "peak": 0.0, "seconds": 0.0}
         while process.poll() is None:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 now = watched.memory_info().rss / MEGABYTE
-            except psutil.NoSuchProcess:
-                break
-            if start is None and (journal / "settings.json").exists():
-                start = now
-            peak = max(peak, now)
-            time.sleep(PAUSE)
-        assert process.stdout is not None
-        report: Results = json.loads(process.stdout.read())
-    return {**report, "start_megabytes": start, "peak_megabytes": peak}
-
-
-def killed(data: Path, journal: Path, kills: int, batches: int, seed: int) -> int:
-    """Kill a fit at random moments of its progress until it is done; returns how often."""
-    rng, count = np.random.default_rng(seed), 0
-    moments = np.sort(rng.uniform(0.0, batches, kills)).tolist()
-    while moments:
-        with subprocess.Popen(
-            command(data, journal), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            wanted = moments.pop(0)
-            while process.poll() is None and entries(journal) < 1 + wanted:
-                time.sleep(PAUSE)
-            time.sleep(float(rng.uniform(0.0, 1.0)))  # within the update, or within a write
-            if process.poll() is None:
+                is_ready = seen["start"] > 0.0 or _has_open(watched, data)
+                seen["start"] = seen["start"] or now * is_ready
+                seen["peak"] = max(seen["peak"], now)
+            seen["seconds"] = time.perf_counter() - begun
+            write_json(note, seen)
+            if entries(folder) > stop_at:
                 process.kill()
-                count += 1
-    subprocess.run(command(data, journal), check=True, capture_output=True)
-    return count
+            time.sleep(PAUSE)
+    return process.returncode == 0
+
+
+def _has_open(process: psutil.Process, path: Path) -> bool:
+    """Whether the file is open: then everything is imported, and reading begins."""
+    return any(Path(file.path) == path.resolve() for file in process.open_files())
+
+
+def processes(folder: Path) -> list[Results]:
+    """What was written down of every process of a run."""
+    return [json.loads(path.read_text()) for path in sorted(folder.parent.glob(f"{folder.name}-*"))]
+
+
+def run_to_the_end(data: Path, folder: Path, moments: list[float]) -> Results:
+    """A run that is killed when it has learned so many batches, and goes on."""
+    done = folder.with_name(f"{folder.name}.done")
+    for moment in moments:
+        if entries(folder) <= moment:
+            fit(data, folder, moment)
+    if not done.exists():
+        if not fit(data, folder):
+            raise SystemExit(f"error: a fit failed; {shlex.join(command(data, folder))} says why")
+        done.touch()
+    seen = processes(folder)
+    table = json.loads((folder / "table.json").read_text())
+    return {
+        "run": folder.name.replace("_", " "),
+        "rows": table["num_rows"],
+        "skipped": table["num_skipped"],
+        "batches": entries(folder) - 1,
+        "processes": len(seen),
+        "seconds": sum(one["seconds"] for one in seen),
+        "start_megabytes": max(one["start"] for one in seen),
+        "grown_megabytes": max(one["peak"] - one["start"] for one in seen if one["start"] > 0.0),
+        "digest": digest(folder),
+    }
 
 
 def entries(journal: Path) -> int:
@@ -101,34 +125,23 @@ def main(arguments: argparse.Namespace) -> None:
     work = arguments.out / "work"
     work.mkdir(parents=True, exist_ok=True)
     data, rows = work / "data.csv", 2_000 if arguments.quick else 100_000
-    write_csv(data, rows, arguments.seed)
-    kept = work / "undisturbed.json"
-    if not kept.exists():
-        write_json(kept, undisturbed(data, work / "undisturbed"))
-    report = json.loads(kept.read_text())
-    grown = report["peak_megabytes"] - report["start_megabytes"]
-    print(f"{rows} rows in {report['seconds']:.0f} s; {grown:.0f} MB above the start")
-    kills = killed(data, work / "killed", 2 if arguments.quick else 6, report["batches"], 1)
-    same = digest(work / "undisturbed") == digest(work / "killed")
-    print(f"killed {kills} times: {'the same, bit for bit' if same else 'NOT the same'}")
-    results = {
-        "summary": [
-            {
-                "rows": rows,
-                "learned": report["rows"],
-                "skipped": report["skipped"],
-                "batches": report["batches"],
-                "seconds": report["seconds"],
-                "start_megabytes": report["start_megabytes"],
-                "grown_megabytes": grown,
-                "kills": kills,
-                "same": "yes" if same else "no",
-            }
-        ],
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-    }
-    write_results(arguments.out, results)
-    if not same:
+    if not data.exists():
+        write_csv(data, rows, arguments.seed)
+    batches, kills = -(-rows // BATCH_SIZE), 2 if arguments.quick else 6
+    moments = np.sort(np.random.default_rng(1).uniform(0.0, batches, kills)).tolist()
+    results = [
+        run_to_the_end(data, work / "left_alone", []),
+        run_to_the_end(data, work / "killed", moments),
+    ]
+    for row in results:
+        row["same"] = "yes" if row["digest"] == results[0]["digest"] else "no"
+        print(
+            f"{row['run']}: {row['rows']} rows in {row['processes']} processes, "
+            f"{row['seconds']:.0f} s; {row['grown_megabytes']:.0f} MB above the start; the same "
+            f"bit for bit: {row['same']}"
+        )
+    write_results(arguments.out, {"summary": results})
+    if any(row["same"] != "yes" for row in results):
         raise SystemExit(1)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         runtime,
         samplers,
         sklearn,
+        surrogate,
         tables,
         testing,
     )
@@ -111,6 +112,7 @@ __all__ = [
     "samplers",
     "sklearn",
     "stream",
+    "surrogate",
     "tables",
     "testing",
 ]

@@ -27,7 +27,7 @@ FLOORS = [
     {"losses"},
     {"gp", "bnn", "linear", "mixture", "hierarchical"},
     {"defaults"},
-    {"evaluate", "plotting", "progress", "river", "sklearn", "tables", "testing"},
+    {"evaluate", "plotting", "progress", "river", "sklearn", "surrogate", "tables", "testing"},
     {"command_line"},
     {"__init__", "__main__"},
 ]
@@ -83,3 +83,26 @@ def test_rooms_of_one_floor_do_not_import_one_another():
         for module in imports(path):
             other = room_of(module)
             assert other in (None, room) or floor_of(other) < MODELS, module
+
+
+def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
+    """TensorFlow Probability by four rooms; what it runs on by none; extras by their own part."""
+    homes = {
+        "tensorflow_probability": {"gp", "linear", "mixture", "samplers"},
+        "tf_keras": set(),
+        "keras": set(),
+        "sklearn": {"sklearn"},
+        "river": {"river", "evaluate"},
+        "pandas": {"river"},
+        "polars": set(),
+        "pyarrow": {"tables"},
+        "matplotlib": {"plotting", "command_line"},
+        "ray": {"engines"},
+        "nvflare": {"engines"},
+        "mujoco": {"simulated_arm"},
+    }
+    for path in files():
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for module in imports(path):
+            library = module.split(".")[0]
+            assert room in homes.get(library, {room}), f"{path} imports {library}"
