@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+WHEEL_VENV ?= .venv-wheel
 BENCH_VENV ?= .venv-benchmarks
 BENCH_READY = $(BENCH_VENV)/.ready
 STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-nvflare test-all lint docs bench bench-streams mutate clean
+.PHONY: demo test test-runs test-slow test-nvflare test-all lint docs wheel bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +44,17 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
+# The package as users install it: the demo runs from the wheel, then from the source archive, far from
+# the repository and with no extras.
+wheel: $(READY)
+	rm -rf dist $(WHEEL_VENV)
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/pip install --quiet --constraint constraints.txt dist/streaming_gp-*.whl
+	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo
+	$(WHEEL_VENV)/bin/pip install --quiet --no-deps --force-reinstall dist/streaming_gp-*.tar.gz
+	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo --seed 1
+
 bench: $(READY)
 	$(BIN)/python examples/barrett_stream.py --out out/barrett
 
@@ -62,4 +74,4 @@ bench-streams: $(BENCH_READY)
 	$(BENCH_VENV)/bin/python examples/benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) out docs/_build build *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) $(WHEEL_VENV) dist out docs/_build build *.egg-info
