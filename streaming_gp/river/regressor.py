@@ -26,6 +26,9 @@ from streaming_gp.scaling import Scaling
 if TYPE_CHECKING:
     import pandas as pd
 
+LEAST_NOISE = 1e-4
+"""The least variance of the noise in scaled units: rows learned one at a time want some."""
+
 
 class StreamingGPRegressor(LearnsInBatches, base.MiniBatchRegressor):
     """Streaming GP regression with Gaussian noise, behind river's interface.
@@ -41,6 +44,7 @@ class StreamingGPRegressor(LearnsInBatches, base.MiniBatchRegressor):
 
     **Scaling.** Inputs and targets are standardised by the first batch, and stay so, as points that
     are placed already cannot be rescaled: do not put river's running ``StandardScaler`` before it.
+    The deviation of the noise is at least a hundredth of that of the first batch's targets.
 
     :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; by default a
         squared exponential with one lengthscale for each input.
@@ -97,11 +101,11 @@ class StreamingGPRegressor(LearnsInBatches, base.MiniBatchRegressor):
         :raises NumericalError: if a batch is full and a covariance stays indefinite.
         """
         row, target = checked(x), _target(y)
-        online = self._at_hand()
+        online, is_last = self._at_hand(), len(self._waiting) + 1 >= self.batch_size
+        if online is not None and not is_last:
+            online.update(*self._scaled(row, target))
         if self._take([(row, target)]):
             self._online = None
-        elif online is not None:
-            online.update(*self._scaled(row, target))
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
         """Learn from several rows, to the same end as from one after another.
@@ -125,7 +129,8 @@ class StreamingGPRegressor(LearnsInBatches, base.MiniBatchRegressor):
         names, inputs = self._first_inputs(rows)
         scaling = Scaling.of(Y, self.scale)
         with logarithmic_parameters():
-            likelihood = gpflow.likelihoods.Gaussian(0.1)
+            floor = LEAST_NOISE if self.scale else None
+            likelihood = gpflow.likelihoods.Gaussian(0.1, variance_lower_bound=floor)
         points = PrivatePseudoPoints("all", budget=max(self.budget - self.batch_size, 50))
         model = self._new_model(len(names), likelihood, points)
         model.update((scaled_inputs(rows, names, inputs), scaling.scaled(Y)))

@@ -156,6 +156,15 @@ def test_factors_that_rest_on_one_another_are_refused(data):
     assert_refused_batches_change_nothing(model, data[:49], data[49], "factors that stand alone")
 
 
+@pytest.mark.slow
+def test_a_function_without_noise_is_learned_row_by_row():
+    model = StreamingGPRegressor(batch_size=20)
+    for number in range(60):
+        model.learn_one({"a": 0.1 * number}, 3.0 * number)
+    np.testing.assert_allclose(model.predict_one({"a": 5.05}), 151.5, atol=2.0)
+    assert model.model.likelihood.variance.numpy() >= 1e-4
+
+
 def test_before_any_row_something_is_predicted():
     assert StreamingGPRegressor().predict_one({"a": 1.0}) == 0.0
     classifier = StreamingGPClassifier()
