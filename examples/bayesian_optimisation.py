@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -338,7 +339,8 @@ def main(arguments: argparse.Namespace) -> None:
     for name, method, seed in tqdm(tasks, disable=not sys.stderr.isatty()):
         problem = PROBLEMS[name]
         steps = 8 if quick else problem.steps
-        file = f"{name}-{method}-{seed}{'-quick' if quick else ''}.json".replace(" ", "_")
+        plain = re.sub("[^a-z0-9]+", "-", f"{name} {method} {seed}".lower())
+        file = f"{plain}{'-quick' if quick else ''}.json"
         found = kept_run(arguments.out / "runs" / file, method, problem, steps, seed)
         runs[name, method].append(found)
         print(
