@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+NEWEST_PYTHON ?= python3.13
+NEWEST_VENV ?= .venv-newest
+NEWEST = numpy scipy tensorflow "tensorflow-probability[tf]" check-shapes Deprecated multipledispatch \
+	packaging pooch setuptools tabulate threadpoolctl tqdm typing_extensions
+WHEEL_VENV ?= .venv-wheel
 BENCH_VENV ?= .venv-benchmarks
 BENCH_READY = $(BENCH_VENV)/.ready
 FLOWER_VENV ?= .venv-flower
@@ -11,7 +16,8 @@ STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs bench bench-streams mutate clean
+.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs notebooks wheel newest \
+	bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +62,25 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
+# The package as users install it: the demo runs from the wheel, then from the source archive, far from
+# the repository and with no extras.
+wheel: $(READY)
+	rm -rf dist $(WHEEL_VENV)
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/pip install --quiet --constraint constraints.txt dist/streaming_gp-*.whl
+	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo
+	$(WHEEL_VENV)/bin/pip install --quiet --no-deps --force-reinstall dist/streaming_gp-*.tar.gz
+	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo --seed 1
+
+# The demo under the newest of everything, against the metadata of GPflow, which holds NumPy below 2 and
+# Python below 3.13. It may fail for reasons that lie outside.
+newest:
+	$(NEWEST_PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/pip install --quiet $(NEWEST)
+	$(NEWEST_VENV)/bin/pip install --quiet --no-deps --ignore-requires-python gpflow .
+	cd / && $(abspath $(NEWEST_VENV))/bin/python -W error::DeprecationWarning:streaming_gp -m streaming_gp demo
+
 bench: $(READY)
 	$(BIN)/python examples/barrett_stream.py --out out/barrett
 
@@ -75,4 +100,4 @@ bench-streams: $(BENCH_READY)
 	$(BENCH_VENV)/bin/python examples/benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(FLOWER_VENV) out docs/_build build *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) $(FLOWER_VENV) $(WHEEL_VENV) $(NEWEST_VENV) dist out docs/_build build *.egg-info

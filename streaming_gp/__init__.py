@@ -24,9 +24,12 @@ if TYPE_CHECKING:
         mixture,
         plotting,
         pvi,
+        river,
         runtime,
         samplers,
         sklearn,
+        surrogate,
+        tables,
         testing,
     )
     from streaming_gp.errors import (
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
         UpdateInfo,
         VariationalHyperparameters,
     )
+    from streaming_gp.tables import TableGP, stream
 
 __version__ = "0.1.0"
 
@@ -86,6 +90,7 @@ __all__ = [
     "SlidingWindow",
     "StreamingGP",
     "StreamingGPError",
+    "TableGP",
     "UntilSettled",
     "UpdateInfo",
     "VariationalHyperparameters",
@@ -102,9 +107,13 @@ __all__ = [
     "mixture",
     "plotting",
     "pvi",
+    "river",
     "runtime",
     "samplers",
     "sklearn",
+    "stream",
+    "surrogate",
+    "tables",
     "testing",
 ]
 
@@ -133,10 +142,12 @@ _HOMES = {
     "StreamingGP": "gp",
     "StreamingGPError": "errors",
     "UntilSettled": "gp",
+    "TableGP": "tables",
     "UpdateInfo": "gp",
     "VariationalHyperparameters": "gp",
+    "stream": "tables",
 }
-"""The module that each class is found in; all other public names are modules themselves."""
+"""The module that each class or function is found in; all other public names are modules."""
 
 find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 

@@ -520,3 +520,48 @@ def test_bad_data_end_an_example_with_one_line(tmp_path):
     assert "error: " in finished.stderr
     assert "sha256" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.example
+def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
+    done = run("bayesian_optimisation.py", tmp_path, "--quick")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert [row["method"] for row in rows] == ["streaming, four pending", "refit, compiled once"]
+    for row in rows:
+        assert 0.0 <= row["regret"] < 5.0
+        assert row["seconds"] > 0.0
+    kept = sorted((tmp_path / "runs").iterdir())
+    assert len(kept) == 2
+    regrets = json.loads(kept[0].read_text())["regret"]
+    assert len(regrets) == 14
+    assert regrets == sorted(regrets, reverse=True)
+    assert regrets[-1] < regrets[5]
+    assert (tmp_path / "bayesian_optimisation.png").is_file()
+
+
+@pytest.mark.example
+def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    problems = importlib.import_module("bayesian_optimisation").PROBLEMS
+    at = {
+        "Branin": [(np.pi + 5.0) / 15.0, 2.275 / 15.0],
+        "Hartmann-6": [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573],
+    }
+    for name, problem in problems.items():
+        value = problem.function(np.array([at[name]]))
+        np.testing.assert_allclose(value, problem.minimum, atol=1e-6)
+        others = problem.function(np.random.default_rng(0).uniform(size=(1000, problem.dim)))
+        assert others.min() > problem.minimum
+
+
+@pytest.mark.example
+def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
+    done = run("csv_stream.py", tmp_path, "--quick")
+    assert done.returncode == 0, done.stderr
+    alone, killed = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert alone["processes"] == 1
+    assert killed["processes"] > 1
+    for row in (alone, killed):
+        assert (row["same"], row["rows"], row["skipped"]) == ("yes", 1998, 2)
+        assert row["grown_megabytes"] < 300.0

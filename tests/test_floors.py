@@ -16,6 +16,7 @@ FLOORS = [
         "triangular",
         "quadrature",
         "metrics",
+        "scaling",
         "shapes",
     }
     | {"datasets", "serialization", "simulated_arm", "threads", "runtime"},
@@ -25,8 +26,10 @@ FLOORS = [
     {"validation", "samplers"},
     {"losses"},
     {"gp", "bnn", "linear", "mixture", "hierarchical"},
-    {"evaluate", "plotting", "progress", "sklearn", "testing"},
-    {"__init__"},
+    {"defaults"},
+    {"evaluate", "plotting", "progress", "river", "sklearn", "surrogate", "tables", "testing"},
+    {"command_line"},
+    {"__init__", "__main__"},
 ]
 LIBRARIES, MODELS = 4, 6
 GP_LIBRARIES = {"gpflow", "tensorflow_probability"}  # only from floor LIBRARIES up
@@ -80,3 +83,26 @@ def test_rooms_of_one_floor_do_not_import_one_another():
         for module in imports(path):
             other = room_of(module)
             assert other in (None, room) or floor_of(other) < MODELS, module
+
+
+def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
+    """TensorFlow Probability by four rooms; what it runs on by none; extras by their own part."""
+    homes = {
+        "tensorflow_probability": {"gp", "linear", "mixture", "samplers"},
+        "tf_keras": set(),
+        "keras": set(),
+        "sklearn": {"sklearn"},
+        "river": {"river", "evaluate"},
+        "pandas": {"river"},
+        "polars": set(),
+        "pyarrow": {"tables"},
+        "matplotlib": {"plotting", "command_line"},
+        "ray": {"engines"},
+        "nvflare": {"engines"},
+        "mujoco": {"simulated_arm"},
+    }
+    for path in files():
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for module in imports(path):
+            library = module.split(".")[0]
+            assert room in homes.get(library, {room}), f"{path} imports {library}"

@@ -17,13 +17,13 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streaming_gp.conversion import refuse_masked
+from streaming_gp.defaults import default_kernel, default_pseudo_points
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LocalOptimiser,
     PseudoPointStrategy,
     StreamingGP,
 )
-from streaming_gp.sklearn.defaults import default_kernel, default_pseudo_points
 
 BATCH_SIZE = 1000
 """The number of rows that ``fit`` streams at a time by default."""

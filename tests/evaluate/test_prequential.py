@@ -231,7 +231,7 @@ def test_records_are_json_and_the_figure_shows_them():
     assert [record["nlpd"] for record in records] == [None, 0.0, None]
 
     figure = Figure()
-    plotting.prequential(figure, summary)
+    plotting.prequential(summary, figure)
     drawn = [ax.get_ylabel() for ax in figure.axes if ax.lines]
     assert drawn == ["SMSE", "seconds an update"]  # the running NLPD is infinite
     np.testing.assert_allclose(figure.axes[0].lines[1].get_ydata(), summary.running_smse)

@@ -1,4 +1,4 @@
-"""What the estimators take where nothing is said."""
+"""What estimators take where nothing is said."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Figures as the papers draw them; needs the ``plot`` extra (matplotlib)."""
+"""Figures as the papers draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -93,52 +93,6 @@ def batch_colors(number: int) -> Sequence[Any]:
     import matplotlib as mpl
 
     return [mpl.colormaps["viridis_r"](x) for x in np.linspace(0.15, 0.95, number)]
-
-
-class Evaluation(Protocol):
-    """A stream that was evaluated, such as a ``streaming_gp.evaluate.Summary``."""
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One dict for each batch."""
-
-
-_PANELS = {  # single batches, and the line through or over them
-    "SMSE": ("smse", "running_smse"),
-    "error rate": ("error_rate", "running_error_rate"),
-    "NLPD in nats": ("nlpd", "running_nlpd"),
-    "seconds an update": ("seconds", "seconds"),
-    "forgetting": ("forgetting", "forgetting"),
-    "forgetting, NLPD in nats": ("forgetting_nlpd", "forgetting_nlpd"),
-    "pseudo-points": ("num_pseudo_points", "num_pseudo_points"),
-}
-
-
-def prequential(figure: Any, evaluation: Evaluation) -> None:
-    """Scores before learning, seconds, forgetting and pseudo-points against batches seen.
-
-    Dots are single batches, the line of a score is its running mean over points. A quantity that no
-    batch has is left out.
-
-    :param figure: A matplotlib figure or subfigure, which gets two rows of axes here.
-    :param evaluation: The ``Summary`` of a whole stream, or of the batches so far.
-    """
-    records = evaluation.to_records()
-    panels = {name: keys for name, keys in _PANELS.items() if _series(records, keys[1])[0]}
-    axes = figure.subplots(2, -(-len(panels) // 2), squeeze=False).ravel()
-    for ax, (name, (dots, line)) in zip(axes, panels.items(), strict=False):
-        ax.plot(*_series(records, dots), ".", color="0.6")
-        ax.plot(*_series(records, line), color="tab:blue")
-        ax.set(xlabel="batches seen", ylabel=name)
-        if ax.get_ylim()[0] > 0.0:
-            ax.set_ylim(bottom=0.0)
-    for ax in axes[len(panels) :]:
-        ax.set_axis_off()
-
-
-def _series(records: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """Batch numbers and values, where there is a value."""
-    known = [record for record in records if record[key] is not None]
-    return [record["batch"] for record in known], [record[key] for record in known]
 
 
 def learning_curves(

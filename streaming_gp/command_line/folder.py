@@ -1,0 +1,171 @@
+"""The folder of a fit: how it was begun, its journal, and what its columns are."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gpflow
+
+from streaming_gp.defaults import default_kernel, logarithmic_parameters
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
+from streaming_gp.gp.journal_view import last_state
+from streaming_gp.tables import TableGP
+
+_KERNELS = {
+    "squared-exponential": gpflow.kernels.SquaredExponential,
+    "matern32": gpflow.kernels.Matern32,
+    "matern52": gpflow.kernels.Matern52,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit was begun, which does not change.
+
+    :param target: The column to predict.
+    :param features: The input columns.
+    :param classes: The labels, if the target holds labels.
+    :param kernel: The name of the kernel.
+    :param batch_size: The number of rows that are learned together.
+    :param budget: The largest number of pseudo-points.
+    :param seed: The seed of all random numbers.
+    """
+
+    target: str
+    features: list[str]
+    classes: list[str] | None = None
+    kernel: str = "squared-exponential"
+    batch_size: int = 200
+    budget: int = 300
+    seed: int = 0
+
+    @property
+    def text(self) -> list[str]:
+        """Columns of words."""
+        return [] if self.classes is None else [self.target]
+
+
+class Folder:
+    """Reads and writes a fit.
+
+    :param path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._settings, self._table = path / "settings.json", path / "table.json"
+        self._log, self._journal = path / "batches.jsonl", path / "journal"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a fit was begun here."""
+        return self._settings.exists()
+
+    # ---- begin and resume ----
+
+    def begin(self, settings: Settings) -> None:
+        """Note how the fit begins.
+
+        :raises InvalidDataError: if the folder holds other things.
+        """
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InvalidDataError(f"{self.path} is neither empty nor the folder of a fit")
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self._settings, asdict(settings))
+
+    def settings(self) -> Settings:
+        """How the fit was begun.
+
+        :raises FileFormatError: if none was, or the file is damaged.
+        """
+        return Settings(**self._read(self._settings))
+
+    def model(self, settings: Settings) -> StreamingGP:
+        """The model after all batches that were completed."""
+        kernel, likelihood = _kernel(settings), _likelihood(settings)
+        if any(self._journal.glob("*.npz")):
+            return StreamingGP.resume(self._journal, kernel, likelihood)
+        return StreamingGP(
+            kernel,
+            likelihood,
+            pseudo_points=_points(settings),
+            learning=UntilSettled(),
+            seed=settings.seed,
+            journal=self._journal,
+        )
+
+    def learned(self) -> TableGP:
+        """The model with its columns, to predict with, while a fit may be going on.
+
+        :raises FileFormatError: if there is none yet, or a file is damaged.
+        """
+        settings, record = self.settings(), self._read(self._table)
+        state = last_state(self._journal)
+        model = StreamingGP.from_state(state, _kernel(settings), _likelihood(settings))
+        return TableGP.from_record(model, record)
+
+    # ---- what each batch said ----
+
+    def note(self, record: dict[str, Any]) -> None:
+        """Keep what a batch said."""
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write("\n" + json.dumps(record))  # a torn line before it stays alone
+
+    def keep(self, table: TableGP) -> None:
+        """Keep what the columns are, and in what units."""
+        _write(self._table, table.to_record())
+
+    def records(self) -> list[dict[str, Any]]:
+        """What each batch said; of the last before a process was killed that may be missing."""
+        lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
+        found: dict[str, dict[str, Any]] = {}
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            found[record["batch"]] = record
+        return [*found.values()]
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileFormatError(
+                f"{self.path} holds no fit that has learned a batch: streaming-gp fit makes one"
+            ) from None
+        except ValueError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
+        return found
+
+
+def _kernel(settings: Settings) -> Any:
+    start = default_kernel(len(settings.features)).lengthscales.numpy()
+    with logarithmic_parameters():
+        return _KERNELS[settings.kernel](lengthscales=start)
+
+
+def _likelihood(settings: Settings) -> Any:
+    with logarithmic_parameters():
+        if settings.classes is None:
+            return gpflow.likelihoods.Gaussian(0.1)
+        number = len(settings.classes)
+        return gpflow.likelihoods.Softmax(number) if number > 2 else gpflow.likelihoods.Bernoulli()
+
+
+def _points(settings: Settings) -> PrivatePseudoPoints:
+    if settings.classes is None:
+        return PrivatePseudoPoints("all", budget=settings.budget)
+    return PrivatePseudoPoints(10, budget=settings.budget)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)

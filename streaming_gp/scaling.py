@@ -1,0 +1,46 @@
+"""Columns in units of their own spread, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The affine map of each column to mean 0 and standard deviation 1, where it was made.
+
+    :param mean: What becomes 0, [D].
+    :param unit: What becomes 1 above that, [D].
+    """
+
+    mean: np.ndarray
+    unit: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, scale: bool = True) -> Scaling:
+        """The map that standardises these columns.
+
+        NaN counts as no value. A column without values, or with one value only, keeps its unit.
+
+        :param values: Columns [N, D].
+        :param scale: Whether to scale; if not, the map changes nothing.
+        """
+        known = np.isfinite(values)
+        number = np.maximum(known.sum(axis=0), 1)
+        if not scale:
+            return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
+        mean = np.where(known, values, 0.0).sum(axis=0) / number
+        squares = np.where(known, values - mean, 0.0) ** 2
+        spread = np.sqrt(squares.sum(axis=0) / number)
+        is_constant = spread <= 1e-12 * np.abs(mean)
+        return cls(mean, np.where(is_constant | (spread == 0.0), 1.0, spread))
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Columns [..., D] in these units."""
+        return (values - self.mean) / self.unit
+
+    def original(self, values: np.ndarray) -> np.ndarray:
+        """Scaled columns [..., D] in their own units again."""
+        return self.mean + self.unit * values

@@ -1,0 +1,135 @@
+"""Files that are read in chunks, however large they are."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streaming_gp.arguments import require_positive_integer
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.serialization import PathLike, as_path
+
+Table = dict[str, np.ndarray]
+
+MISSING = {"", "na", "n/a", "nan", "null", "none"}
+"""What stands for no value in a CSV file, in any case."""
+
+
+def read_csv(
+    path: PathLike, batch_size: int = 1000, text: Collection[str] = (), skip: int = 0
+) -> Iterator[Table]:
+    """The rows of a CSV file with a header, some at a time.
+
+    :param path: The file, in UTF-8.
+    :param batch_size: The number of rows at a time.
+    :param text: The names of columns that hold words; all others hold numbers.
+    :param skip: The number of rows to leave out at the start.
+    :returns: an iterator of mappings from names to arrays [N]. A value that is empty, or NA, NaN or
+        null, is missing: NaN in numbers, None in words.
+    :raises InvalidDataError: if ``batch_size`` is not a positive integer.
+    :raises FileFormatError: while iterating, if the file is missing or empty, or a line does not
+        have as many values as the header, or one that is no number; names the line.
+    """
+    require_positive_integer("batch_size", batch_size)
+    return _chunks(as_path(path), batch_size, text, skip)
+
+
+def header(path: PathLike) -> tuple[str, ...]:
+    """The names of the columns of a CSV file.
+
+    :raises FileFormatError: if the file is missing or empty.
+    """
+    with _opened(as_path(path)) as file:
+        return _names(as_path(path), csv.reader(file))
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open(newline="", encoding="utf-8-sig")
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _names(path: Path, lines: Iterator[list[str]]) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in next(lines, ()))
+    if not names or len(set(names)) != len(names):
+        raise FileFormatError(f"{path} must begin with names that differ, got {list(names)}")
+    return names
+
+
+def _chunks(path: Path, size: int, text: Collection[str], skip: int) -> Iterator[Table]:
+    with _opened(path) as file:
+        lines = csv.reader(file)
+        names = _names(path, lines)
+        known = ((lines.line_num, row) for row in lines if row)
+        rows = islice(known, skip, None)
+        while chunk := list(islice(rows, size)):
+            for line, row in chunk:
+                if len(row) != len(names):
+                    raise FileFormatError(
+                        f"{path}, line {line}: wanted {len(names)} values, got {len(row)}"
+                    )
+            yield {
+                name: _column(path, name, [(line, row[j].strip()) for line, row in chunk], text)
+                for j, name in enumerate(names)
+            }
+
+
+def _column(
+    path: Path, name: str, values: list[tuple[int, str]], text: Collection[str]
+) -> np.ndarray:
+    known = [(line, None if value.lower() in MISSING else value) for line, value in values]
+    if name in text:
+        return np.array([value for _, value in known], dtype=object)
+    return np.array([_number(path, name, line, value) for line, value in known], dtype=float)
+
+
+def _number(path: Path, name: str, line: int, value: str | None) -> float:
+    try:
+        return float("nan") if value is None else float(value)
+    except ValueError:
+        raise FileFormatError(
+            f"{path}, line {line}: column {name!r} must hold numbers, got {value!r:.100}"
+        ) from None
+
+
+def read_arrow(path: PathLike, batch_size: int = 1000) -> Iterator[Any]:
+    """The rows of a Parquet, Feather or Arrow file, some at a time; needs the ``tables`` extra.
+
+    :param path: The file; its name ends in ``.parquet``, or it is one of Arrow's own.
+    :param batch_size: The number of rows at a time, at most.
+    :returns: an iterator of Arrow's record batches.
+    :raises InvalidDataError: if ``batch_size`` is not a positive integer, or pyarrow is not
+        installed.
+    :raises FileFormatError: while iterating, if the file is missing, or none of these.
+    """
+    require_positive_integer("batch_size", batch_size)
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InvalidDataError(
+            'Arrow files need pyarrow: pip install "streaming-gp[tables]"'
+        ) from error
+    return _record_batches(as_path(path), batch_size, pyarrow)
+
+
+def _record_batches(path: Path, size: int, pyarrow: Any) -> Iterator[Any]:
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(path) as file:
+                yield from file.iter_batches(batch_size=size)
+            return
+        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_file(source) as file:
+            for number in range(file.num_record_batches):
+                batch = file.get_batch(number)
+                for start in range(0, batch.num_rows, size):
+                    yield batch.slice(start, size)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise FileFormatError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,200 @@
+"""The command line: what it learns and prints, its errors, and that kills lose nothing."""
+
+import csv
+import hashlib
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from streaming_gp.command_line import main
+from streaming_gp.command_line.folder import Folder
+from streaming_gp.tables import TableGP, read_csv
+
+OPTIONS = ["--batch-size", "40", "--budget", "60", "--target", "y"]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "streaming_gp", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "data.csv"
+    rng = np.random.default_rng(4)
+    a, b = rng.uniform(0.0, 10.0, (2, 120))
+    y = 50.0 + 5.0 * np.sin(a) + b
+    targets = [*map(str, y)]
+    targets[7] = ""
+    lines = [f"{x},{z},{t}" for x, z, t in zip(a, b, targets, strict=True)]
+    path.write_text("a,b,y\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit") / "journal"
+    main(["fit", str(data), "--journal", str(folder), *OPTIONS])
+    return folder
+
+
+def digest(folder):
+    entries = sorted((folder / "journal").glob("*.npz"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in entries)).hexdigest()
+
+
+def answer(capsys, *arguments):
+    main([*map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(capsys, *arguments):
+    """The one line of an error."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    assert ended.value.code == 1
+    out, message = capsys.readouterr()
+    *_, line = message.strip().splitlines()
+    assert line.startswith("error: ")
+    assert out == ""
+    return line
+
+
+def test_a_fit_that_is_done_has_nothing_to_learn(data, fitted, capsys):
+    before = digest(fitted)
+    report = answer(capsys, "fit", data, "--journal", fitted)
+    assert (report["batches"], report["new_batches"]) == (3, 0)
+    assert (report["rows"], report["skipped"]) == (119, 1)
+    assert report["pseudo_points"] == 60
+    assert digest(fitted) == before
+
+
+def test_rows_that_come_later_are_learned_by_the_same_command(data, fitted, tmp_path, capsys):
+    part, journal = tmp_path / "part.csv", tmp_path / "journal"
+    lines = data.read_text().splitlines(keepends=True)
+    part.write_text("".join(lines[:81]))
+    assert answer(capsys, "fit", part, "--journal", journal, *OPTIONS)["new_batches"] == 2
+    part.write_text("".join(lines))
+    assert answer(capsys, "fit", part, "--journal", journal)["new_batches"] == 1
+    assert digest(journal) == digest(fitted)
+
+
+def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    report = answer(capsys, "predict", fitted, data, "--out", out)
+    assert report == {"rows": 120, "out": str(out)}
+    with out.open() as file:
+        titles, *rows = csv.reader(file)
+    assert titles == ["y_mean", "y_sd"]
+    table = Folder(fitted).learned()
+    assert isinstance(table, TableGP)
+    (chunk,) = read_csv(data)
+    np.testing.assert_array_equal(np.array(rows, float), np.hstack(table.predict(chunk)))
+    known = ~np.isnan(chunk["y"])
+    assert np.std(np.array(rows, float)[known, 0] - chunk["y"][known]) < 0.5
+    main(["predict", str(fitted), str(data)])
+    assert capsys.readouterr().out == out.read_text()
+
+
+def test_inspect_says_what_each_batch_said(fitted, tmp_path, capsys):
+    report = answer(capsys, "inspect", fitted, "--plots", tmp_path / "plots")
+    assert report["inputs"] == ["a", "b"]
+    assert [one["batch"] for one in report["batches"]] == ["batch-0", "batch-1", "batch-2"]
+    assert [one["rows"] for one in report["batches"]] == [39, 40, 40]
+    assert report["free_energy"] == sum(one["free_energy"] for one in report["batches"])
+    assert sum(report["factors"].values()) == 60
+    quantiles = report["hyperparameters"]["likelihood.variance"]
+    assert 0.0 < quantiles["low"] < quantiles["median"] < quantiles["high"]
+    assert {path.rsplit("/", 1)[1] for path in report["plots"]} == {
+        "ledger.png", "hyperparameters.png", "posterior_0.png", "posterior_1.png",
+    }  # fmt: skip
+    main(["inspect", str(fitted)])
+    printed = capsys.readouterr().out
+    assert "3 batches, 119 rows, 1 without a target" in printed
+    assert "kernel.lengthscales" in printed
+
+
+def test_a_torn_note_of_a_batch_is_left_out(fitted, tmp_path):
+    folder = Folder(tmp_path)
+    folder.note({"batch": "batch-0", "rows": 1})
+    with (tmp_path / "batches.jsonl").open("a") as log:
+        log.write('\n{"batch": "bat')
+    folder.note({"batch": "batch-1", "rows": 2})
+    assert [one["batch"] for one in folder.records()] == ["batch-0", "batch-1"]
+
+
+@pytest.mark.slow
+def test_words_are_classes(tmp_path, capsys):
+    path, rng = tmp_path / "words.csv", np.random.default_rng(0)
+    a = rng.uniform(-1.0, 1.0, 60)
+    lines = [f"{x},{'up' if x > 0.0 else 'down'}" for x in a]
+    path.write_text("a,word\n" + "\n".join(lines) + "\n")
+    journal, out = tmp_path / "journal", tmp_path / "out.csv"
+    options = ["--target", "word", "--classes", "down,up", "--batch-size", 60]
+    answer(capsys, "fit", path, "--journal", journal, *options)
+    answer(capsys, "predict", journal, path, "--out", out)
+    with out.open() as file:
+        titles, *rows = csv.reader(file)
+    assert titles == ["word", "p_down", "p_up"]
+    words = np.array([row[0] for row in rows])
+    assert np.mean(words == np.where(a > 0.0, "up", "down")) > 0.9
+
+
+def test_errors_are_one_line_and_change_nothing(data, fitted, tmp_path, capsys):
+    new, before = tmp_path / "new", digest(fitted)
+    assert "--target must name one of" in failure(capsys, "fit", data, "--journal", new)
+    assert "no columns ['z']" in failure(capsys, "fit", data, "--journal", new, "--target", "z")
+    message = failure(capsys, "fit", data, "--journal", new, "--target", "y", "--features", "y,a")
+    assert "the target is none of them" in message
+    message = failure(capsys, "fit", data, "--journal", new, "--target", "y", "--classes", "a")
+    assert "at least two labels" in message
+    assert "cannot be read" in failure(capsys, "fit", tmp_path / "no.csv", "--journal", new)
+    assert not new.exists()
+    message = failure(capsys, "fit", data, "--journal", fitted, "--budget", 7)
+    assert "was begun with budget 60, got 7" in message
+    message = failure(capsys, "fit", data, "--journal", data.parent, *OPTIONS)
+    assert "is neither empty nor the folder of a fit" in message
+    assert "holds no fit" in failure(capsys, "inspect", tmp_path)
+    short = tmp_path / "short.csv"
+    short.write_text("".join(data.read_text().splitlines(keepends=True)[:41]))
+    message = failure(capsys, "fit", short, "--journal", fitted)
+    assert "has 1 batches, but 3 of it were learned" in message
+    message = failure(capsys, "predict", fitted, data, "--json")
+    assert "--json wants --out" in message
+    assert digest(fitted) == before
+
+
+def test_wrong_usage_ends_with_2():
+    for wrong in ([], ["fit"], ["fit", "a.csv", "--journal", "b", "--budget", "-1"], ["sing"]):
+        assert subprocess.run(command(*wrong), capture_output=True).returncode == 2
+    assert b"--journal" in subprocess.run(command("fit", "--help"), capture_output=True).stdout
+
+
+@pytest.mark.slow
+def test_a_fit_that_is_killed_again_and_again_ends_the_same(data, fitted, tmp_path):
+    folder = tmp_path / "journal"
+    started = command("fit", data, "--journal", folder, *OPTIONS)
+    for wanted in (1, 2, 3):  # entries that are there when it is killed
+        with subprocess.Popen(started, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and len([*(folder / "journal").glob("*.npz")]) < wanted:
+                time.sleep(0.02)
+            process.kill()
+    done = subprocess.run(started, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert digest(folder) == digest(fitted)
+    assert json.loads((folder / "table.json").read_text()) == json.loads(
+        (fitted / "table.json").read_text()
+    )
+    failed = subprocess.run(command("inspect", tmp_path), capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_predicts_better_and_better(capsys):
+    scores = answer(capsys, "demo")["smse"]
+    assert len(scores) == 4
+    assert scores[-1] < 0.05

@@ -1,0 +1,214 @@
+"""The river estimators: river's own checks, and what they add to them."""
+
+import pickle
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from tests.tolerances import THROUGH_CHOLESKY
+
+pd = pytest.importorskip("pandas", reason="the river extra is not installed")
+pytest.importorskip("river", reason="the river extra is not installed")
+
+from river import checks, evaluate, metrics, multiclass, proba  # noqa: E402
+
+from streaming_gp.river import StreamingGPClassifier, StreamingGPRegressor  # noqa: E402
+
+QUICK = {
+    "hyperparameters": sgp.FixedHyperparameters(),
+    "optimiser": sgp.LocalOptimiser(max_iterations=2, rounds=1),
+    "batch_size": 50,
+}
+SEGMENTS = ("brickface", "cement", "foliage", "grass", "path", "sky", "window")
+POINTS = sgp.PrivatePseudoPoints(5, budget=20)
+
+
+def rows(rng, number):
+    X = rng.uniform(-3.0, 3.0, (number, 2))
+    y = 100.0 + 10.0 * np.sin(X[:, 0]) + 0.1 * rng.standard_normal(number)
+    return [({"a": a, "b": b}, target) for (a, b), target in zip(X, y, strict=True)]
+
+
+def learned(model, data):
+    for x, y in data:
+        model.learn_one(x, y)
+    return model
+
+
+def as_frame(data):
+    return pd.DataFrame([x for x, _ in data]), pd.Series([y for _, y in data])
+
+
+@pytest.fixture(scope="module")
+def data():
+    return rows(np.random.default_rng(3), 90)
+
+
+@pytest.fixture(scope="module")
+def regressor(data):
+    return learned(StreamingGPRegressor(**QUICK), data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        StreamingGPRegressor(**QUICK),
+        StreamingGPClassifier(pseudo_points=POINTS, **{**QUICK, "batch_size": 100}),
+        StreamingGPClassifier(
+            (*SEGMENTS, False, True), pseudo_points=POINTS, **{**QUICK, "batch_size": 150}
+        ),
+    ],
+    ids=["regressor", "two classes", "nine classes"],
+)
+def test_rivers_own_checks(model):
+    checks.check_estimator(model)
+
+
+def test_every_row_counts_at_once_as_in_the_exact_gp(rng):
+    """At fixed hyperparameters, within a batch and after it: GPflow's regression on all rows."""
+    data = rows(rng, 70)
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 2.0])
+    model = learned(StreamingGPRegressor(kernel, scale=False, **QUICK), data)
+    X, Y = np.array([[x["a"], x["b"]] for x, _ in data]), np.array([[y] for _, y in data])
+    exact = gpflow.models.GPR((X, Y), kernel, noise_variance=0.1)
+    mean, variance = exact.predict_y(np.array([[0.5, -0.3]]))
+    found = model.predict_one({"b": -0.3, "a": 0.5}, with_dist=True)
+    assert isinstance(found, proba.Gaussian)
+    np.testing.assert_allclose(found.mu, mean.numpy().item(), rtol=THROUGH_CHOLESKY)
+    np.testing.assert_allclose(found.sigma**2, variance.numpy().item(), rtol=THROUGH_CHOLESKY)
+
+
+def test_many_rows_are_one_after_another_bit_for_bit(data, regressor):
+    many = StreamingGPRegressor(**QUICK)
+    for part in (data[:20], data[20:]):
+        many.learn_many(*as_frame(part))
+    X, _ = as_frame(data[:10])
+    X.index = [f"row {number}" for number in range(10)]
+    found = many.predict_many(X)
+    assert list(found.index) == list(X.index)
+    assert found.tolist() == [regressor.predict_one(x) for x, _ in data[:10]]
+
+
+def test_pickles_go_on_bit_for_bit(data, regressor, rng):
+    first, second = regressor, pickle.loads(pickle.dumps(regressor))
+    more = rows(rng, 15)
+    twin = learned(StreamingGPRegressor(**QUICK), [*data, *more])
+    learned(second, more)
+    x = {"a": 1.0, "b": 0.0}
+    assert second.predict_one(x) == twin.predict_one(x) != first.predict_one(x)
+
+
+def test_a_missing_feature_is_at_its_mean_and_a_new_one_is_ignored(data, regressor):
+    assert regressor.feature_names == ("a", "b")
+    mean = float(np.mean([x["b"] for x, _ in data[:50]]))
+    wanted = regressor.predict_one({"a": 1.0, "b": mean})
+    for x in ({"a": 1.0}, {"a": 1.0, "b": None, "c": 7.0}, {"a": 1.0, "b": float("nan")}):
+        np.testing.assert_allclose(regressor.predict_one(x), wanted, rtol=1e-12)
+
+
+def test_named_features_have_a_place_before_they_appear(data):
+    model = StreamingGPRegressor(features=("late", "a"), **QUICK)
+    learned(model, data[:50])
+    assert model.feature_names == ("late", "a")
+    before = model.predict_one({"a": 1.0, "late": 2.0})
+    learned(model, [({"a": 1.0, "late": 2.0}, 500.0)])
+    assert model.predict_one({"a": 1.0, "late": 2.0}) > before + 50.0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ({"a": "red"}, 1.0, "feature 'a' must be a finite number, got 'red'"),
+        ({"a": np.inf}, 1.0, "feature 'a' must be a finite number, got inf"),
+        ([1.0, 2.0], 1.0, "x must map names to numbers, got a list"),
+        ({"a": 1.0}, None, "the target is missing"),
+        ({"a": 1.0}, "high", "the target must be a finite number, got 'high'"),
+    ],
+)
+def test_what_is_refused_changes_nothing(regressor, x, y, message):
+    before = pickle.dumps(regressor._waiting), regressor.predict_one({"a": 0.0})
+    with pytest.raises(InvalidDataError, match=message):
+        regressor.learn_one(x, y)
+    assert (pickle.dumps(regressor._waiting), regressor.predict_one({"a": 0.0})) == before
+
+
+def assert_refused_batches_change_nothing(model, data, last, message):
+    learned(model, data)
+    for _ in range(2):
+        with pytest.raises(InvalidDataError, match=message):
+            model.learn_one(*last)
+    assert model.model is None
+    np.testing.assert_allclose(model.predict_one({}), np.mean([y for _, y in data]))
+
+
+def test_a_batch_that_is_refused_leaves_what_was_there(data):
+    model = StreamingGPRegressor(scale=False, **QUICK)
+    assert_refused_batches_change_nothing(model, data[:49], ({}, 1e200), "below 1e\\+150 in size")
+
+
+@pytest.mark.slow
+def test_factors_that_rest_on_one_another_are_refused(data):
+    model = StreamingGPRegressor(pseudo_points=sgp.ConditionalPseudoPoints(5), **QUICK)
+    assert_refused_batches_change_nothing(model, data[:49], data[49], "factors that stand alone")
+
+
+@pytest.mark.slow
+def test_a_function_without_noise_is_learned_row_by_row():
+    model = StreamingGPRegressor(batch_size=20)
+    for number in range(60):
+        model.learn_one({"a": 0.1 * number}, 3.0 * number)
+    np.testing.assert_allclose(model.predict_one({"a": 5.05}), 151.5, atol=2.0)
+    assert model.model.likelihood.variance.numpy() >= 1e-4
+
+
+def test_before_any_row_something_is_predicted():
+    assert StreamingGPRegressor().predict_one({"a": 1.0}) == 0.0
+    classifier = StreamingGPClassifier()
+    assert classifier.predict_proba_one({"a": 1.0}) == {False: 0.5, True: 0.5}
+    classifier.learn_one({"a": 1.0}, True)
+    assert classifier.predict_proba_one({}) == {False: 1 / 3, True: 2 / 3}
+    assert classifier.predict_one({}) is True
+
+
+def test_arguments_out_of_range_are_refused():
+    with pytest.raises(InvalidDataError, match="batch_size must be positive, got 0"):
+        StreamingGPRegressor(batch_size=0)
+    with pytest.raises(InvalidDataError, match="at least two different labels"):
+        StreamingGPClassifier(classes=("a",))
+
+
+def test_frames_of_other_lengths_are_refused():
+    frame, labels = pd.DataFrame({"a": [1.0, 2.0]}), pd.Series([True])
+    for model in (StreamingGPRegressor(), StreamingGPClassifier()):
+        with pytest.raises(InvalidDataError, match="got 2 rows and 1"):
+            model.learn_many(frame, labels)
+
+
+@pytest.mark.slow
+def test_two_classes_are_told_apart(rng):
+    X = rng.uniform(-1.0, 1.0, (200, 2))
+    data = [({"a": a, "b": b}, bool(a > 0.2 * b)) for a, b in X]
+    model = StreamingGPClassifier(
+        hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=10, rounds=2),
+    )
+    score = evaluate.progressive_val_score(data, model, metrics.Accuracy()).get()
+    assert score > 0.6  # the first half is predicted by frequencies alone
+    frame, labels = as_frame(data)
+    probabilities = model.predict_proba_many(frame)
+    assert list(probabilities.columns) == [False, True]
+    assert np.mean(model.predict_many(frame) == labels) > 0.9
+    assert model.predict_proba_many(frame[:0]).shape == (0, 2)
+    with pytest.raises(InvalidDataError, match="'maybe' is none of the classes"):
+        model.learn_one(*({"a": 0.0}, "maybe"))
+
+
+def test_labels_may_appear_later_within_rivers_one_against_the_rest():
+    model = multiclass.OneVsRestClassifier(StreamingGPClassifier())
+    model.learn_one({"a": 1.0}, "red")
+    model.learn_one({"a": 2.0}, "blue")
+    assert set(model.predict_proba_one({"a": 1.0})) == {"red", "blue"}

@@ -1,0 +1,313 @@
+"""Named columns: from every kind of table, with what is missing, and scales that stay."""
+
+import json
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.scaling import Scaling
+from streaming_gp.tables import Normalisation, TableGP, read_arrow, read_csv
+from tests.tolerances import THROUGH_CHOLESKY
+
+
+def new_model(likelihood=None):
+    return sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.5]),
+        likelihood or gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints("all"),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+
+
+def table(rng, number=12):
+    a, b = rng.uniform(0.0, 100.0, number), rng.uniform(-1.0, 1.0, number)
+    return {"a": a, "b": b, "y": 500.0 + a + 10.0 * b}
+
+
+def as_is(columns):
+    return columns
+
+
+def pandas(columns):
+    return pytest.importorskip("pandas").DataFrame(columns)
+
+
+def polars(columns):
+    return pytest.importorskip("polars").DataFrame(columns)
+
+
+def arrow(columns):
+    return pytest.importorskip("pyarrow").table(columns)
+
+
+KINDS = [as_is, pandas, polars, arrow]
+
+
+@pytest.fixture(scope="module")
+def batches():
+    rng = np.random.default_rng(5)
+    return [table(rng) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def learned(batches):
+    """A model of two batches, which tests must leave as it is."""
+    model = TableGP(new_model(), "y")
+    for batch in batches[:2]:
+        model.update(batch)
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_kept_and_their_order_does_not_matter(kind, batches, learned):
+    model = TableGP(new_model(), "y")
+    model.update(kind(batches[0]))
+    model.update(kind({name: batches[1][name] for name in ("y", "b", "a")}))
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    query = {name: batches[2][name] for name in ("b", "a")}
+    for ours, plain in zip(model.predict(kind(query)), learned.predict(batches[2]), strict=True):
+        np.testing.assert_array_equal(ours, plain)
+
+
+def test_predictions_are_the_exact_gps_in_units_of_the_target(batches, learned):
+    rows = {name: np.concatenate([b[name] for b in batches[:2]]) for name in "aby"}
+    first = batches[0]
+    X = np.stack([(rows[n] - first[n].mean()) / first[n].std() for n in "ab"], axis=1)
+    Y = ((rows["y"] - first["y"].mean()) / first["y"].std())[:, None]
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.5])
+    exact = gpflow.models.GPR((X, Y), kernel, noise_variance=0.1)
+    mean, variance = map(np.asarray, exact.predict_y(X[:5]))
+    ours, deviation = learned.predict({name: rows[name][:5] for name in "ab"})
+    wanted = first["y"].mean() + first["y"].std() * mean
+    np.testing.assert_allclose(ours, wanted, rtol=THROUGH_CHOLESKY)
+    np.testing.assert_allclose(
+        deviation, first["y"].std() * np.sqrt(variance), rtol=THROUGH_CHOLESKY
+    )
+
+
+def test_other_columns_are_refused_by_name(batches, learned):
+    before = learned.to_record()
+    for wrong, message in (
+        ({"a": [1.0], "y": [1.0]}, r"wanted the columns \['a', 'b'\], .*missing are \['b'\]"),
+        ({**batches[2], "c": batches[2]["a"]}, r"not known are \['c'\]"),
+        ({"a": [1.0], "b": [2.0]}, r"missing are \['y'\]"),
+        (
+            {"a": ["red"], "b": [2.0], "y": [1.0]},
+            "column 'a' must hold numbers, got 'red' at row 0",
+        ),
+        ({"a": [1.0, 2.0], "b": [2.0], "y": [1.0]}, "columns must be of one length"),
+        (np.zeros((2, 3)), "wanted a table with named columns .* got a ndarray"),
+        ({1: [1.0]}, r"names of columns must be strings and differ, got \[1\]"),
+    ):
+        with pytest.raises(InvalidDataError, match=message):
+            learned.update(wrong)
+    assert learned.to_record() == before
+    assert list(learned.model.factors) == ["batch-0", "batch-1"]
+
+
+def test_named_features_leave_other_columns_out(batches):
+    model = TableGP(new_model(), "y", features=["b", "a"])
+    model.update({**batches[0], "note": np.array(["x"] * 12, dtype=object)})
+    model.update(batches[1])
+    assert model.feature_names_in_.tolist() == ["b", "a"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_a_target_are_skipped_and_counted(kind, batches, learned):
+    model = TableGP(new_model(), "y")
+    extra = {name: np.append(column, [3.0, 0.5]) for name, column in batches[0].items()}
+    extra["y"][-2:] = np.nan
+    if kind is not as_is:
+        extra["y"] = [None if np.isnan(value) else value for value in extra["y"]]
+    for batch in (kind(extra), batches[1]):
+        model.update(batch)
+    assert (model.num_rows, model.num_skipped) == (24, 2)
+    np.testing.assert_array_equal(model.predict(batches[2])[0], learned.predict(batches[2])[0])
+    nothing = {**batches[2], "y": np.full(12, np.nan)}
+    assert model.update(nothing) is None
+    assert (model.num_skipped, list(model.model.factors)) == (14, ["batch-0", "batch-1"])
+
+
+def test_a_missing_input_is_refused_with_its_row(batches, learned):
+    wrong = {**batches[2], "b": np.where(np.arange(12) == 7, np.nan, batches[2]["b"])}
+    message = r"input 'b' is missing at row 7 \(1 of 12 rows miss one\)"
+    for act in (learned.update, learned.predict):
+        with pytest.raises(InvalidDataError, match=message):
+            act(wrong)
+
+
+def test_a_removed_batch_leaves_nothing_behind(batches, learned):
+    model = TableGP(new_model(), "y")
+    for batch in batches:
+        model.update(batch)
+    model.remove("batch-2")
+    ours, never = model.predict(batches[2]), learned.predict(batches[2])
+    for with_it, without in zip(ours, never, strict=True):
+        np.testing.assert_allclose(with_it, without, rtol=THROUGH_CHOLESKY)
+    for one, other in zip(model.normalisation, learned.normalisation, strict=True):
+        assert one.to_record() == other.to_record()  # bit for bit
+
+
+def test_the_first_batch_leaves_its_scale_in_use_but_not_in_the_sums(batches):
+    model = TableGP(new_model(), "y")
+    for batch in batches[:2]:
+        model.update(batch)
+    model.remove("batch-0")
+    inputs, targets = model.normalisation
+    np.testing.assert_array_equal(targets.applied.mean, [batches[0]["y"].mean()])
+    np.testing.assert_array_equal(targets.running.mean, [batches[1]["y"].mean()])
+    np.testing.assert_allclose(inputs.running.unit[0], batches[1]["a"].std(), rtol=1e-12)
+    assert targets.number == 12
+
+
+def test_sums_of_merged_batches_are_one_and_the_running_scale_is_that_of_all_rows(rng):
+    first = rng.normal(1e6, 3.0, (20, 2))
+    normalisation = Normalisation(Scaling.of(first))
+    rows = [first, *rng.normal(1e6, 5.0, (4, 30, 2))]
+    for number, values in enumerate(rows):
+        normalisation = normalisation.with_batch(f"batch-{number}", values)
+    normalisation = normalisation.merged({"batch-3", "batch-4"})
+    assert list(normalisation.batches) == ["merged", "batch-3", "batch-4"]
+    together = np.concatenate(rows)
+    np.testing.assert_allclose(normalisation.running.mean, together.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(normalisation.running.unit, together.std(axis=0), rtol=1e-9)
+
+
+def test_a_record_and_a_loaded_model_go_on_bit_for_bit(tmp_path, batches):
+    model = TableGP(new_model(), "y")
+    model.update(batches[0])
+    model.model.save(tmp_path / "model.npz")
+    record = json.loads(json.dumps(model.to_record()))
+    parts = new_model().kernel, new_model().likelihood
+    loaded = TableGP.from_record(sgp.StreamingGP.load(tmp_path / "model.npz", *parts), record)
+    for one in (model, loaded):
+        one.update(batches[1])
+    assert loaded.to_record() == model.to_record()
+    for ours, theirs in zip(loaded.predict(batches[2]), model.predict(batches[2]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_model_that_has_learned_recalls_what(batches, learned):
+    model = TableGP(learned.model, "y")
+    for number, batch in enumerate(batches[:2]):
+        assert model.recall(batch, f"batch-{number}")
+    assert not model.recall({**batches[2], "y": np.full(12, np.nan)}, "batch-2")
+    assert model.to_record() == {**learned.to_record(), "num_skipped": model.num_skipped}
+    np.testing.assert_array_equal(model.predict(batches[2])[0], learned.predict(batches[2])[0])
+
+
+def test_labels_are_those_of_the_classes(batches):
+    model = TableGP(new_model(gpflow.likelihoods.Bernoulli()), "y", classes=["low", "high"])
+    words = np.where(batches[0]["a"] > 50.0, "high", "low").astype(object)
+    words[3] = None
+    model.update({**batches[0], "y": words})
+    assert model.num_skipped == 1
+    probability = model.predict_proba(batches[0])
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    assert np.mean((probability[:, 1] > 0.5) == (batches[0]["a"] > 50.0)) > 0.9
+    with pytest.raises(InvalidDataError, match=r"'y' is 'odd' at row 1, which is none of the cl"):
+        model.update({"a": [1.0, 2.0], "b": [1.0, 2.0], "y": ["low", "odd"]})
+
+
+def test_what_makes_no_table_model_is_refused(batches, learned):
+    with pytest.raises(InvalidDataError, match="classes are those of one target"):
+        TableGP(new_model(), ["y", "z"], classes=["a", "b"])
+    with pytest.raises(InvalidDataError, match="nothing has been learned yet"):
+        TableGP(new_model(), "y").predict(batches[0])
+    with pytest.raises(InvalidDataError, match="no inputs beside the targets"):
+        TableGP(new_model(), "y").update({"y": [1.0]})
+    with pytest.raises(InvalidDataError, match="there are no classes"):
+        learned.predict_proba(batches[0])
+
+
+# ---- files and sources ----
+
+
+def written(folder, columns):
+    path = folder / "data.csv"
+    lines = [
+        ",".join(columns),
+        *(",".join(map(repr, row)) for row in zip(*columns.values(), strict=True)),
+    ]
+    path.write_text("\n".join(lines).replace("nan", "") + "\n")
+    return path
+
+
+def test_a_csv_file_is_read_in_chunks(tmp_path, batches):
+    columns = {name: column.tolist() for name, column in batches[0].items()}
+    columns["y"][4] = float("nan")
+    path = written(tmp_path, columns)
+    chunks = [*read_csv(path, batch_size=5)]
+    assert [len(chunk["a"]) for chunk in chunks] == [5, 5, 2]
+    for name, column in columns.items():
+        found = np.concatenate([chunk[name] for chunk in chunks])
+        np.testing.assert_array_equal(found, column)
+    (last,) = read_csv(path, batch_size=5, skip=10)
+    np.testing.assert_array_equal(last["a"], columns["a"][10:])
+    (words,) = read_csv(path, text=["y"])
+    assert words["y"][4] is None
+    assert words["y"][5] == repr(columns["y"][5])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n1\n", "data.csv, line 3: wanted 2 values, got 1"),
+        ("a,b\n1,2\n\n1,red\n", "data.csv, line 4: column 'b' must hold numbers, got 'red'"),
+        ("", "must begin with names that differ"),
+        ("a,a\n1,2\n", "must begin with names that differ"),
+    ],
+)
+def test_damaged_csv_files_are_refused_with_the_line(tmp_path, content, message):
+    (tmp_path / "data.csv").write_text(content)
+    with pytest.raises(FileFormatError, match=message):
+        list(read_csv(tmp_path / "data.csv"))
+    with pytest.raises(FileFormatError, match="cannot be read: No such file"):
+        list(read_csv(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_arrow_files_are_read_in_chunks(tmp_path, batches, kind):
+    pyarrow = pytest.importorskip("pyarrow", reason="the tables extra is not installed")
+    from pyarrow import feather, parquet
+
+    path = tmp_path / f"data.{kind}"
+    write = parquet.write_table if kind == "parquet" else feather.write_feather
+    write(pyarrow.table(batches[0]), path)
+    chunks = [*read_arrow(path, batch_size=5)]
+    assert [chunk.num_rows for chunk in chunks] == [5, 5, 2]
+    found = np.concatenate([np.asarray(chunk["a"]) for chunk in chunks])
+    np.testing.assert_array_equal(found, batches[0]["a"])
+    path.write_bytes(b"something else")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        list(read_arrow(path))
+
+
+def test_a_source_is_streamed_to_its_end(tmp_path, batches, learned, capsys):
+    both = {name: np.concatenate([b[name] for b in batches[:2]]).tolist() for name in "aby"}
+    model, infos = TableGP(new_model(), "y"), []
+    source = read_csv(written(tmp_path, both), batch_size=12)
+    report = sgp.stream(source, model, label="file", report=infos.append)
+    assert (report.num_batches, report.num_rows, report.num_skipped) == (2, 24, 0)
+    assert [info.batch_id for info in infos] == ["batch-0", "batch-1"]
+    assert "file: batch 2, 24 rows, 0 skipped" in capsys.readouterr().out
+    np.testing.assert_array_equal(model.predict(batches[2])[0], learned.predict(batches[2])[0])
+
+
+def test_pairs_are_streamed_into_a_plain_model(rng):
+    X, Y = rng.standard_normal((10, 2)), rng.standard_normal((10, 1))
+    gaps = Y.copy()
+    gaps[2:4] = np.nan
+    plain, streamed = new_model(), new_model()
+    plain.update((np.delete(X, [2, 3], axis=0), np.delete(Y, [2, 3], axis=0)))
+    report = sgp.stream(iter([(X, gaps), (X, gaps * np.nan)]), streamed)
+    assert (report.num_batches, report.num_rows, report.num_skipped) == (1, 8, 12)
+    np.testing.assert_array_equal(streamed.predict_f(X)[0], plain.predict_f(X)[0])
+    X[1, 1] = np.nan
+    with pytest.raises(InvalidDataError, match=r"batch 2, after 10 rows: X .* row 1, column 1"):
+        sgp.stream([(np.ones((10, 2)), Y), (X, Y)], streamed)
+    with pytest.raises(InvalidDataError, match="tables are for a TableGP"):
+        sgp.stream([{"a": [1.0]}], streamed)
