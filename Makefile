@@ -62,6 +62,10 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
+# Runs every notebook, and writes it with its outputs.
+notebooks: $(READY)
+	$(BIN)/python docs/run_notebooks.py out/notebooks
+
 # The package as users install it: the demo runs from the wheel, then from the source archive, far from
 # the repository and with no extras.
 wheel: $(READY)

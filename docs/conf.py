@@ -14,11 +14,39 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "matplotlib.sphinxext.plot_directive",
+    "myst_nb",
+    "sphinx_copybutton",
+    "sphinx_design",
     "tables",
 ]
-exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {"description": "prior × factors", "page_width": "1000px"}
+exclude_patterns = [
+    "_build",
+    "conf.py",
+    "tables.py",
+    "run_notebooks.py",
+    "start/*.py",
+    "howto/organisations/*.py",
+]
+html_theme = "pydata_sphinx_theme"
+html_title = "streaming_gp"
+html_static_path = ["static"]
+html_css_files = ["figures.css"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+}
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"
+nb_execution_timeout = 180
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_output_stderr = "remove"
+copybutton_prompt_text = r">>> |\$ "
+copybutton_prompt_is_regexp = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

@@ -26,7 +26,8 @@ def cell(record: dict[str, Any], column: str) -> str:
     value = record[column]
     if value is None:
         return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 class Measured(Directive):
