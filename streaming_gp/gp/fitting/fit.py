@@ -94,24 +94,25 @@ class Fitter:
         epsilon: np.ndarray,
         number: int,
         iterations: int = 0,
+        watch: bool = True,
     ) -> PseudoPointFactor:
         """A factor on ``number`` of its points, projected under all others at ε [E].
 
         :param iterations: The number in which these then move to where still less is lost.
+        :param watch: Whether to warn where that leaves far more than the noise.
         """
         process = Process(factor.pseudo_observations, None, factor.log_scale).compact
         rest = self.factorisations.at(epsilon, Process(others.pseudo_observations))
         members = plain(process)
         Z = np.concatenate([one.Z for one in members])
         V = rest.project(Z)
-        K = rest.covariance(Z, V)
-        found, constant = thinned(K, rest.mean(Z, V), members, number)
+        found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
         if iterations > 0:
             moving = Moving(rest.prior, rest.members, members, found.nugget)
             Z = moving.best_places(found.Z, self.optimiser.method, iterations)
             found, constant = moving.projected(Z)
-        kept = rest.covariance(found.Z, rest.project(found.Z))
-        self.watch.merge(members, K, found, kept)
+        if watch:
+            self.watch.merge(members, found, -constant)
         scale = process.log_scale + constant
         return PseudoPointFactor((found,), factor.hyperparameters, scale)
 

@@ -56,11 +56,7 @@ class Watch:
             )
 
     def merge(
-        self,
-        earlier: Sequence[PseudoObservations],
-        covariance: np.ndarray,
-        found: PseudoObservations,
-        kept: np.ndarray,
+        self, earlier: Sequence[PseudoObservations], found: PseudoObservations, lost: float
     ) -> None:
         """Warn where points onto which others are merged leave far more than these can bear.
 
@@ -68,21 +64,14 @@ class Watch:
         widens what they say of f itself.
 
         :param earlier: What is merged.
-        :param covariance: Of f at their points under all else that is known [G, R, R].
         :param found: What it is merged into.
-        :param kept: That covariance at its points [G, M, M].
+        :param lost: The nats that this lost, ``½ Σ r²`` over errors r in units of the noise.
         """
-        ends = np.cumsum([len(one.Z) for one in earlier])
-        before = sum(
-            _spread(one, covariance[:, end - len(one.Z) : end, end - len(one.Z) : end])
-            for one, end in zip(earlier, ends, strict=True)
-        )
         noise = sum(
-            one.precision_factor[..., 0].size
-            + found.nugget * float(np.sum(one.precision_factor**2))
+            one.pseudo_targets.size + found.nugget * float(np.sum(one.precision_factor**2))
             for one in earlier
         )
-        unexplained = (before - _spread(found, kept)) / noise
+        unexplained = 2.0 * lost / noise
         if unexplained > MOST_UNEXPLAINED:
             self._say(
                 "merge",
@@ -114,11 +103,6 @@ class Watch:
                 "standardised targets, variances that start at their size, or a larger "
                 "prior_log_scale",
             )
-
-
-def _spread(one: PseudoObservations, covariance: np.ndarray) -> float:
-    """``tr Rᵀ K R`` of all groups: the variance of what is observed, over that of its noise."""
-    return float(np.sum(one.precision_factor * (covariance @ one.precision_factor)))
 
 
 def log_sizes(

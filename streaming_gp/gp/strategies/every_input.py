@@ -168,7 +168,11 @@ def _thinned(
     number: int,
     iterations: int = 0,
 ) -> PseudoPointFactor:
-    """The product of factors on ``number`` of their points, which knows what that lost."""
+    """The product of factors on ``number`` of their points, which knows what that lost.
+
+    Where ε has a distribution, what is lost decides on its scale: then there is nothing to warn of.
+    """
     product = reduce(mul, factors)
-    fewer = fitter.thinned(product, others, epsilon, number, iterations)
+    watch = product.hyperparameters is None
+    fewer = fitter.thinned(product, others, epsilon, number, iterations, watch)
     return two_scales.projected(product, fewer, sum(map(two_scales.num_unprojected, factors)))
