@@ -45,6 +45,7 @@ from streaming_gp.pvi.model import (
     require,
 )
 from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
+from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
 from streaming_gp.pvi.properness import (
     BacktrackDamping,
     LargestProperFraction,
@@ -144,6 +145,8 @@ __all__ = [
     "NaturalGradientModel",
     "OpinionPool",
     "Peer",
+    "PersonalModel",
+    "PersonalUpdate",
     "Plateau",
     "Posterior",
     "PowerEPUpdate",
