@@ -59,6 +59,7 @@ from streaming_gp.pvi.serving import serve
 from streaming_gp.pvi.site import Site
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
+    Discreet,
     HasDamping,
     LocalResult,
     LocalTask,
@@ -114,6 +115,7 @@ __all__ = [
     "DampingRule",
     "Data",
     "Delivery",
+    "Discreet",
     "DistributedEPUpdate",
     "DownpourUpdate",
     "EarlyStopping",
