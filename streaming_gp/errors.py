@@ -17,6 +17,10 @@ class NumericalError(StreamingGPError, ArithmeticError):
     """A matrix that stayed indefinite, or an objective that stayed non-finite."""
 
 
+class BudgetSpentError(StreamingGPError, RuntimeError):
+    """A client has told as much about its data as it may, and declines to answer."""
+
+
 class NoAnswerError(StreamingGPError, RuntimeError):
     """Rounds in which every client failed or was refused; the posterior is what it was."""
 

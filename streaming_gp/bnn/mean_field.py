@@ -6,16 +6,19 @@ variance ``h² W_v + b_v``, and are drawn instead of the weights (Kingma, Salima
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gpflow
 import tensorflow as tf
 
 from streaming_gp.arguments import is_positive_integer
+from streaming_gp.bnn.clipping import LayerPass, clipped_total
 from streaming_gp.bnn.layers import Dense
 from streaming_gp.bnn.network import Network
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.losses import NegativeLogLikelihood
 
 
 class MeanFieldBNN(Network):
@@ -51,13 +54,47 @@ class MeanFieldBNN(Network):
 
         :param seed: The seed of the draws, two integers [2].
         """
-        h = X[None]
+        *_, last = self._passes(q, self.rows(X), seed, num)
+        return self.read_out(last.drawn, X)
+
+    def rows(self, X: tf.Tensor) -> tf.Tensor:
+        """What the first layer takes of X [N, D]."""
+        return X
+
+    def read_out(self, F: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Outputs at X [N, D] of what the last layer gives, F [S, N, O]: [S, N, L]."""
+        return F
+
+    def _passes(self, q: Any, rows: tf.Tensor, seed: tf.Tensor, num: int) -> Iterator[LayerPass]:
+        """Each layer at work on rows [N, I], of S networks: all arrays are [S or 1, N, ...]."""
+        h = rows[None]
         means, variances = map(self.split, q.moments())
         for number, ((_, W_m, b_m), (_, W_v, b_v)) in enumerate(zip(means, variances, strict=True)):
-            mean, variance = h @ W_m + b_m, tf.square(h) @ W_v + b_v
+            mean, sd = h @ W_m + b_m, tf.sqrt(tf.square(h) @ W_v + b_v)
             own_seed = tf.random.experimental.stateless_fold_in(seed, number)
-            shape = [num, tf.shape(X)[0], self.sizes[number + 1]]
+            shape = [num, tf.shape(rows)[0], self.sizes[number + 1]]
             noise = tf.random.stateless_normal(shape, own_seed, dtype=mean.dtype)
-            drawn = mean + tf.sqrt(variance) * noise
+            drawn = mean + sd * noise
+            yield LayerPass(h, (W_v, b_v), sd, noise, drawn)
             h = tf.nn.relu(drawn)
-        return drawn
+
+    def clipped_gradient(
+        self, q: Any, X: Any, Y: Any, weights: Any, seed: Any, clip: Any, by_spread: Any, loss: Any
+    ) -> tf.Tensor:
+        """``Σ_n w_n g_n min(1, C / ‖g_n‖)`` of one network drawn: [2, D].
+
+        As :class:`~streaming_gp.pvi.privacy.ClippedGradientModel` says.
+        """
+        with tf.GradientTape() as tape:
+            passes = []
+            for one in self._passes(q, self.rows(X), seed, 1):
+                tape.watch(one.drawn)
+                passes.append(one)
+            F = self.read_out(passes[-1].drawn, X)
+            value = -tf.reduce_sum(self._losses(F, Y, loss or NegativeLogLikelihood()))
+        deltas = tape.gradient(value, [one.drawn for one in passes])
+        alone = [
+            LayerPass(one.inputs[0], one.variances, one.sd[0], one.noise[0], one.drawn[0])
+            for one in passes
+        ]
+        return clipped_total(alone, [delta[0] for delta in deltas], weights, clip, by_spread)

@@ -71,13 +71,14 @@ class MultiHeadBNN(MeanFieldBNN):
 
     def outputs(self, theta: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
         """Of S networks ``theta`` [S, D] at X [N, 1 + D'], each row's head: [S, N, L]."""
-        return self._of_heads(super().outputs(theta, X[:, 1:]), X)
+        return self.read_out(super().outputs(theta, self.rows(X)), X)
 
-    def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
-        """Draws of each row's head at X [N, 1 + D']: [S, N, L]."""
-        return self._of_heads(super().functions(q, X[:, 1:], seed, num), X)
+    def rows(self, X: tf.Tensor) -> tf.Tensor:
+        """The inputs of X [N, 1 + D'], without the head."""
+        return X[:, 1:]
 
-    def _of_heads(self, F: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+    def read_out(self, F: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Each row's head, of all heads F [S, N, O]: [S, N, L]."""
         heads = tf.one_hot(tf.cast(X[:, 0], tf.int32), self.num_heads, dtype=F.dtype)
         shape = [*tf.unstack(tf.shape(F)[:2]), self.num_heads, F.shape[-1] // self.num_heads]
         return tf.einsum("snhl,nh->snl", tf.reshape(F, shape), heads)

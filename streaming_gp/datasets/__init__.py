@@ -13,7 +13,11 @@ from streaming_gp.datasets.images import (
     load_kuzushiji49,
     load_mnist,
 )
-from streaming_gp.datasets.partitions import partition_by_label, partition_iid
+from streaming_gp.datasets.partitions import (
+    partition_by_dirichlet,
+    partition_by_label,
+    partition_iid,
+)
 from streaming_gp.datasets.robot_arm import load_robot_arm
 from streaming_gp.datasets.uci import UCI_NAMES, load_uci
 
@@ -30,6 +34,7 @@ __all__ = [
     "load_mnist",
     "load_robot_arm",
     "load_uci",
+    "partition_by_dirichlet",
     "partition_by_label",
     "partition_iid",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_count, require_integer
+from streaming_gp.arguments import require_count, require_integer, require_positive
 from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError
 
@@ -46,6 +46,42 @@ def partition_by_label(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int
     alone = len(labels) == num_clients
     parts = np.split(order, np.cumsum(counts)[:-1]) if alone else np.array_split(order, num_clients)
     return [(X[rows], Y[rows]) for rows in parts]
+
+
+def partition_by_dirichlet(
+    X: np.ndarray, Y: np.ndarray, num_clients: int, concentration: float, seed: int = 0
+) -> Shards:
+    """The rows of each label divided among clients by shares drawn from a Dirichlet distribution.
+
+    With a concentration of 0.1 most of a label's rows go to one or two clients; the larger it is,
+    the more alike clients are (Hsu, Qi & Brown 2019; label by label as Yurochkin et al. 2019). A
+    client that would have no row gets one of whoever has most.
+
+    :param X: The inputs [N, D].
+    :param Y: The labels [N, 1].
+    :param num_clients: The number of clients K, at most N.
+    :param concentration: The concentration α > 0, the same for all clients.
+    :param seed: The seed of shares, and of the order of rows.
+    :returns: (X, Y) of each client.
+    :raises InvalidDataError: if there are fewer rows than clients, X and Y differ in number, or the
+        concentration is not positive.
+    """
+    X, Y = _checked(X, Y, num_clients, seed)
+    require_positive("concentration", concentration)
+    rng = np.random.default_rng(seed)
+    owner = np.zeros(len(X), int)
+    for label in np.unique(Y[:, 0]):
+        rows = rng.permutation(np.flatnonzero(Y[:, 0] == label))
+        shares = rng.dirichlet(np.full(num_clients, concentration))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+        for client, part in enumerate(np.split(rows, cuts)):
+            owner[part] = client
+    counts = np.bincount(owner, minlength=num_clients)
+    for client in np.flatnonzero(counts == 0):
+        largest = counts.argmax()
+        owner[np.flatnonzero(owner == largest)[0]] = client
+        counts[largest], counts[client] = counts[largest] - 1, 1
+    return [(X[owner == client], Y[owner == client]) for client in range(num_clients)]
 
 
 def _checked(X: Any, Y: Any, num_clients: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

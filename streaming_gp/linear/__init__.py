@@ -2,6 +2,7 @@
 predictor.
 """
 
+from streaming_gp.linear.gp_on_inputs import GPOnInputs
 from streaming_gp.linear.models import (
     BayesianLinearRegression,
     GeneralisedLinearModel,
@@ -11,6 +12,7 @@ from streaming_gp.linear.models import (
 
 __all__ = [
     "BayesianLinearRegression",
+    "GPOnInputs",
     "GeneralisedLinearModel",
     "logistic_regression",
     "probit_regression",

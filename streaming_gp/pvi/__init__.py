@@ -46,6 +46,7 @@ from streaming_gp.pvi.model import (
     require,
 )
 from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
+from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
 from streaming_gp.pvi.properness import (
     BacktrackDamping,
     LargestProperFraction,
@@ -59,6 +60,7 @@ from streaming_gp.pvi.serving import serve
 from streaming_gp.pvi.site import Site
 from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
+    Discreet,
     HasDamping,
     LocalResult,
     LocalTask,
@@ -115,6 +117,7 @@ __all__ = [
     "DampingRule",
     "Data",
     "Delivery",
+    "Discreet",
     "DistributedEPUpdate",
     "DownpourUpdate",
     "EarlyStopping",
@@ -146,6 +149,8 @@ __all__ = [
     "NaturalGradientModel",
     "OpinionPool",
     "Peer",
+    "PersonalModel",
+    "PersonalUpdate",
     "Plateau",
     "Posterior",
     "PowerEPUpdate",

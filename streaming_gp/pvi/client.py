@@ -14,7 +14,7 @@ from streaming_gp.expfam import Factor
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.model_parameters import hyperparameter_factor, set_values
-from streaming_gp.pvi.task import LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
+from streaming_gp.pvi.task import Discreet, LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +53,22 @@ class Client:
 
     def answer(self, ask: Ask) -> Answer:
         """Fit q to the data under the cavity, and give the factor that comes of it."""
+        discreet = isinstance(self.update, Discreet) and self.update.is_discreet
+        if discreet and ask.hyperparameters is not None:
+            raise InvalidDataError(
+                "what data say of the likelihood's parameters would leave without noise"
+            )
         if ask.hyperparameters is not None:
             set_values(self.model, ask.hyperparameters)
         start = self.model.initial(self.seed) if ask.untouched else ask.posterior
-        task = LocalTask(self.model, self.data, ask.posterior, ask.own, start, ask.seed, ask.prior)
-        found = self.update(task)
-        result = _plain(found)
+        task = LocalTask(
+            self.model, self.data, ask.posterior, ask.own, start, ask.seed, ask.prior,
+            self.client_id, ask.sequence,
+        )  # fmt: skip
+        result = _plain(self.update(task))
         learned = None if ask.hyperparameters is None else self._of_hyperparameters(task, result)
-        return Answer(
-            ask.client_id, ask.sequence, ask.version, self.num_data, result, learned, ask.nonce
-        )
+        rows = 0 if discreet else self.num_data
+        return Answer(ask.client_id, ask.sequence, ask.version, rows, result, learned, ask.nonce)
 
     def _of_hyperparameters(self, task: LocalTask, result: LocalResult) -> Factor:
         """At q after the fit: before the first one q is the prior, which says nothing of ε. A rule

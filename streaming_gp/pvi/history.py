@@ -48,6 +48,7 @@ class Traffic:
     :param removed_fraction: The smallest fraction of an old factor that a cavity left out.
     :param failed: What went wrong with clients that gave no answer, by client.
     :param outcomes: What became of the answers, in the order in which they were decided.
+    :param epsilon: What clients that answered have spent of their privacy so far, by client.
     """
 
     messages: int = 0
@@ -56,6 +57,7 @@ class Traffic:
     removed_fraction: float = 1.0
     failed: dict[str, str] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
+    epsilon: dict[str, float] = field(default_factory=dict)
 
     def note_ask(self, ask: Ask, removed_fraction: float) -> None:
         """Count a question, and the fraction of its client's factor that the cavity leaves out."""
@@ -67,6 +69,10 @@ class Traffic:
         """Count an answer."""
         self.messages += 1
         self.bytes_up += answer.num_bytes
+
+    def note_spent(self, client_id: str, epsilon: float) -> None:
+        """Note what a client has spent of its privacy, whatever becomes of its answer."""
+        self.epsilon[client_id] = epsilon
 
     def decisions(self) -> dict[str, Any]:
         """The fields of :class:`Round` that say what was decided."""
@@ -111,6 +117,8 @@ class Round:
     :param staleness: The largest number of versions between question and answer.
     :param skipped: The number of sites of accepted answers that an improper cavity kept as they
         were.
+    :param epsilon: The ε that the answers of each private client add up to since its first one, by
+        client: at the δ of its budget, and NaN where there is no bound.
     """
 
     round: int
@@ -129,6 +137,7 @@ class Round:
     removed_fraction: float = 1.0
     staleness: int = 0
     skipped: int = 0
+    epsilon: Mapping[str, float] = field(default_factory=dict)
 
     def followed_by(
         self,
@@ -153,6 +162,7 @@ class Round:
             bytes_down=self.bytes_down + traffic.bytes_down,
             bytes_up=self.bytes_up + traffic.bytes_up,
             metrics={name: float(value) for name, value in metrics.items()},
+            epsilon={**self.epsilon, **traffic.epsilon},
             **traffic.decisions(),
         )
 

@@ -58,7 +58,7 @@ class Answer:
     :param client_id: The client that answers.
     :param sequence: The number of the question.
     :param version: The version of the posterior that the factor was fitted under.
-    :param num_data: The number of data points that it speaks for.
+    :param num_data: The number of data points that it speaks for; 0 where it does not say.
     :param result: What the local fit arrived at; its factor is as it was before any damping.
     :param hyperparameters: What its data say of ε after the fit, where ε is learned: a ``Normal``
         factor of unconstrained numbers [H].

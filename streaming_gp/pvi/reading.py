@@ -12,7 +12,7 @@ import numpy as np
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Answer, Failure, decoded
-from streaming_gp.pvi.task import LocalResult
+from streaming_gp.pvi.task import EPSILON, LocalResult
 
 _INTEGERS = tuple(np.dtype(code).type for code in np.typecodes["AllInteger"])
 _FLOATS = tuple(np.dtype(code).type for code in np.typecodes["Float"])
@@ -35,6 +35,13 @@ class Reading:
     def num_bytes(self) -> int:
         """Size of the arrays in the answer."""
         return 0 if self.answer is None else self.answer.num_bytes
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the client says that it has spent of its privacy; None if it says nothing."""
+        if self.answer is None or EPSILON not in self.answer.result.diagnostics:
+            return None
+        return float(self.answer.result.diagnostics[EPSILON])
 
 
 def read(came: Any) -> Reading:

@@ -146,9 +146,10 @@ def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
     if damping is None:
         rules = {name: client.update for name, client in server.clients.items()}
-        damping = {
+        known = {
             k: rule.server_damping for k, rule in rules.items() if isinstance(rule, HasDamping)
         }
+        damping = {k: rho for k, rho in known.items() if rho is not None}
     if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))
     if isinstance(damping, AroundRule):
@@ -207,8 +208,11 @@ def _note(delivery: Delivery, traffic: Traffic, readings: list[Reading]) -> None
     if delivery.answer is None:
         traffic.failed[delivery.client_id] = delivery.error or "no answer"
         return
-    readings.append(read(delivery))
-    traffic.note_answer(readings[-1])
+    reading = read(delivery)
+    readings.append(reading)
+    traffic.note_answer(reading)
+    if reading.epsilon is not None:
+        traffic.note_spent(delivery.client_id, reading.epsilon)
 
 
 def _duration(durations: float | Mapping[str, float], name: str) -> float:

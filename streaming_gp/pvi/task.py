@@ -15,6 +15,7 @@ from streaming_gp.serialization import storable
 
 __all__ = [
     "Data",
+    "Discreet",
     "HasDamping",
     "LocalResult",
     "LocalTask",
@@ -37,6 +38,8 @@ class LocalTask:
     :param start: The member of q's family at which an iterative fit starts.
     :param seed: The seed of all random numbers of the fit.
     :param given_prior: The server's prior, where it is another one than the model's.
+    :param client_id: The name of the client.
+    :param sequence: The number of questions to this client before, as the server counts them.
     """
 
     model: Model
@@ -46,6 +49,8 @@ class LocalTask:
     start: Any
     seed: int
     given_prior: Any | None = None
+    client_id: str = ""
+    sequence: int = 0
 
     @property
     def prior(self) -> Any:
@@ -80,6 +85,10 @@ class LocalTask:
         while True:
             order = rng.permutation(self.num_data)
             yield from np.resize(order, (-(-self.num_data // size), size))
+
+
+EPSILON = "epsilon"
+"""The diagnostic by which a private rule says what its client has spent so far."""
 
 
 @storable
@@ -152,8 +161,8 @@ class HasDamping(Protocol):
     """A rule that knows how its answers are to be damped, where the schedule does not say."""
 
     @property
-    def server_damping(self) -> float:
-        """ρ in (0, 1]: 1 if the rule has damped them already."""
+    def server_damping(self) -> float | None:
+        """ρ in (0, 1]: 1 if the rule has damped them already; None if it does not know."""
         ...
 
 
@@ -164,6 +173,16 @@ class WantsPrior(Protocol):
     @property
     def wants_prior(self) -> bool:
         """Whether it does."""
+        ...
+
+
+@runtime_checkable
+class Discreet(Protocol):
+    """A rule whose answers tell of the data what it says itself, and nothing beside it."""
+
+    @property
+    def is_discreet(self) -> bool:
+        """Whether the client holds back how many rows it has, and what else is not the rule's."""
         ...
 
 

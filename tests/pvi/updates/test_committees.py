@@ -79,3 +79,18 @@ def test_federated_averaging_is_the_mean_of_fits_under_any_prior_of_the_server(m
         (f ** (1.0 / 0.5) * prior.as_factor()).normalised().mean for f in found.factors.values()
     ]
     np.testing.assert_allclose(found.posterior.mean, np.mean(fits, axis=0))
+
+
+def test_fedprox_holds_fits_at_the_server(rng):
+    """Of a linear regression: the ridge about the server's weights, with μ for each row."""
+    X = rng.standard_normal((40, 3))
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((40, 1))
+    model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
+    local = pvi.VariationalUpdate(epochs=800, batch_size=None, learning_rate=0.02)
+    found = server(model, [(X, Y)], pvi.AveragingUpdate(1.0, local, proximal=5.0))
+    at_server = np.array([0.5, 0.5, 0.5])
+    found.warm_start(MeanFieldNormal.from_mean_variance(at_server, np.full(3, 1e-4)))
+    pvi.fit(found, pvi.Synchronous(damping=1.0))
+    held = 5.0 * len(X) * np.eye(3)
+    wanted = np.linalg.solve(X.T @ X / 0.09 + held, X.T @ Y[:, 0] / 0.09 + held @ at_server)
+    np.testing.assert_allclose(found.posterior.mean, wanted, atol=1e-3)

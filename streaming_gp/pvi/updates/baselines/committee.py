@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streaming_gp.arguments import typed
+from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, MeanFieldNormal
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
@@ -49,22 +49,37 @@ class AveragingUpdate:
     mean of the weights. Shares sum to one, and answers are not damped. The rule sets the server's
     limits on answers aside, as its own are surer than any posterior.
 
+    With ``proximal`` it is a member of FedProx (Li et al. 2020): the fit is held back by
+    ``N μ ‖θ − θ_server‖² / 2``, the divergence from ``N(θ_server, 1 / (N μ))``. N is the number
+    of the client's rows, as log-likelihoods are sums over them.
+
     :param share: The client's share of the data, usually N_k / N.
     :param rule: The rule of the local fit; its divergence is left out.
     :param width: The standard deviation of q.
+    :param proximal: The strength μ of FedProx's term, for one row; none if 0.
     """
 
     share: float
     rule: VariationalUpdate
     width: float = 1e-3
+    proximal: float = 0.0
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
     wants_prior: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        require_not_negative("proximal", self.proximal)
+
     def __call__(self, task: LocalTask) -> LocalResult:
-        mean_of(task)  # refuses other families
-        alone = replace(self.rule, divergence=KL(weight=0.0))
-        q, _, steps = alone.fitted(replace(task, start=self._narrow(task.start)))
+        at_server = mean_of(task)  # refuses other families
+        start, rule = replace(task, start=self._narrow(task.start)), self.rule
+        if self.proximal > 0.0:
+            held = np.full_like(at_server, task.num_data * self.proximal)
+            near = MeanFieldNormal(held * at_server, held)
+            start, rule = replace(start, posterior=near, own=None), replace(rule, divergence=KL())
+        else:
+            rule = replace(rule, divergence=KL(weight=0.0))
+        q, _, steps = rule.fitted(start)
         factor = self._narrow(q).as_factor() / task.prior.as_factor()
         return LocalResult(factor**self.share, steps=steps)
 

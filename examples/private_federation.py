@@ -1,0 +1,210 @@
+"""Differentially private federated learning: test error against ε, beside federated averaging.
+
+Ten clients with 6,000 MNIST images each, iid. Every answer is private for each single image, at
+δ = 1e-5, against whoever sees it, the server included. Partitioned variational inference by noisy
+natural gradients beside DP-FedAvg, which is the same clipped and noisy gradients with averaging of
+weights; both have the same accountant, the same rate of sampling and as many noisy gradients.
+
+Every run is kept in OUT/runs and never repeated; one that is not over goes on after its last round.
+Stop and start again at will. --quick makes a few rounds on 6,000 images. The noise has a seed here,
+so that a run can be repeated: the images are public.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Results, parser, run, save_figure, write_json, write_results
+from federated_runs import (
+    LOADERS,
+    NUM_CLIENTS,
+    Progress,
+    fewer_images,
+    kept,
+    perform_missing,
+    scores,
+)
+
+from streaming_gp import bnn, datasets, pvi
+from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.pvi import privacy
+
+DELTA = 1e-5
+SIZES = {"logistic": [784, 10], "network": [784, 100, 10]}
+GRADIENTS, RATE, QUICK_ROUNDS = 200, 0.1, 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    method: str
+    model: str
+    epsilon: float
+    seed: int
+    dataset: str
+    quick: bool
+    clip: float
+    learning_rate: float
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        quick = "-quick" if self.quick else ""
+        setting = f"{self.epsilon:g}-{self.clip:g}-{self.learning_rate:g}"
+        return f"{self.dataset}-{self.model}-{self.method}-{setting}-{self.seed}{quick}.json"
+
+
+@dataclass(frozen=True)
+class Method:
+    """How clients answer, how the server takes it, and how many noisy gradients a visit has.
+
+    :param rule: the rule at a learning rate.
+    :param damping: what the server does at a learning rate.
+    """
+
+    rule: Callable[[float], Any]
+    damping: Callable[[float], Any]
+    gradients: int
+    learning_rate: float
+    clip: float = 1.0
+
+
+def averaging(steps: int) -> Callable[[float], Any]:
+    """So many local steps, each on a tenth of the rows."""
+    epochs = max(1, round(steps * RATE))
+    return lambda rate: pvi.AveragingUpdate(
+        1.0 / NUM_CLIENTS, pvi.VariationalUpdate(epochs, learning_rate=rate)
+    )
+
+
+METHODS = {
+    "pvi": Method(lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate), 1, 0.05),
+    "fedavg": Method(averaging(10), lambda rate: 1.0, 10, 2e-3),
+}
+
+
+@lru_cache
+def noise(epsilon: float) -> float:
+    """The noise multiplier with which all gradients of a client together have this ε."""
+    return privacy.noise_multiplier_for(privacy.Budget(epsilon, DELTA), GRADIENTS, RATE)
+
+
+def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:
+    """One run: a list for each quantity, with an entry for each round."""
+    method = METHODS[task.method]
+    net = bnn.MeanFieldBNN(SIZES[task.model], gpflow.likelihoods.Softmax(10), initial_scale=0.02)
+    shards = datasets.partition_iid(data.X, data.Y, NUM_CLIENTS, task.seed)
+    rule = privacy.PrivateGradients(
+        method.rule(task.learning_rate), budget=privacy.Budget(task.epsilon, DELTA),
+        clip=task.clip, noise_multiplier=noise(task.epsilon), sampling_rate=RATE,
+        means_only=True, insecure_seed=task.seed,
+    )  # fmt: skip
+    clients = pvi.make_clients(net, shards, rule, task.seed)
+    so_far, checkpoint = (folder / f"{task.name}.part.{kind}" for kind in ("json", "npz"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if checkpoint.exists():
+        server = pvi.Server.load(checkpoint, net.prior(), clients, seed=task.seed)
+    else:
+        server = pvi.Server(net.prior(), clients, seed=task.seed)
+        server.warm_start(net.initial(task.seed))
+    rounds = QUICK_ROUNDS if task.quick else GRADIENTS // method.gradients
+
+    def note(one: pvi.Round) -> None:
+        write_json(so_far, results())
+        progress(one)
+
+    def results() -> Results:
+        names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
+        columns = {name: server.history.column(name) for name in names}
+        spent = [max(one.epsilon.values()) for one in server.history]
+        return {**asdict(task), "noise_multiplier": noise(task.epsilon), **columns, "spent": spent}
+
+    if len(server.history) < rounds:
+        pvi.fit(
+            server, pvi.Synchronous(damping=method.damping(task.learning_rate)),
+            rounds - len(server.history), callback=note, checkpoint=checkpoint,
+            evaluate=lambda q: scores(net, q, data),
+        )  # fmt: skip
+    for file in (so_far, checkpoint):
+        file.unlink(missing_ok=True)
+    return results()
+
+
+def summary(runs: list[Results]) -> list[Results]:
+    """What each run has spent and how it ends."""
+    kept_as = ("model", "method", "epsilon", "seed", "clip", "learning_rate", "noise_multiplier")
+    return [
+        {name: one[name] for name in kept_as}
+        | {f"last_{name}": one[f"test_{name}"][-1] for name in ("error", "nll", "calibration")}
+        | {"spent": one["spent"][-1], "rounds": len(one["round"]), "seconds": one["seconds"][-1]}
+        for one in runs
+    ]
+
+
+def figure(rows: list[Results]) -> plt.Figure:
+    """Test error at the end against ε, of each method."""
+    canvas, panels = plt.subplots(1, len(SIZES), figsize=(9, 3.5), layout="constrained")
+    for axes, model in zip(panels, SIZES, strict=True):
+        for method in METHODS:
+            mine = [one for one in rows if (one["model"], one["method"]) == (model, method)]
+            mine.sort(key=lambda one: float(one["epsilon"]))
+            axes.plot(
+                [one["epsilon"] for one in mine], [one["last_error"] for one in mine], "o-",
+                label=method,
+            )  # fmt: skip
+        axes.set(xlabel="ε of each client at δ = 1e-5", ylabel="test error", title=model)
+        axes.set_xscale("log", base=2)
+        axes.legend()
+    return canvas
+
+
+def tasks_of(arguments: argparse.Namespace) -> list[Task]:
+    """All runs that are asked for."""
+    return [
+        Task(
+            name, model, epsilon, arguments.seed, arguments.dataset, arguments.quick,
+            arguments.clip or METHODS[name].clip,
+            arguments.learning_rate or METHODS[name].learning_rate,
+        )
+        for epsilon in map(float, arguments.epsilons.split(","))
+        for model in arguments.models.split(",")
+        for name in arguments.methods.split(",")
+    ]  # fmt: skip
+
+
+def main(arguments: argparse.Namespace) -> None:
+    for name, known in (("methods", METHODS), ("models", SIZES)):
+        unknown = set(getattr(arguments, name).split(",")) - set(known)
+        if unknown:
+            raise InvalidDataError(f"no {sorted(unknown)[0]!r} in {name}: {list(known)}")
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
+    folder = arguments.out / "runs"
+    perform_missing(tasks_of(arguments), partial(perform, data, folder), folder)
+    common: dict[str, Any] = {name: getattr(arguments, name) for name in ("dataset", "quick")}
+    rows = summary(kept(folder, **common))
+    save_figure(figure(rows), arguments.out, "private_federation.png")
+    command = f"python examples/private_federation.py{' --quick' * arguments.quick}"
+    write_results(arguments.out, {"command": command, "delta": DELTA, "summary": rows})
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
+    options.add_argument("--models", default=",".join(SIZES))
+    options.add_argument("--methods", default=",".join(METHODS))
+    options.add_argument("--epsilons", default="8,2,1")
+    options.add_argument("--clip", type=float, help="the largest norm of an image's gradient")
+    options.add_argument("--learning-rate", type=float)
+    run(main, options)

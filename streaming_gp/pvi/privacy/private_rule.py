@@ -1,0 +1,160 @@
+"""What private rules share: pay first, then fit, then let out the noisy factor and nothing else."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from streaming_gp.errors import BudgetSpentError, InvalidDataError, StreamingGPError
+from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.model import HasChecks
+from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of
+from streaming_gp.pvi.privacy.draws import Draws, secure_draws, seeded_draws
+from streaming_gp.pvi.privacy.record import read_spent, with_release, write_spent
+from streaming_gp.pvi.task import (
+    EPSILON,
+    HasDamping,
+    LocalResult,
+    LocalTask,
+    UpdateRule,
+    WantsPrior,
+)
+
+
+class PrivateFitError(StreamingGPError, RuntimeError):
+    """A private fit failed; why is kept at the client, as errors tell about data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateRule(abc.ABC):
+    """A rule around a rule, whose answers keep within a budget.
+
+    What leaves is the natural parameters of the factor under noise. The free energy, the factor's
+    constant, the number of rows, diagnostics and the texts of errors do not. What is spent is
+    counted before the fit, so that a fit which fails, or an answer that is lost or refused, has
+    been paid for.
+
+    :param budget: The (ε, δ) of all answers of one client together.
+    :param record: The folder in which each client keeps what it has spent, at its own place. If
+        None, it takes the server's word for how many questions it has been asked.
+    :param insecure_seed: A seed for the noise, and for which rows are sampled. Whoever knows it can
+        take the noise away: for tests and figures only. If None, both are made of the operating
+        system's random bits.
+    """
+
+    rule: Any = field(kw_only=False)
+    budget: Budget
+    record: str | None = None
+    insecure_seed: int | None = None
+    is_discreet: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def release(self) -> Release:
+        """What is let out under noise."""
+
+    @property
+    def releases_per_answer(self) -> int:
+        """How often, for one answer."""
+        return 1
+
+    @abc.abstractmethod
+    def private_factor(self, task: LocalTask, draws: Draws) -> Factor:
+        """The factor, of which everything that depends on data has gone through the release."""
+
+    def require_task(self, task: LocalTask) -> None:
+        """Refuse, before anything is spent, a question that the rule cannot answer.
+
+        :raises InvalidDataError: saying what came and what was wanted, and nothing of the data.
+        """
+        require_family(task)
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Answer, if the budget allows it.
+
+        :raises BudgetSpentError: if it does not.
+        :raises InvalidDataError: if the posterior is of no exponential family: the pseudo-inputs of
+            a Gaussian process's factor are chosen among data, and would leave with it.
+        :raises PrivateFitError: if the fit fails, whatever the reason.
+        """
+        self.require_task(task)
+        epsilon = self._paid(task)
+        try:
+            factor = self.private_factor(task, self._draws(task))
+        except Exception:  # its text, and what it was raised from, may hold rows
+            raise PrivateFitError("a private fit failed; the client does not say why") from None
+        return LocalResult(
+            Factor(factor.family, factor.natural).as_arrays(),
+            steps=self.releases_per_answer,
+            diagnostics={EPSILON: epsilon if math.isfinite(epsilon) else math.nan},
+        )
+
+    def epsilon_after(self, answers: int) -> float:
+        """The ε, at the budget's δ, that so many answers of one client add up to."""
+        return epsilon_of(((self.release, answers * self.releases_per_answer),), self.budget.delta)
+
+    def _paid(self, task: LocalTask) -> float:
+        before = self._before(task)
+        spent = with_release(before, self.release, self.releases_per_answer)
+        epsilon = epsilon_of(spent, self.budget.delta)
+        if epsilon > self.budget.epsilon:
+            raise BudgetSpentError(
+                "its privacy budget is spent: one more answer would take it beyond epsilon "
+                f"{self.budget.epsilon:g} at delta {self.budget.delta:g}"
+            )
+        if self.record is not None:
+            write_spent(self.record, task.client_id, spent)
+        return epsilon
+
+    def _before(self, task: LocalTask) -> Spent:
+        if self.record is not None:
+            return read_spent(self.record, task.client_id)
+        return ((self.release, task.sequence * self.releases_per_answer),)
+
+    def _draws(self, task: LocalTask) -> Draws:
+        if self.insecure_seed is None:
+            return secure_draws()
+        return seeded_draws(self.insecure_seed, task.seed)
+
+    # ---- what the loop asks of rules ----
+
+    @property
+    def checks(self) -> Checks | None:
+        """Those of the rule, if it has any."""
+        return self.rule.checks if isinstance(self.rule, HasChecks) else None
+
+    @property
+    def server_damping(self) -> float | None:
+        """That of the rule, if it knows."""
+        return self.rule.server_damping if isinstance(self.rule, HasDamping) else None
+
+    @property
+    def wants_prior(self) -> bool:
+        """Whether the rule does."""
+        return isinstance(self.rule, WantsPrior) and self.rule.wants_prior
+
+
+def require_family(task: LocalTask) -> None:
+    """Refuse posteriors whose factors carry more than natural parameters.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not isinstance(task.posterior, ExponentialFamily):
+        raise InvalidDataError(
+            "a private rule wants a posterior of an exponential family, got a "
+            f"{type(task.posterior).__name__}: pseudo-inputs that are chosen among data would "
+            "leave with its factors. linear.GPOnInputs has them from a grid, the prior or a "
+            "public set"
+        )
+
+
+def require_rule(name: str, rule: object) -> None:
+    """Refuse what is no update rule.
+
+    :raises InvalidDataError: naming what came.
+    """
+    if isinstance(rule, type) or not isinstance(rule, UpdateRule):
+        raise InvalidDataError(f"{name} wants an update rule, got {rule!r}")

@@ -1,0 +1,91 @@
+"""What releases add up to, by formulas, published figures and simulation."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.pvi.privacy import Budget, Release, epsilon_of, noise_multiplier_for
+from tests.tolerances import STANDARD_ERRORS
+
+pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
+
+
+def delta_of_gaussian(epsilon, sigma):
+    """Balle & Wang (2018), theorem 8, for sensitivity 1."""
+    a, b = 0.5 / sigma, epsilon * sigma
+    return scipy.stats.norm.cdf(a - b) - np.exp(epsilon) * scipy.stats.norm.cdf(-a - b)
+
+
+@pytest.mark.parametrize(("sigma", "number"), [(1.0, 1), (4.0, 1), (20.0, 100)])
+def test_gaussian_mechanisms_have_their_exact_epsilon(sigma, number):
+    epsilon = epsilon_of(((Release(sigma), number),), 1e-5)
+    exact = delta_of_gaussian(epsilon, sigma / np.sqrt(number))
+    np.testing.assert_allclose(exact, 1e-5, rtol=1e-2)
+    assert exact <= 1e-5 * (1.0 + 1e-6)
+
+
+def test_subsampled_steps_keep_within_the_published_bound():
+    """Abadi et al. (2016), section 3.2: q = 0.01, σ = 4, 10,000 steps, ε = 1.26 at δ = 1e-5."""
+    epsilon = epsilon_of(((Release(4.0, 0.01), 10_000),), 1e-5)
+    assert 0.9 < epsilon < 1.26
+
+
+def test_dp_accounting_gives_the_figure_of_its_own_tests():
+    """Mironov (2017) by dp-accounting's own tests: σ = 10, one step, q = 0.1: order 20 of RDP."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
+
+    accountant = rdp.RdpAccountant(orders=[20.0])
+    accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(10.0)))
+    _, order = accountant.get_epsilon_and_optimal_order(1e-5)
+    assert order == 20.0
+
+
+def losses(rng, release, steps, number, with_row):
+    """Privacy losses ``log P / Q`` of runs with a row (P) or without (Q), drawn from either."""
+    sigma, rate = release.noise_multiplier, release.sampling_rate
+    total = np.zeros(number)
+    for _ in range(steps):
+        x = sigma * rng.standard_normal(number)
+        if with_row:
+            x += rng.random(number) < rate
+        total += np.log1p(rate * np.expm1((2.0 * x - 1.0) / (2.0 * sigma**2)))
+    return total
+
+
+@pytest.mark.parametrize("release", [Release(1.5), Release(1.0, 0.2)])
+def test_simulated_privacy_losses_have_the_delta_that_is_reported(rng, release):
+    steps, delta, number = 4, 0.01, 400_000
+    epsilon = epsilon_of(((release, steps),), delta)
+
+    def estimates(epsilon):
+        for with_row in (True, False):
+            sign = 1.0 if with_row else -1.0
+            loss = sign * losses(rng, release, steps, number, with_row)
+            over = np.maximum(0.0, -np.expm1(epsilon - loss))
+            yield over.mean(), over.std() / np.sqrt(number)
+
+    worst, error = max(estimates(epsilon))
+    assert abs(worst - delta) < STANDARD_ERRORS * error + 1e-4
+    assert max(estimates(0.9 * epsilon))[0] > delta + STANDARD_ERRORS * error
+
+
+def test_kinds_of_releases_add_up():
+    one, other = Release(2.0), Release(3.0, 0.1)
+    both = epsilon_of(((one, 2), (other, 5)), 1e-5)
+    assert max(epsilon_of(((one, 2),), 1e-5), epsilon_of(((other, 5),), 1e-5)) < both
+    np.testing.assert_allclose(both, epsilon_of(((other, 5), (one, 2)), 1e-5), rtol=1e-3)
+
+
+def test_noise_for_a_budget_spends_it_and_no_more():
+    budget = Budget(2.0, 1e-5)
+    sigma = noise_multiplier_for(budget, 20)
+    assert 1.98 < epsilon_of(((Release(sigma), 20),), 1e-5) <= 2.0
+    with pytest.raises(InvalidDataError, match="without a bound"):
+        noise_multiplier_for(Budget(np.inf), 20)
+
+
+@pytest.mark.parametrize("bad", [{"epsilon": 0.0}, {"epsilon": 1.0, "delta": 1.0}, {"epsilon": -1}])
+def test_budgets_that_are_none_are_refused(bad):
+    with pytest.raises(InvalidDataError):
+        Budget(**bad)
