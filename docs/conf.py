@@ -19,14 +19,7 @@ extensions = [
     "sphinx_design",
     "tables",
 ]
-exclude_patterns = [
-    "_build",
-    "conf.py",
-    "tables.py",
-    "run_notebooks.py",
-    "start/*.py",
-    "howto/organisations/*.py",
-]
+exclude_patterns = ["_build", "*.py", "start/*.py", "howto/*/*.py"]
 html_theme = "pydata_sphinx_theme"
 html_title = "streaming_gp"
 html_static_path = ["static"]
