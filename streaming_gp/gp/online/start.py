@@ -19,6 +19,10 @@ from streaming_gp.gp.process.mixing import PairKernel
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
+LEAST_NOISE = 2.0 * NUGGET
+"""As a part of the prior's variance: inverses are held, and with less noise rounding would decide
+what they say. A smaller noise is taken to be this one."""
+
 
 def require_supported(local: LocalModel, process: Process) -> None:
     """Refuse models that cannot learn one point at a time.
@@ -64,16 +68,19 @@ def online_state(
     :raises InvalidDataError: as :func:`require_supported`, or if the noise depends on the input.
     """
     require_supported(local, process)
-    known = process_at(local, epsilon)
+    exact = process_at(local, epsilon)
     members: list[PseudoObservations] = list(process.compact.pseudo_observations)  # type: ignore[arg-type]
     everything = [*members, *([] if own is None else [own])]
-    nugget = _shared_nugget(everything, known, local.input_dim)
+    variance = _mean_variance(everything, exact, local.input_dim)
+    known = exact._replace(noise=max(exact.noise, LEAST_NOISE * variance))
+    added = known.noise - exact.noise
+    nugget = _shared_nugget(everything, known, variance, added)
     columns = local.gp.num_latent
     state = OnlineState(known, budget, local.input_dim, columns, nugget, memory)
     if everything:
         Z = np.concatenate([one.Z for one in everything])
         num_base = sum(len(one.Z) for one in members)
-        found = [_information(one, nugget, known) for one in everything]
+        found = [_information(one, nugget - added, known) for one in everything]
         base = _Information(*_stacked(found[: len(members)], 0, len(Z), columns))
         rest = _Information(*_stacked(found[len(members) :], num_base, len(Z), columns))
         state.hold(*_within(budget, Z, base, rest, known, nugget))
@@ -90,18 +97,27 @@ class _Information(NamedTuple):
 # ---- one nugget for all points ----
 
 
-def _shared_nugget(
+def _mean_variance(
     members: Sequence[PseudoObservations], known: KnownProcess, input_dim: int
+) -> float:
+    """The prior variance of f, averaged over the points."""
+    Z = np.concatenate([one.Z for one in members]) if members else np.zeros((1, input_dim))
+    return float(np.mean(known.kernel.variance(Z)))
+
+
+def _shared_nugget(
+    members: Sequence[PseudoObservations], known: KnownProcess, variance: float, added: float
 ) -> float:
     """One variance of white noise for all points, which only changes whose noise is whose.
 
     An observation ``s = Rᵀ(f + e) + noise`` may give a part δ of its noise to e as long as
     ``I − δ RᵀR`` stays positive.
+
+    :param variance: The prior variance of f.
+    :param added: What was added to the noise of all observations, those of u among them.
     """
-    Z = np.concatenate([one.Z for one in members]) if members else np.zeros((1, input_dim))
-    wanted = NUGGET * float(np.mean(known.kernel.variance(Z)))
-    rooms = [one.nugget + 0.5 / max(_largest_precision(one), 1e-300) for one in members]
-    return min(wanted, 0.5 * known.noise, *rooms)
+    rooms = [one.nugget + added + 0.5 / max(_largest_precision(one), 1e-300) for one in members]
+    return min(NUGGET * variance, 0.5 * known.noise, *rooms)
 
 
 def _largest_precision(one: PseudoObservations) -> float:
@@ -109,7 +125,10 @@ def _largest_precision(one: PseudoObservations) -> float:
 
 
 def _information(one: PseudoObservations, nugget: float, known: KnownProcess) -> _Information:
-    """What a member says of points of this nugget: ``W = R (I − δ RᵀR)⁻¹ Rᵀ``."""
+    """What a member says of points of this nugget: ``W = R (I − δ RᵀR)⁻¹ Rᵀ``.
+
+    :param nugget: That of the points, less what was added to the noise.
+    """
     R = one.precision_factor[0]
     centred = one.pseudo_targets[0] - R.T @ known.mean(one.Z)
     noise = np.eye(len(R)) - (nugget - one.nugget) * (R.T @ R)

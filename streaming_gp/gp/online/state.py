@@ -36,6 +36,11 @@ from streaming_gp.gp.online.selection import losses
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
+MOST_ROUNDING = 0.01
+"""Of a variance below zero, as a part of nugget or noise: beyond, inverses are computed anew."""
+REFRESH, DELICATE = 2, 1e-3
+"""Where the noise is so small a part of the prior's variance, rounding grows with every change:
+inverses are also computed anew after so many observations for each point."""
 SMALLEST_VARIANCE = 1e-12
 """Of a prediction, as a part of the prior's: rounding below is cut off."""
 
@@ -49,6 +54,7 @@ class _Seen(NamedTuple):
     :param g: Γ k [slots + C], −1 at the slot, and in the last rows the residuals.
     :param correlation: The prior's, of f(x) with f at each point [slots + C].
     :param scale: The prior standard deviation of f(x).
+    :param rounding: How far the variances of f(x) lie below 0, as a part of what is added to them.
     :param novelty: The prior variance of its u given the others.
     :param variance: The predictive variance of y.
     :param centred: y less its prior mean [C].
@@ -61,6 +67,7 @@ class _Seen(NamedTuple):
     g: np.ndarray
     correlation: np.ndarray
     scale: float
+    rounding: float
     novelty: float
     variance: float
     centred: np.ndarray
@@ -106,11 +113,13 @@ class OnlineState:
         self._Q, self._gamma = symmetric.zeros(size), symmetric.zeros(size)
         self._last: tuple[bytes, tuple[Any, ...]] | None = None
         self._relevance, self._scale = np.zeros(size), np.ones(size)
+        self._since_refresh = 0
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [C] of f(x), for x [D]."""
         _, k, g, prior, mean = self._met(x)
-        variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior)
+        least = MOST_ROUNDING * self.process.noise if self._is_delicate(prior) else 0.0
+        variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior, least)
         return mean - g[self.slots :], np.full(self.columns, variance)
 
     def _met(self, x: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, float, np.ndarray]:
@@ -127,6 +136,9 @@ class OnlineState:
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
         """Condition on ``y = f(x) + noise``, for x [D] and y [C]."""
         seen = self._seen(x, y)
+        if self._has_lost(seen):
+            self.refresh()
+            seen = self._seen(x, y)
         self.log_evidence += seen.log_density()
         self._relevance = np.maximum(exp(-1.0 / self.memory) * self._relevance, seen.correlation)
         if np.count_nonzero(self.rows.is_used) < self.budget:
@@ -145,8 +157,7 @@ class OnlineState:
         row, k, g, prior, mean = self._met(x)
         self._last = None
         q, g, centred = symmetric.times(self._Q, k), g.copy(), y - mean
-        novelty = prior + self.nugget - float(k @ q)
-        variance = prior + self.process.noise - float(k @ g)
+        novelty, variance = prior - float(k @ q), prior - float(k @ g)
         slot = self.rows.free_slot
         q[slot] = g[slot] = -1.0
         g[self.slots :] += centred
@@ -157,11 +168,22 @@ class OnlineState:
             g,
             correlation=np.abs(k) / (sqrt(prior) * self._scale),
             scale=sqrt(prior),
-            novelty=novelty,
-            variance=variance,
+            rounding=max(-novelty / self.nugget, -variance / self.process.noise),
+            novelty=max(novelty, 0.0) + self.nugget,
+            variance=max(variance, 0.0) + self.process.noise,
             centred=centred,
             residual=g[self.slots :].copy(),
         )
+
+    def _has_lost(self, seen: _Seen) -> bool:
+        """Whether inverses that were only changed may no longer be what they should be."""
+        self._since_refresh += 1
+        is_due = self._since_refresh > REFRESH * self.budget
+        return (is_due and self._is_delicate(seen.scale**2)) or seen.rounding > MOST_ROUNDING
+
+    def _is_delicate(self, prior: float) -> bool:
+        """Whether rounding must be looked after, at a prior variance."""
+        return self.process.noise < DELICATE * prior
 
     def _what_matters(self, seen: _Seen) -> np.ndarray:
         """How much each point [slots] matters after it, its own among them."""
@@ -236,7 +258,7 @@ class OnlineState:
 
     def refresh(self) -> None:
         """Q, Γ and α computed anew from the points and the information."""
-        self._last = None
+        self._last, self._since_refresh = None, 0
         used = np.flatnonzero(self.rows.is_used)
         among, size = np.ix_(used, used), len(used)
         Z = self.rows.Z[used]
