@@ -118,7 +118,8 @@ class OnlineState:
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [C] of f(x), for x [D]."""
         _, k, g, prior, mean = self._met(x)
-        least = MOST_ROUNDING * self.process.noise if self._is_delicate(prior) else 0.0
+        is_delicate = self.process.noise < DELICATE * prior
+        least = MOST_ROUNDING * self.process.noise if is_delicate else 0.0
         variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior, least)
         return mean - g[self.slots :], np.full(self.columns, variance)
 
@@ -136,7 +137,11 @@ class OnlineState:
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
         """Condition on ``y = f(x) + noise``, for x [D] and y [C]."""
         seen = self._seen(x, y)
-        if self._has_lost(seen):
+        self._since_refresh += 1
+        is_due = self._since_refresh > REFRESH * self.budget
+        if seen.rounding > MOST_ROUNDING or (
+            is_due and self.process.noise < DELICATE * seen.scale**2
+        ):
             self.refresh()
             seen = self._seen(x, y)
         self.log_evidence += seen.log_density()
@@ -174,16 +179,6 @@ class OnlineState:
             centred=centred,
             residual=g[self.slots :].copy(),
         )
-
-    def _has_lost(self, seen: _Seen) -> bool:
-        """Whether inverses that were only changed may no longer be what they should be."""
-        self._since_refresh += 1
-        is_due = self._since_refresh > REFRESH * self.budget
-        return (is_due and self._is_delicate(seen.scale**2)) or seen.rounding > MOST_ROUNDING
-
-    def _is_delicate(self, prior: float) -> bool:
-        """Whether rounding must be looked after, at a prior variance."""
-        return self.process.noise < DELICATE * prior
 
     def _what_matters(self, seen: _Seen) -> np.ndarray:
         """How much each point [slots] matters after it, its own among them."""
