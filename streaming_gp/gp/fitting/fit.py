@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
@@ -109,8 +111,9 @@ class Fitter:
         found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
         if iterations > 0:
             moving = Moving(rest.prior, rest.members, members, found.nugget)
-            Z = moving.best_places(found.Z, self.optimiser.method, iterations)
-            found, constant = moving.projected(Z)
+            with suppress(NumericalError):  # where rounding forbids it the points stay
+                Z = moving.best_places(found.Z, self.optimiser.method, iterations)
+                found, constant = moving.projected(Z)
         if watch:
             self.watch.merge(members, found, -constant)
         scale = process.log_scale + constant

@@ -90,8 +90,8 @@ class Moving:
         """
         points, among, between = self._prior_at(Z)
         parts = [
-            self._projected(group, points, among, between, self.prior.mean(Z)[group])
-            for group in self.prior.groups
+            self._projected(group, points, among, between, mean)
+            for group, mean in zip(self.prior.groups, self.prior.mean(Z), strict=True)
         ]
         R, s, constants = zip(*parts, strict=True)
         return PseudoObservations(Z, np.stack(R), np.stack(s), self.nugget), sum(constants)
