@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from streaming_gp.defaults import default_kernel, logarithmic_parameters
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
 from streaming_gp.gp.journal_view import last_state
+from streaming_gp.serialization import write_bytes
 from streaming_gp.tables import TableGP
 
 _KERNELS = {
@@ -166,6 +166,4 @@ def _points(settings: Settings) -> PrivatePseudoPoints:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())

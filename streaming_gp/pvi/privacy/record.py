@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
 from streaming_gp.errors import FileFormatError
 from streaming_gp.pvi.privacy.accountant import Release, Spent
+from streaming_gp.serialization import write_bytes
 
 
 def read_spent(folder: str, client_id: str) -> Spent:
@@ -35,11 +34,7 @@ def write_spent(folder: str, client_id: str, spent: Spent) -> None:
     path = _path(folder, client_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     entries = [{"release": asdict(release), "number": number} for release, number in spent]
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as part:
-        json.dump(entries, part)
-        part.flush()
-        os.fsync(part.fileno())
-    os.replace(part.name, path)
+    write_bytes(path, json.dumps(entries).encode())
 
 
 def with_release(spent: Spent, release: Release, number: int) -> Spent:
