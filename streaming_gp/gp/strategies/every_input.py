@@ -72,17 +72,18 @@ def fitted_at_two_scales(
     few = coarse(len(batch.data[0]), budget)
     if two_scales.is_coarse(ledger):
         return ledger, *fitted(fitter, cavity, batch, few, budget)
-    smoother = two_scales.coarse_cavity(ledger, cavity, batch.name)
-    noise, larger = (_noise_variance(fitter, batch, one) for one in (cavity, smoother))
-    if two_scales.unexplained(ledger, noise) > larger:
+    of_epsilon = two_scales.coarse_epsilon(ledger, batch.name)
+    noise = _noise_variance(fitter, batch, cavity)
+    larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))
+    smoother = two_scales.noisier(cavity, of_epsilon, noise, larger)
+    loses_more = two_scales.unexplained(ledger, noise) > larger
+    if loses_more and fitter.log_density(smoother, batch) > fitter.log_density(cavity, batch):
         ledger = two_scales.made_coarse(ledger, noise, larger)
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
         return ledger, *fitted(fitter, others.posterior, batch, few, budget)
     factor, report = fitted(fitter, cavity, batch, FINE, budget)
-    weaker = tuple(one ** (noise / larger) for one in cavity.pseudo_observations)
-    smoother = replace(smoother, pseudo_observations=weaker)
-    of_epsilon, _ = learned(fitter, smoother, batch, few)
-    return ledger, replace(two_scales.of_two_scales(factor), coarse=of_epsilon), report
+    coarse_factor, _ = learned(fitter, smoother, batch, few)
+    return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
 
 
 def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:
@@ -157,7 +158,7 @@ def within(
     moves = move and number <= MOST_MOVING
     iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
     fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
-    return after.replaced(MERGED, fewer)
+    return after.replaced(MERGED, two_scales.grown(fewer, ledger.factors.get(MERGED)))
 
 
 def _thinned(
@@ -167,7 +168,7 @@ def _thinned(
     epsilon: np.ndarray,
     number: int,
     iterations: int = 0,
-) -> PseudoPointFactor:
+) -> two_scales.TwoScaleFactor:
     """The product of factors on ``number`` of their points, which knows what that lost.
 
     Where ε has a distribution, what is lost decides on its scale: then there is nothing to warn of.

@@ -5,8 +5,9 @@ and not for a long one, and then an ε at which the function is smooth, and the 
 better. Which it is shows only as the stream goes on: in what projections lose. So each batch that
 comes when the budget is full leaves two factors of ε: a *fine* one, by FITC, and a *coarse* one,
 by the variational bound on few points, which takes for noise what these leave unexplained. The
-posterior has the fine ones until projections have left more unexplained than the noise of the
-coarse ones is; from then on it has those.
+posterior has the fine ones until projections are on the way to leave more unexplained than the
+noise of the coarse ones is, and these predict a new batch better. From then on it has those. To
+wait until so much has been lost would be late: what is lost is lost for good.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.serialization import storable
@@ -32,13 +34,20 @@ class TwoScaleFactor(PseudoPointFactor):
     :param coarse: The coarse factor of ε, which the posterior does not have; None for one.
     :param lost: The nats by which projections onto fewer points lowered the log evidence.
     :param num_projected: The number of targets that were projected.
+    :param growth: By how much ``lost / num_projected`` grew for each target of the newest ones.
     :param is_coarse: Whether its factor of ε is the coarse one already.
     """
 
     coarse: expfam.Factor | None = None
     lost: float = 0.0
     num_projected: int = 0
+    growth: float = 0.0
     is_coarse: bool = False
+
+    @property
+    def lost_per_target(self) -> float:
+        """The nats lost for each target that was projected; 0 where none was."""
+        return self.lost / max(1, self.num_projected)
 
     def as_arrays(self) -> TwoScaleFactor:
         coarse = None if self.coarse is None else self.coarse.as_arrays()
@@ -55,6 +64,7 @@ class TwoScaleFactor(PseudoPointFactor):
             product_of_epsilon(mine.coarse, yours.coarse),
             mine.lost + yours.lost,
             mine.num_projected + yours.num_projected,
+            mine.growth + yours.growth,
             mine.is_coarse or yours.is_coarse,
         )
 
@@ -101,34 +111,59 @@ def projected(factor: PseudoPointFactor, fewer: PseudoPointFactor, num_new: int)
     )
 
 
+def grown(factor: TwoScaleFactor, before: PseudoPointFactor | None) -> TwoScaleFactor:
+    """The merged factor, which knows how fast it loses.
+
+    :param before: What was merged before the newest batches.
+    """
+    earlier = TwoScaleFactor(()) if before is None else of_two_scales(before)
+    number = factor.num_projected - earlier.num_projected
+    if number == 0:
+        return replace(factor, growth=earlier.growth)
+    return replace(factor, growth=(factor.lost_per_target - earlier.lost_per_target) / number)
+
+
 def is_coarse(ledger: GPLedger) -> bool:
     """Whether the ledger's factors of ε are the coarse ones."""
     return MERGED in ledger.factors and of_two_scales(ledger.factors[MERGED]).is_coarse
 
 
-def coarse_cavity(ledger: GPLedger, cavity: Process, batch: str) -> Process:
-    """``p̃(f) p(ε) Π_b coarse_b(ε)`` over all batches but one; f is as in ``cavity``."""
+def coarse_epsilon(ledger: GPLedger, batch: str) -> expfam.Gaussian:
+    """``p(ε) Π_b coarse_b(ε)`` over all batches but one."""
     others = [of_two_scales(f).coarse for name, f in ledger.factors.items() if name != batch]
     q = ledger.prior.hyperparameters
     assert q is not None
-    q = q.times([one for one in others if one is not None]).as_arrays()
-    return replace(cavity, hyperparameters=q)
+    return q.times([one for one in others if one is not None]).as_arrays()
 
 
-def unexplained(ledger: GPLedger, noise: float) -> float:
-    """The mean square that projections left unexplained, noise included, in squared units of Y.
+def noisier(cavity: Process, epsilon: expfam.Gaussian, fine: float, coarse: float) -> Process:
+    """What a cavity says at the coarse ε, if its data had the noise of that.
+
+    :param epsilon: The coarse cavity of ε.
+    :param fine: The variance of the noise in it.
+    :param coarse: That of the noise at the coarse ε.
+    """
+    weaker = tuple(one ** (fine / coarse) for one in cavity.pseudo_observations)
+    return replace(cavity, pseudo_observations=weaker, hyperparameters=epsilon)
+
+
+def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> float:
+    """The mean square that projections will leave unexplained, in squared units of Y.
 
     A projection loses ``Σ_n r_n² / (2σ²)`` nats; the noise at which the bound would be largest is
-    the mean of r². It is 0 while there is nothing coarse to compare it with.
+    the mean of r². It grows with the stream, and is looked at where it will be if it goes on to
+    grow as it did with the newest batch. It is 0 while there is nothing coarse to compare it with.
 
     :param noise: σ², the variance of the noise at which factors were projected.
+    :param num_data: The number of data that the budget is to last for.
     """
     if MERGED not in ledger.factors:
         return 0.0
     merged = of_two_scales(ledger.factors[MERGED])
-    if merged.coarse is None or merged.num_projected == 0:
+    if merged.coarse is None:
         return 0.0
-    return 2.0 * noise * merged.lost / merged.num_projected
+    to_come = max(0, num_data - merged.num_projected)
+    return 2.0 * noise * (merged.lost_per_target + to_come * merged.growth)
 
 
 def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:

@@ -3,13 +3,16 @@
 from dataclasses import replace
 from functools import reduce
 from operator import mul
+from types import MappingProxyType
 
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import expfam
+from streaming_gp import expfam, pvi
+from streaming_gp.gp.fitting.solver import Batch
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import MERGED, two_scales
 from streaming_gp.gp.strategies.two_scales import TwoScaleFactor
 from tests.gp.builders import EVERY_INPUT, NOISE, assert_same_arrays, evidence, known_model
@@ -44,7 +47,33 @@ def test_what_points_that_stay_cannot_say_is_unexplained(rng):
     (merged,) = model.factors.values()
     some = expfam.MeanFieldNormal.from_mean_scale(np.zeros(1), np.eye(1))
     ledger = model.ledger.replaced(MERGED, replace(merged, coarse=some / some))
-    np.testing.assert_allclose(two_scales.unexplained(ledger, NOISE), wanted, rtol=1e-2)
+    np.testing.assert_allclose(two_scales.unexplained(ledger, NOISE, 0), wanted, rtol=1e-2)
+
+
+def test_what_is_lost_goes_on_to_grow_as_with_the_newest_batch(rng):
+    """Of 10 targets 0.2 nats each are lost, then 0.5 of 40; so it will be 1.1 of 100."""
+    one, other = TwoScaleFactor((), lost=2.0, num_projected=10), TwoScaleFactor((), None, 0.0)
+    other = replace(other, lost=20.0, num_projected=40)
+    grown = two_scales.grown(other, one)
+    np.testing.assert_allclose(grown.growth, 0.01, rtol=ALGEBRA)
+    assert two_scales.grown(grown, grown).growth == grown.growth
+    assert two_scales.grown(one, None).growth == 0.02
+    some = expfam.MeanFieldNormal.from_mean_scale(np.zeros(1), np.eye(1))
+    ledger = pvi.Ledger(Process(()), MappingProxyType({MERGED: replace(grown, coarse=some / some)}))
+    for number, wanted in ((0, 0.5), (40, 0.5), (100, 1.1)):
+        found = two_scales.unexplained(ledger, NOISE, number)
+        np.testing.assert_allclose(found, 2.0 * NOISE * wanted, rtol=ALGEBRA)
+
+
+def test_a_cavity_of_noisier_data_is_that_of_the_coarse_ledger(data):
+    model = known_model(EVERY_INPUT, hyperparameters=sgp.VariationalHyperparameters(num_samples=2))
+    model.update(data)
+    posterior = model.ledger.posterior
+    smoother = two_scales.noisier(posterior, posterior.hyperparameters, NOISE, 3.0 * NOISE)
+    wanted = two_scales.made_coarse(model.ledger, NOISE, 3.0 * NOISE).posterior
+    for a, b in zip(smoother.pseudo_observations, wanted.pseudo_observations, strict=True):
+        assert_same_arrays(a.arrays, b.arrays, ALGEBRA)
+    assert smoother.hyperparameters is posterior.hyperparameters
 
 
 def test_products_and_powers_know_both_scales(rng):
@@ -54,7 +83,7 @@ def test_products_and_powers_know_both_scales(rng):
     (plain,) = model.factors.values()
     fine = plain.hyperparameters
     one = TwoScaleFactor(plain.pseudo_observations, fine, 1.0, fine, 3.0, 5)
-    other = TwoScaleFactor(plain.pseudo_observations, fine, 2.0, fine**2.0, 4.0, 7, True)
+    other = TwoScaleFactor(plain.pseudo_observations, fine, 2.0, fine**2.0, 4.0, 7, 0.0, True)
     product = reduce(mul, (plain, one, other))
     assert (product.lost, product.num_projected, product.is_coarse) == (7.0, 12, True)
     for found, wanted in ((product.coarse, fine**3.0), ((one**0.5).coarse, fine**0.5)):
@@ -64,23 +93,43 @@ def test_products_and_powers_know_both_scales(rng):
     assert other.faded(0.0).coarse is other.faded(0.5).coarse is other.coarse
 
 
-@pytest.mark.slow
-def test_the_coarse_scale_takes_over_once_projections_lose_too_much(rng):
-    X, Y = smooth_data(rng, 60)
-    model = known_model(
-        sgp.PrivatePseudoPoints("all", budget=20),
-        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
-        optimiser=sgp.LocalOptimiser(max_iterations=5),
+def test_both_scales_are_scored_by_what_the_model_itself_predicts(data, rng):
+    """Two outputs of their own kernels; few of the data are looked at where a batch is large."""
+    X, Y = data
+    kernel = gpflow.kernels.SeparateIndependent(
+        [gpflow.kernels.SquaredExponential(lengthscales=each) for each in (0.5, 2.0)]
     )
-    for rows in (slice(0, 15), slice(15, 30), slice(30, 45)):
-        model.update((X[rows], Y[rows]))
-    merged = model.factors[MERGED]
-    assert not merged.is_coarse
-    noise = float(model.likelihood.variance.numpy())
-    assert two_scales.unexplained(model.ledger, noise) < 10.0 * noise
-    model.adopt(model.ledger.replaced(MERGED, replace(merged, lost=1e6)))
-    model.update((X[45:], Y[45:]))
-    after = model.factors[MERGED]
-    assert after.is_coarse
-    assert np.linalg.norm(after.precision) < np.linalg.norm(merged.precision)
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(NOISE), hyperparameters=sgp.FixedHyperparameters(),
+        pseudo_points=EVERY_INPUT,
+    )  # fmt: skip
+    model.update((X, np.hstack([Y, Y**2])))
+    new = rng.uniform(-3.0, 3.0, (20, 2)), rng.standard_normal((20, 2))
+    found = model._compiled.fitter.log_density(model.ledger.posterior, Batch("", new, seed=0))
+    wanted = np.mean(np.asarray(model.predict_log_density(new))) / 2.0
+    np.testing.assert_allclose(found, wanted, rtol=ALGEBRA)
+
+
+def rippled(rng, num, height):
+    """A wave, and ripples on it that no forty points can hold."""
+    X = rng.uniform(-3.0, 3.0, (num, 2))
+    ripples = np.sin(4.0 * X[:, :1]) * np.sin(4.0 * X[:, 1:])
+    return X, np.sin(X[:, :1]) + height * ripples + 0.02 * rng.standard_normal((num, 1)) + 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("height", "is_coarse"), [(0.3, True), (0.0, False)])
+def test_the_coarse_scale_takes_over_where_a_budget_cannot_hold_the_function(
+    rng, height, is_coarse
+):
+    model = known_model(
+        sgp.PrivatePseudoPoints("all", budget=40),
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+    )
+    for _ in range(5):
+        model.update(rippled(rng, 200, height))
+    assert model.factors[MERGED].is_coarse == is_coarse
+    X, Y = rippled(rng, 200, 0.0)
+    error = np.mean((np.asarray(model.predict_f(X)[0]) - Y) ** 2)
+    assert error < 0.02
     assert np.isfinite(evidence(model))
