@@ -158,7 +158,7 @@ def within(
     moves = move and number <= MOST_MOVING
     iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
     fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
-    return after.replaced(MERGED, two_scales.grown(fewer, ledger.factors.get(MERGED)))
+    return after.replaced(MERGED, two_scales.marked(fewer))
 
 
 def _thinned(

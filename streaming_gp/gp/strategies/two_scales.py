@@ -25,6 +25,9 @@ from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.serialization import storable
 
+STRETCH = 300
+"""So many targets say how fast projections lose: as many as ε is learned from."""
+
 
 @storable
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,9 @@ class TwoScaleFactor(PseudoPointFactor):
     :param coarse: The coarse factor of ε, which the posterior does not have; None for one.
     :param lost: The nats by which projections onto fewer points lowered the log evidence.
     :param num_projected: The number of targets that were projected.
-    :param growth: By how much ``lost / num_projected`` grew for each target of the newest ones.
+    :param growth: By how much ``lost / num_projected`` grew for each target, when last looked at.
+    :param num_marked: The number of targets that were projected by then.
+    :param lost_marked: The nats lost for each of them.
     :param is_coarse: Whether its factor of ε is the coarse one already.
     """
 
@@ -42,6 +47,8 @@ class TwoScaleFactor(PseudoPointFactor):
     lost: float = 0.0
     num_projected: int = 0
     growth: float = 0.0
+    num_marked: int = 0
+    lost_marked: float = 0.0
     is_coarse: bool = False
 
     @property
@@ -65,6 +72,8 @@ class TwoScaleFactor(PseudoPointFactor):
             mine.lost + yours.lost,
             mine.num_projected + yours.num_projected,
             mine.growth + yours.growth,
+            mine.num_marked + yours.num_marked,
+            mine.lost_marked + yours.lost_marked,
             mine.is_coarse or yours.is_coarse,
         )
 
@@ -111,16 +120,14 @@ def projected(factor: PseudoPointFactor, fewer: PseudoPointFactor, num_new: int)
     )
 
 
-def grown(factor: TwoScaleFactor, before: PseudoPointFactor | None) -> TwoScaleFactor:
-    """The merged factor, which knows how fast it loses.
-
-    :param before: What was merged before the newest batches.
-    """
-    earlier = TwoScaleFactor(()) if before is None else of_two_scales(before)
-    number = factor.num_projected - earlier.num_projected
-    if number == 0:
-        return replace(factor, growth=earlier.growth)
-    return replace(factor, growth=(factor.lost_per_target - earlier.lost_per_target) / number)
+def marked(factor: TwoScaleFactor) -> TwoScaleFactor:
+    """The merged factor, which looks once every :data:`STRETCH` targets at how fast it loses."""
+    number = factor.num_projected - factor.num_marked
+    if number < STRETCH:
+        return factor
+    lost = factor.lost_per_target
+    growth = (lost - factor.lost_marked) / number if factor.num_marked > 0 else 0.0
+    return replace(factor, growth=growth, num_marked=factor.num_projected, lost_marked=lost)
 
 
 def is_coarse(ledger: GPLedger) -> bool:
@@ -152,7 +159,8 @@ def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> 
 
     A projection loses ``Σ_n r_n² / (2σ²)`` nats; the noise at which the bound would be largest is
     the mean of r². It grows with the stream, and is looked at where it will be if it goes on to
-    grow as it did with the newest batch. It is 0 while there is nothing coarse to compare it with.
+    grow as it did with the newest :data:`STRETCH` targets. It is 0 in between, as few targets say
+    little, and while there is nothing coarse to compare it with.
 
     :param noise: σ², the variance of the noise at which factors were projected.
     :param num_data: The number of data that the budget is to last for.
@@ -160,7 +168,7 @@ def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> 
     if MERGED not in ledger.factors:
         return 0.0
     merged = of_two_scales(ledger.factors[MERGED])
-    if merged.coarse is None:
+    if merged.coarse is None or merged.num_projected > merged.num_marked:
         return 0.0
     to_come = max(0, num_data - merged.num_projected)
     return 2.0 * noise * (merged.lost_per_target + to_come * merged.growth)

@@ -45,24 +45,36 @@ def test_what_points_that_stay_cannot_say_is_unexplained(rng):
     assert model.factors[MERGED].num_projected == 60
     wanted = np.sum((Y - again) ** 2) / 2.0 / 60.0
     (merged,) = model.factors.values()
-    some = expfam.MeanFieldNormal.from_mean_scale(np.zeros(1), np.eye(1))
-    ledger = model.ledger.replaced(MERGED, replace(merged, coarse=some / some))
+    ledger = with_coarse(replace(merged, num_marked=60))
     np.testing.assert_allclose(two_scales.unexplained(ledger, NOISE, 0), wanted, rtol=1e-2)
 
 
-def test_what_is_lost_goes_on_to_grow_as_with_the_newest_batch(rng):
-    """Of 10 targets 0.2 nats each are lost, then 0.5 of 40; so it will be 1.1 of 100."""
-    one, other = TwoScaleFactor((), lost=2.0, num_projected=10), TwoScaleFactor((), None, 0.0)
-    other = replace(other, lost=20.0, num_projected=40)
-    grown = two_scales.grown(other, one)
-    np.testing.assert_allclose(grown.growth, 0.01, rtol=ALGEBRA)
-    assert two_scales.grown(grown, grown).growth == grown.growth
-    assert two_scales.grown(one, None).growth == 0.02
+def with_coarse(factor):
     some = expfam.MeanFieldNormal.from_mean_scale(np.zeros(1), np.eye(1))
-    ledger = pvi.Ledger(Process(()), MappingProxyType({MERGED: replace(grown, coarse=some / some)}))
-    for number, wanted in ((0, 0.5), (40, 0.5), (100, 1.1)):
-        found = two_scales.unexplained(ledger, NOISE, number)
+    ledger = MappingProxyType({MERGED: replace(factor, coarse=some / some)})
+    return pvi.Ledger(Process(()), ledger)
+
+
+def test_what_is_lost_goes_on_to_grow_as_with_the_newest_targets():
+    """Of 1,000 targets 0.2 nats each are lost, then 0.5 of 4,000: so it will be 1.1 of 10,000.
+
+    The first ones do not say how it grows, as it need not have begun with nothing.
+    """
+    one = two_scales.marked(TwoScaleFactor((), lost=200.0, num_projected=1000))
+    assert (one.growth, one.num_marked, one.lost_marked) == (0.0, 1000, 0.2)
+    other = two_scales.marked(replace(one, lost=2000.0, num_projected=4000))
+    np.testing.assert_allclose(other.growth, 0.3 / 3000, rtol=ALGEBRA)
+    for number, wanted in ((0, 0.5), (4000, 0.5), (10_000, 1.1)):
+        found = two_scales.unexplained(with_coarse(other), NOISE, number)
         np.testing.assert_allclose(found, 2.0 * NOISE * wanted, rtol=ALGEBRA)
+
+
+def test_few_targets_say_nothing_of_how_fast_it_grows():
+    one = two_scales.marked(TwoScaleFactor((), lost=200.0, num_projected=1000))
+    few = two_scales.marked(replace(one, lost=900.0, num_projected=1010))
+    assert (few.growth, few.num_marked) == (one.growth, 1000)
+    assert two_scales.unexplained(with_coarse(one), NOISE) > 0.0
+    assert two_scales.unexplained(with_coarse(few), NOISE) == 0.0
 
 
 def test_a_cavity_of_noisier_data_is_that_of_the_coarse_ledger(data):
@@ -83,7 +95,7 @@ def test_products_and_powers_know_both_scales(rng):
     (plain,) = model.factors.values()
     fine = plain.hyperparameters
     one = TwoScaleFactor(plain.pseudo_observations, fine, 1.0, fine, 3.0, 5)
-    other = TwoScaleFactor(plain.pseudo_observations, fine, 2.0, fine**2.0, 4.0, 7, 0.0, True)
+    other = TwoScaleFactor(plain.pseudo_observations, fine, 2.0, fine**2.0, 4.0, 7, is_coarse=True)
     product = reduce(mul, (plain, one, other))
     assert (product.lost, product.num_projected, product.is_coarse) == (7.0, 12, True)
     for found, wanted in ((product.coarse, fine**3.0), ((one**0.5).coarse, fine**0.5)):
@@ -110,26 +122,25 @@ def test_both_scales_are_scored_by_what_the_model_itself_predicts(data, rng):
     np.testing.assert_allclose(found, wanted, rtol=ALGEBRA)
 
 
-def rippled(rng, num, height):
-    """A wave, and ripples on it that no forty points can hold."""
-    X = rng.uniform(-3.0, 3.0, (num, 2))
-    ripples = np.sin(4.0 * X[:, :1]) * np.sin(4.0 * X[:, 1:])
-    return X, np.sin(X[:, :1]) + height * ripples + 0.02 * rng.standard_normal((num, 1)) + 2.0
+def walk(rng, number, height):
+    """Batch of a walk along a wave, and ripples on it; forty points hold those of four batches."""
+    x = rng.uniform(5.0 * number, 5.0 * number + 5.0, (300, 1))
+    Y = np.sin(x / 6.0) + height * np.sin(4.0 * x) + 0.02 * rng.standard_normal((300, 1)) + 2.0
+    return np.hstack([x, np.zeros_like(x)]), Y
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("height", "is_coarse"), [(0.3, True), (0.0, False)])
-def test_the_coarse_scale_takes_over_where_a_budget_cannot_hold_the_function(
-    rng, height, is_coarse
-):
+def test_the_coarse_scale_takes_over_where_a_budget_cannot_hold_the_function(rng):
     model = known_model(
         sgp.PrivatePseudoPoints("all", budget=40),
         hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
     )
-    for _ in range(5):
-        model.update(rippled(rng, 200, height))
-    assert model.factors[MERGED].is_coarse == is_coarse
-    X, Y = rippled(rng, 200, 0.0)
-    error = np.mean((np.asarray(model.predict_f(X)[0]) - Y) ** 2)
+    for number in range(8):
+        model.update(walk(rng, number, 0.3))
+        if number == 3:
+            assert not model.factors[MERGED].is_coarse
+    assert model.factors[MERGED].is_coarse
+    smooth = [walk(rng, number, 0.0) for number in range(8)]
+    error = np.mean([(np.asarray(model.predict_f(X)[0]) - Y) ** 2 for X, Y in smooth])
     assert error < 0.02
     assert np.isfinite(evidence(model))
