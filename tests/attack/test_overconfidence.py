@@ -168,6 +168,7 @@ def test_so_are_they_where_the_noise_is_learned(name, noise, hyperparameters):
     assert warned or errors(model, data)[0].max() < OFTEN
 
 
+@pytest.mark.slow
 def test_few_points_are_as_sure_as_batch_inference_and_say_so_once_or_refuse():
     """It is the bound that is over-confident, and nothing is added to that (Titsias 2009)."""
     noise, data = 1e-6, batches(1e-6, duplicated=False)

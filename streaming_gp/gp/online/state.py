@@ -33,6 +33,7 @@ from streaming_gp.gp.online.information import Information, integrate_out_of_bot
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
+from streaming_gp.gp.online.soundness import refuse_overflow
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
@@ -120,7 +121,9 @@ class OnlineState:
         _, k, g, prior, mean = self._met(x)
         is_delicate = self.process.noise < DELICATE * prior
         least = MOST_ROUNDING * self.process.noise if is_delicate else 0.0
-        variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior, least)
+        raw = prior - float(k @ g)
+        refuse_overflow(raw, prior)
+        variance = max(raw, SMALLEST_VARIANCE * prior, least)
         return mean - g[self.slots :], np.full(self.columns, variance)
 
     def _met(self, x: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, float, np.ndarray]:
@@ -144,7 +147,9 @@ class OnlineState:
         ):
             self.refresh()
             seen = self._seen(x, y)
-        self.log_evidence += seen.log_density()
+        density = seen.log_density()
+        refuse_overflow(density)
+        self.log_evidence += density
         self._relevance = np.maximum(exp(-1.0 / self.memory) * self._relevance, seen.correlation)
         if np.count_nonzero(self.rows.is_used) < self.budget:
             self._add(x, seen)
@@ -163,6 +168,8 @@ class OnlineState:
         self._last = None
         q, g, centred = symmetric.times(self._Q, k), g.copy(), y - mean
         novelty, variance = prior - float(k @ q), prior - float(k @ g)
+        refuse_overflow(novelty, prior)
+        refuse_overflow(variance, prior)
         slot = self.rows.free_slot
         q[slot] = g[slot] = -1.0
         g[self.slots :] += centred
