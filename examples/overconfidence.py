@@ -80,10 +80,10 @@ def exact(model: sgp.StreamingGP, X: np.ndarray, Y: np.ndarray, at: np.ndarray) 
     return (V.T @ np.linalg.solve(L, Y))[:, 0], variance
 
 
-def largest(mean: Any, variance: Any, at: np.ndarray) -> float:
+def largest(moments: Any, at: np.ndarray) -> float:
     """The largest error, in predicted standard deviations."""
-    error = np.ravel(mean) - truth(at)[:, 0]
-    return float(np.max(np.abs(error) / np.sqrt(np.ravel(variance))))
+    mean, variance = map(np.ravel, moments)
+    return float(np.max(np.abs(mean - truth(at)[:, 0]) / np.sqrt(variance)))
 
 
 def perform(place: str, name: str, noise: float, seed: int) -> Results:
@@ -98,10 +98,10 @@ def perform(place: str, name: str, noise: float, seed: int) -> Results:
     return {
         "points": name,
         "noise": noise,
-        "at_points": largest(*model.predict_f(Z), Z),
-        "exact_at_points": largest(*exact(model, X, Y, Z), Z),
-        "at_data": largest(*model.predict_f(X), X),
-        "exact_at_data": largest(*exact(model, X, Y, X), X),
+        "at_points": largest(model.predict_f(Z), Z),
+        "exact_at_points": largest(exact(model, X, Y, Z), Z),
+        "at_data": largest(model.predict_f(X), X),
+        "exact_at_data": largest(exact(model, X, Y, X), X),
         "shown_error": max(info.shown_error or 0.0 for info in infos),
         "unexplained": max(info.unexplained for info in infos),
         "warned": any(one.category is OverconfidenceWarning for one in caught),

@@ -119,8 +119,8 @@ class SparseBound(Bound, abc.ABC):
         sites: Sites,
     ) -> Summary:
         with local.parameters.substituted(epsilon):
-            _, *found = _projected(local, Z, problem)
-            return Summary(*found)
+            _, points, data, earlier = _projected(local, Z, problem)
+            return Summary(points, data, earlier)
 
     def pseudo_observations(
         self,
