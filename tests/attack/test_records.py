@@ -3,13 +3,17 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
+from streaming_gp import pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.record import alone, read_spent, with_release, write_spent
 from streaming_gp.river.features import checked
+from tests.attack.test_answers import MODEL, clients
 
 RELEASE = Release(2.0, 0.5)
 GOOD = [{"release": {"noise_multiplier": 2.0, "sampling_rate": 0.5}, "number": 3}]
@@ -71,15 +75,18 @@ def test_records_stay_in_their_folder_whatever_the_client_is_called(tmp_path, na
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
-def test_payments_at_the_same_time_all_count(tmp_path):
-    def pay(_):
-        with alone(str(tmp_path), "c"):
-            spent = read_spent(str(tmp_path), "c")
-            write_spent(str(tmp_path), "c", with_release(spent, RELEASE, 1))
-
+def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
+    """To several servers; each payment goes on from what is on record."""
+    budget = privacy.Budget(math.inf)
+    rule = privacy.PrivateChanges(
+        pvi.AnalyticUpdate(), budget=budget, noise_multiplier=0.0, record=str(tmp_path)
+    )
+    client = replace(clients()["c1"], update=rule)
+    asks = [pvi.Server(MODEL.prior(), {"c1": client}).ask("c1")[0] for _ in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(pay, range(40)))
-    assert read_spent(str(tmp_path), "c") == ((RELEASE, 40),)
+        answers = list(pool.map(client.answer, asks))
+    assert all(isinstance(answer, pvi.Answer) for answer in answers)
+    assert read_spent(str(tmp_path), "c1") == ((rule.release, 24),)
 
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), "3", b"3", 1j, [1.0]], ids=repr)
