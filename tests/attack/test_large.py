@@ -9,7 +9,7 @@ import streaming_gp as sgp
 from streaming_gp import runtime
 from streaming_gp.errors import NumericalError
 from tests.attack.cases import every_tenth
-from tests.attack.streams import FIXED, QUICK
+from tests.attack.streams import FIXED, QUICK, dates, targets
 
 gk = gpflow.kernels
 RNG = np.random.default_rng(0)
@@ -93,6 +93,21 @@ def test_predictions_far_away_are_finite_or_refused(models, kernel, door, far):
     for part in found:
         assert np.isfinite(part).all()
         assert np.abs(part).max() < 10.0 or kernel in ("linear", "polynomial", "sum")
+
+
+@pytest.mark.parametrize("budget", [5, 20])
+def test_dates_too_close_for_one_point_at_a_time_are_one_clear_error(budget):
+    """Of squares of 1e7 rounding leaves no distances of a week."""
+    model = sgp.StreamingGP(
+        gk.SquaredExponential(lengthscales=30.0), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED, optimiser=QUICK,
+    )  # fmt: skip
+    model.update((dates(), targets(dates())), learn=False)
+    with pytest.raises(NumericalError, match="wanted inputs about zero"):
+        model.online(budget)
+    model.remove("batch-0")
+    model.update((dates() - dates()[0], targets(dates())), learn=False)
+    assert np.isfinite(model.online(budget).predict([3.0])).all()
 
 
 @every_tenth("kernel", [name for name in KERNELS if name != "polynomial"])

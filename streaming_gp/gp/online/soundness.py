@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf, isfinite
+
+import numpy as np
 
 from streaming_gp.errors import NumericalError
 
@@ -19,3 +23,18 @@ def refuse_overflow(value: float, prior: float = inf) -> None:
     """
     if not (isfinite(value) and value > -FURTHEST_BELOW * prior):
         raise NumericalError("covariances or densities overflow: wanted smaller inputs and targets")
+
+
+@contextmanager
+def clear_error() -> Iterator[None]:
+    """One error of ours where a covariance cannot be factorised.
+
+    :raises NumericalError: naming what helps.
+    """
+    try:
+        yield
+    except np.linalg.LinAlgError as error:
+        raise NumericalError(
+            "the covariance of the points is not positive, as rounding of distances is larger than "
+            "the noise: wanted inputs about zero, such as days since the first one"
+        ) from error

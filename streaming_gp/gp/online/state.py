@@ -33,7 +33,7 @@ from streaming_gp.gp.online.information import Information, integrate_out_of_bot
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
-from streaming_gp.gp.online.soundness import refuse_overflow
+from streaming_gp.gp.online.soundness import clear_error, refuse_overflow
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
@@ -258,6 +258,7 @@ class OnlineState:
         self.own.set(*own)
         self.refresh()
 
+    @clear_error()
     def refresh(self) -> None:
         """Q, Γ and α computed anew from the points and the information."""
         self._last, self._since_refresh = None, 0
