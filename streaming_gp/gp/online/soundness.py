@@ -14,15 +14,23 @@ FURTHEST_BELOW = 0.5
 """Of a variance below zero, as a part of the prior's: rounding alone leaves it nearer to zero."""
 
 
-def refuse_overflow(value: float, prior: float = inf) -> None:
-    """Refuse what is not finite, and variances far below zero.
+def is_sound(value: float, prior: float = inf) -> bool:
+    """Whether it is finite, and not far below zero if it is a variance.
 
     :param value: A log density, or the variance of f at an input before rounding is cut off.
     :param prior: The prior variance there.
-    :raises NumericalError: saying what is wanted.
     """
-    if not (isfinite(value) and value > -FURTHEST_BELOW * prior):
+    return isfinite(value) and value > -FURTHEST_BELOW * prior
+
+
+def sound(value: float, prior: float = inf) -> float:
+    """The value, which is sound.
+
+    :raises NumericalError: if it is not, saying what is wanted.
+    """
+    if not is_sound(value, prior):
         raise NumericalError("covariances or densities overflow: wanted smaller inputs and targets")
+    return value
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from streaming_gp.gp.online.information import Information, integrate_out_of_bot
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
-from streaming_gp.gp.online.soundness import clear_error, refuse_overflow
+from streaming_gp.gp.online.soundness import clear_error, is_sound, sound
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
@@ -121,20 +121,28 @@ class OnlineState:
         _, k, g, prior, mean = self._met(x)
         is_delicate = self.process.noise < DELICATE * prior
         least = MOST_ROUNDING * self.process.noise if is_delicate else 0.0
-        raw = prior - float(k @ g)
-        refuse_overflow(raw, prior)
-        variance = max(raw, SMALLEST_VARIANCE * prior, least)
+        variance = max(prior - float(k @ g), SMALLEST_VARIANCE * prior, least)
         return mean - g[self.slots :], np.full(self.columns, variance)
 
     def _met(self, x: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, float, np.ndarray]:
         """x as a row, k(Z, x), Γ k(Z, x), prior variance and mean; the last x is at hand."""
         name = x.tobytes()
-        if self._last is None or self._last[0] != name:
-            row = self.rows.row_of(x)
-            k = self.rows.against(row)
-            prior, mean = self.process.variance_at(x), self.process.mean_at(x)
+        if self._last is not None and self._last[0] == name:
+            return self._last[1]
+        row = self.rows.row_of(x)
+        k, prior, mean = (
+            self.rows.against(row),
+            self.process.variance_at(x),
+            self.process.mean_at(x),
+        )
+        for is_anew in (False, True):
             self._gamma[self.slots :, self.slots :] = 0.0  # where squares of residuals gather
-            self._last = name, (row, k, symmetric.times(self._gamma, k), prior, mean)
+            g = symmetric.times(self._gamma, k)
+            if is_anew or is_sound(prior - float(k @ g), prior):
+                break
+            self.refresh()  # of rounding that has grown
+        sound(prior - float(k @ g), prior)
+        self._last = name, (row, k, g, prior, mean)
         return self._last[1]
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -147,9 +155,7 @@ class OnlineState:
         ):
             self.refresh()
             seen = self._seen(x, y)
-        density = seen.log_density()
-        refuse_overflow(density)
-        self.log_evidence += density
+        self.log_evidence += sound(seen.log_density())
         self._relevance = np.maximum(exp(-1.0 / self.memory) * self._relevance, seen.correlation)
         if np.count_nonzero(self.rows.is_used) < self.budget:
             self._add(x, seen)
@@ -168,8 +174,6 @@ class OnlineState:
         self._last = None
         q, g, centred = symmetric.times(self._Q, k), g.copy(), y - mean
         novelty, variance = prior - float(k @ q), prior - float(k @ g)
-        refuse_overflow(novelty, prior)
-        refuse_overflow(variance, prior)
         slot = self.rows.free_slot
         q[slot] = g[slot] = -1.0
         g[self.slots :] += centred
