@@ -73,9 +73,13 @@ def _as_numbers(name: str, column: Any) -> np.ndarray:
 def _as_number(name: str, row: int, value: Any) -> float:
     if _is_missing(value):
         return float("nan")
-    is_inexact = isinstance(value, Integral) and abs(int(value)) > LARGEST_EXACT_INTEGER
-    if isinstance(value, (str, bytes)) or is_inexact:
+    if isinstance(value, (str, bytes)):
         raise _no_number(name, row, value)
+    if isinstance(value, Integral) and abs(int(value)) > LARGEST_EXACT_INTEGER:
+        raise InvalidDataError(
+            f"column {name!r} holds the integer {value} at row {row}, which a float64 cannot "
+            "represent; rescale it first"
+        )
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -83,9 +87,7 @@ def _as_number(name: str, row: int, value: Any) -> float:
 
 
 def _no_number(name: str, row: int, value: Any) -> InvalidDataError:
-    return InvalidDataError(
-        f"column {name!r} must hold numbers of float64, got {value!r:.100} at row {row}"
-    )
+    return InvalidDataError(f"column {name!r} must hold numbers, got {value!r:.100} at row {row}")
 
 
 def _with_none(column: Any) -> Any:

@@ -63,13 +63,13 @@ class TableGP:
         self.model = model
         self._targets = as_names("target", target)
         self._features = None if features is None else as_names("features", features)
+        if classes is not None and len(self._targets) != 1:
+            raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
         self.classes = None if classes is None else as_classes(classes, model.likelihood)
         self._scale = scale
         self._turns = Turns()
         self._state: TableState | None = None
         self._skipped_first = 0  # before the first batch
-        if self.classes is not None and len(self._targets) != 1:
-            raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
         if both := {*self._targets} & {*(self._features or ())}:
             raise InvalidDataError(f"a column is an input or a target, and {min(both)!r} is both")
 

@@ -91,7 +91,7 @@ COLUMNS = {
     "masked input": ({"a": MASKED}, "input 'a' is missing at row 0"),
     "integers beyond float64": ({"a": BIG}, "column 'a' holds the integer"),
     "unsigned ones": ({"a": BIG.astype(np.uint64)}, "column 'a' holds the integer"),
-    "the same as objects": ({"a": BIG.astype(object)}, "column 'a' must hold numbers .* at row 0"),
+    "the same as objects": ({"a": BIG.astype(object)}, "column 'a' holds the integer .* at row 0"),
     "targets beyond float64": ({"y": BIG}, "column 'y' holds the integer"),
     "bytes": ({"a": np.array([b"3"] * 12, object)}, "column 'a' must hold numbers .*b'3'"),
     "text": ({"a": LABELS}, "column 'a' must hold numbers"),

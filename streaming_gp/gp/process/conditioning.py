@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.factorised import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.shapes import check_shapes
 

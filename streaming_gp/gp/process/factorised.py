@@ -27,12 +27,10 @@ from streaming_gp import triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""
-SMALLEST_VARIANCE, MOST_ROUNDING = 1e-12, 0.5
-"""As parts of the prior's: below the one rounding is cut off, and below zero it is less than the
-other."""
 
 
 class _Row(NamedTuple):
