@@ -21,12 +21,12 @@ import select
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import gpflow
 import numpy as np
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, write_json, write_results
@@ -34,10 +34,12 @@ from common import Results, parser, run, write_json, write_results
 import streaming_gp as sgp
 
 BATCHES, LONGEST, LONGEST_LEARNING = 300, 3.0, 20.0
-"""Batches of a stream, and the seconds within which a process is killed; one that learns has to
-trace its functions first, in each of its lives."""
+"""Batches of a stream, and the seconds within which a process is killed: those of its own processor
+time, as long on a busy machine. One that learns has to trace its functions in each of its lives."""
+GLANCE = 0.02
+"""Seconds until it is looked again how much a process has used."""
 PATIENCE = 6 * 3600.0
-"""The most seconds that a process may take for what it is not killed in, on a busy machine too."""
+"""The most seconds that a process may use for what it is not killed in."""
 
 
 def modules() -> Results:
@@ -100,14 +102,22 @@ def started(stream: int, folder: Path, batches: int) -> tuple[int, int]:
     os._exit(0)
 
 
-def reported(reports: int, seconds: float, one: bool = False) -> tuple[list[str], bool]:
-    """The lines that come within so many seconds, and whether the process has closed its end.
+def used(process: int) -> float:
+    """The seconds of processor time of a process that runs, or has ended and is waited for."""
+    times = psutil.Process(process).cpu_times()
+    return times.user + times.system
+
+
+def reported(
+    process: int, reports: int, seconds: float, one: bool = False
+) -> tuple[list[str], bool]:
+    """The lines that come while a process uses so many seconds, and whether it has closed its end.
 
     :param one: Whether to wait no longer than for the first line.
     """
-    text, end = b"", time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0.0 and not (one and text.endswith(b"\n")):
-        if select.select([reports], [], [], left)[0]:
+    text, end = b"", used(process) + seconds
+    while used(process) < end and not (one and text.endswith(b"\n")):
+        if select.select([reports], [], [], GLANCE)[0]:
             part = os.read(reports, 65536)
             if not part:
                 return text.decode().splitlines(), True
@@ -123,13 +133,16 @@ def one_life(
     :param once_ready: Whether the seconds count from its first report on.
     """
     process, reports = started(stream, folder, batches)
-    lines, ended = reported(reports, PATIENCE, one=True) if once_ready else ([], False)
+    lines: list[str] = []
+    ended = False
+    if once_ready:
+        lines, ended = reported(process, reports, PATIENCE, one=True)
     if not ended:
-        more, ended = reported(reports, seconds)
+        more, ended = reported(process, reports, seconds)
         lines += more
     if not ended:
         os.kill(process, signal.SIGKILL)
-        lines += reported(reports, PATIENCE)[0]
+        lines += reported(process, reports, PATIENCE)[0]
     _, status = os.waitpid(process, 0)
     os.close(reports)
     wrong = [line for line in lines if not line.isdigit()]

@@ -10,6 +10,9 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 
+LARGEST_EXACT_INTEGER = 2**53
+"""Beyond it not every integer is equal to a float64."""
+
 
 def as_real_array(name: str, values: Any) -> np.ndarray:
     """``values`` as an array of real numbers, of the dtype that they came in.
@@ -34,6 +37,25 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
             f"shape {list(array.shape)}"
         )
     return array
+
+
+def as_float64(name: str, array: np.ndarray) -> np.ndarray:
+    """An array of real numbers in float64; what is beyond that is infinite.
+
+    :param name: What to call the array in the error.
+    :raises InvalidDataError: if it holds an integer that no float64 is equal to.
+    """
+    if array.dtype.kind in "iu" and array.size and _magnitude(array) > LARGEST_EXACT_INTEGER:
+        raise InvalidDataError(
+            f"{name} holds the integer {_magnitude(array)}, which a float64 cannot represent; "
+            "rescale it first"
+        )
+    with np.errstate(over="ignore"):
+        return array.astype(np.float64)
+
+
+def _magnitude(array: np.ndarray) -> int:
+    return max(abs(int(array.max())), abs(int(array.min())))
 
 
 def make_read_only(tree: Any) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streaming_gp.errors import InvalidDataError
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -25,6 +27,7 @@ class Scaling:
         NaN counts as no value. A column without values, or with one value only, keeps its unit.
 
         :param values: Columns [N, D].
+        :raises InvalidDataError: if their squares overflow.
         :param scale: Whether to scale; if not, the map changes nothing.
         """
         known = np.isfinite(values)
@@ -32,7 +35,10 @@ class Scaling:
         if not scale:
             return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
         mean = np.where(known, values, 0.0).sum(axis=0) / number
-        squares = np.where(known, values - mean, 0.0) ** 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.where(known, values - mean, 0.0) ** 2
+        if not np.isfinite(squares.sum()):
+            raise InvalidDataError("columns are too large for a scale: their squares overflow")
         spread = np.sqrt(squares.sum(axis=0) / number)
         is_constant = spread <= 1e-12 * np.abs(mean)
         return cls(mean, np.where(is_constant | (spread == 0.0), 1.0, spread))

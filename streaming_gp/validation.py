@@ -10,13 +10,12 @@ import numpy as np
 import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
-from streaming_gp.conversion import as_real_array
+from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
 
 Data = tuple[np.ndarray, np.ndarray]
 """Inputs X [N, D] and observations Y [N, P]."""
 
-_LARGEST_EXACT_INTEGER = 2**53
 _LARGEST_SQUARED = 1e150
 
 
@@ -42,13 +41,7 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
     wanted = f"[N, {columns if columns is not None else 'columns'}] with N ≥ 1"
     if array.ndim != 2 or 0 in array.shape or columns not in (None, array.shape[1]):
         raise InvalidDataError(f"{name} must have shape {wanted}, got {list(array.shape)}")
-    if array.dtype.kind in "iu" and _magnitude(array) > _LARGEST_EXACT_INTEGER:
-        raise InvalidDataError(
-            f"{name} holds the integer {_magnitude(array)}, which a float64 cannot represent; "
-            "rescale it first"
-        )
-    with np.errstate(over="ignore"):  # what a float64 cannot hold is infinite, which is refused
-        array = array.astype(np.float64)
+    array = as_float64(name, array)
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))
         row, column = bad[0]
@@ -57,10 +50,6 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
             f"{array[row, column]} at row {row}, column {column}"
         )
     return array
-
-
-def _magnitude(array: np.ndarray) -> int:
-    return max(abs(int(array.max())), abs(int(array.min())))
 
 
 def as_pair(data: Any) -> tuple[Any, Any]:

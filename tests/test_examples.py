@@ -184,6 +184,19 @@ def test_threads_see_committed_states_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.example
+def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
+    finished = run("overconfidence.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    few, enough = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert few["warned"]
+    assert few["at_points"] > 10.0 * few["exact_at_points"]
+    assert few["at_points"] / 4.0 < few["shown_error"] < 4.0 * few["at_points"]
+    assert not enough["warned"]
+    assert enough["at_points"] < 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.example
 def test_tiny_batches_go_on_and_add_up(tmp_path):
     finished = run("tiny_batches.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr

@@ -37,7 +37,7 @@ def objection_to_arrays(
 
 def objection_to_scale(log_scale: Any) -> str | None:
     """Why this is no log constant, or None."""
-    number = np.asarray(log_scale)
+    number = np.asarray(None if isinstance(log_scale, (tuple, list)) else log_scale)
     if number.shape != () or number.dtype not in (*_DTYPES, np.dtype(int)):
         return f"its log constant is {log_scale!r:.100}, wanted a number"
     return None if np.isfinite(number) else f"its log constant is {log_scale}"

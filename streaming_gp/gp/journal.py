@@ -94,12 +94,17 @@ class Journal:
 
         :param folder: The folder, which is made if it is missing.
         :param state: The state of the model before any change.
-        :raises InvalidDataError: if it is not empty.
+        :raises InvalidDataError: if it is not empty, or there can be no such folder.
         """
         path = serialization.as_path(folder).absolute()
-        _refuse_unless_free(path)
-        path.mkdir(parents=True, exist_ok=True)
-        _clean(path)
+        try:
+            _refuse_unless_free(path)
+            path.mkdir(parents=True, exist_ok=True)
+            _clean(path)
+        except OSError as error:  # such as a name that is too long
+            raise InvalidDataError(
+                f"there can be no journal in {str(path)!r:.300}: {error.strerror}"
+            ) from error
         journal = cls(path)
         journal.append(state)
         return journal
@@ -166,7 +171,10 @@ def _refuse_unless_free(folder: Path) -> None:
 
 def _replayed(folder: Path) -> tuple[Place, ModelState]:
     """The place after the last entry, and the state there."""
-    names = sorted(path.name for path in folder.glob("*.npz") if _ENTRY.fullmatch(path.name))
+    try:
+        names = sorted(path.name for path in folder.glob("*.npz") if _ENTRY.fullmatch(path.name))
+    except OSError as error:
+        raise FileFormatError(f"cannot read {str(folder)!r:.300}: {error.strerror}") from error
     if not names:
         raise FileFormatError(
             f"there is no journal in {folder}: StreamingGP(..., journal=...) begins one"

@@ -66,6 +66,7 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
         :returns: mean [N, P] and variance [N, P]; with ``full_cov`` [P, N, N], with
             ``full_output_cov`` [N, P, P], with both [N, P, N, P].
         :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
+        :raises NumericalError: if they are so large that covariances overflow.
         """
         require_flag("full_cov", full_cov)
         require_flag("full_output_cov", full_output_cov)

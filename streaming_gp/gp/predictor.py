@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
@@ -159,11 +160,14 @@ class Predictor:
     def _moments(self, X: Inputs, full_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
         held = self.held
         if held.factorised is None or tf.is_tensor(X):
-            return self.functions.tensors.moments(held.tensors, X, full_cov)
-        moments = joint if full_cov else marginals
-        with blas_threads_for(held.process.num_pseudo_points):
-            mean, variance = moments(held.factorised, X)
-        return tf.constant(mean), tf.constant(variance)
+            mean, variance = self.functions.tensors.moments(held.tensors, X, full_cov)
+        else:
+            moments = joint if full_cov else marginals
+            with blas_threads_for(held.process.num_pseudo_points):
+                mean, variance = map(tf.constant, moments(held.factorised, X))
+        if not tf.is_symbolic_tensor(mean):
+            _refuse_overflow(X, mean, variance)
+        return mean, variance
 
     def y(self, X: Inputs) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [S, N, P] of the observations for each ε."""
@@ -172,6 +176,18 @@ class Predictor:
     def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
         return self.functions.score(self.held.draws, X, *self.f(X), Y)
+
+
+def _refuse_overflow(X: Inputs, *moments: tf.Tensor) -> None:
+    """Refuse inputs so large that squares of them are infinite.
+
+    :raises NumericalError: if a moment is not finite.
+    """
+    if not all(np.isfinite(one).all() for one in moments):
+        raise NumericalError(
+            "predictions are not finite, as covariances overflow: wanted smaller inputs, got some "
+            f"of size {np.abs(X).max():.3g}"
+        )
 
 
 _BETWEEN = {

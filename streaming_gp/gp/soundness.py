@@ -50,6 +50,8 @@ def _objection_to(state: ModelState) -> str | None:
 def _objection_to_posterior(q: Any) -> str | None:
     if not isinstance(q, expfam.Gaussian):
         return f"q(ε) is a {type(q).__name__}, wanted a Gaussian"
+    if not all(isinstance(eta, (np.ndarray, np.generic)) for eta in q.natural):
+        return "the natural parameters of q(ε) are no arrays"
     objection = q.objection_to(expfam.Factor(type(q), q.natural))
     if objection is not None:
         return objection

@@ -23,8 +23,11 @@ class UpdateInfo:
     :param clipped_sites: The number of sites whose negative precision was cut off (likelihoods that
         are not log-concave), at the last step.
     :param unexplained: The variance of f at the data that the batch's points leave, over the
-        variance of the noise (or what stands for it): a mean over the data. Above one, what
-        the points say is over-confident, by about its root; 0 with a point at every input.
+        variance of the noise (or what stands for it): a mean over the data. The
+        prior's word for how over-confident the points may be; 0 with a point at every input.
+    :param shown_error: The standard deviation of errors at the batch's points that its data show,
+        over the predicted one: far above one the points are too few for the noise. None where the
+        bound has a point at every input, or does not know.
     :param damping: The damping ρ with which the factor entered the ledger: the one that was asked
         for, times the share of it that the policy allowed; 0 if the old factor stayed.
     :param removed_fraction: The share of the batch's old factor that its cavity left out; 1 for a
@@ -39,6 +42,7 @@ class UpdateInfo:
     nugget: float
     clipped_sites: int
     unexplained: float = 0.0
+    shown_error: float | None = None
     damping: float = 1.0
     removed_fraction: float = 1.0
 
@@ -62,6 +66,7 @@ class UpdateInfo:
             nugget=report.nugget,
             clipped_sites=report.clipped_sites,
             unexplained=report.unexplained,
+            shown_error=report.shown_error,
             damping=rho * done.share,
             removed_fraction=done.removed_fractions[batch_id],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import isinf
+from math import inf, isinf
 from numbers import Real
 from typing import Any
 
@@ -32,9 +32,13 @@ def as_number(name: str, value: Any) -> float:
     """
     if value is None:
         return float("nan")
-    if not isinstance(value, (Real, np.bool_)) or isinf(value):
+    try:
+        number = float(value) if isinstance(value, (Real, np.bool_)) else inf
+    except OverflowError:  # an integer beyond all floats
+        number = inf
+    if isinf(number):
         raise InvalidDataError(f"{name} must be a finite number, got {value!r:.100}")
-    return float(value)
+    return number
 
 
 def names_in(rows: Iterable[Features]) -> tuple[Hashable, ...]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from streaming_gp.conversion import as_real_array
-from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.conversion import as_float64, as_real_array
+from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.runtime import exported
 from streaming_gp.runtime.exported import Draw, ExportedGP
 from streaming_gp.runtime.kernels import kernel_of
@@ -28,6 +28,9 @@ from streaming_gp.serialization import PathLike
 
 CHUNK_ELEMENTS = 2**22
 """The largest number of elements that an intermediate array of a prediction should have."""
+
+MOST_ROUNDING = 0.5
+"""How far variances may lie below zero, as a part of the prior's."""
 
 Moments = tuple[np.ndarray, np.ndarray]
 
@@ -62,6 +65,7 @@ class Predictor:
 
         :param X: The inputs [N, D].
         :raises InvalidDataError: if X is not a finite matrix of D columns.
+        :raises NumericalError: if they are so large that covariances overflow.
         """
         return self._in_chunks(X, _Component.f)
 
@@ -80,8 +84,13 @@ class Predictor:
         chunk = max(1, CHUNK_ELEMENTS // self._widest)
         starts = range(0, max(1, len(inputs)), chunk)
         pieces = [self._mixture(inputs[start : start + chunk], moments) for start in starts]
-        means, variances = zip(*pieces, strict=True)
-        return np.concatenate(means), np.concatenate(variances)
+        mean, variance = map(np.concatenate, zip(*pieces, strict=True))
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+            raise NumericalError(
+                "predictions are not finite, as covariances overflow: wanted smaller inputs, got "
+                f"some of size {np.abs(inputs).max():.3g}"
+            )
+        return mean, variance
 
     def _mixture(self, X: np.ndarray, moments: MomentsAt) -> Moments:
         """Moments of the equal mixture over ε."""
@@ -96,7 +105,7 @@ class Predictor:
             raise InvalidDataError(
                 f"X must have shape [N, {self._input_dim}] with N ≥ 1, got {list(inputs.shape)}"
             )
-        inputs = inputs.astype(np.float64, copy=False)
+        inputs = as_float64("X", inputs)
         if not np.isfinite(inputs).all():
             raise InvalidDataError("X must hold finite real numbers, but some are not finite")
         return inputs
@@ -119,8 +128,10 @@ class _Component:
         known = np.swapaxes(V, -1, -2) @ white  # [G, N, C]
         mean = self.mean_function(X) + np.swapaxes(known, 0, 1).reshape(len(X), num_latent)
         prior = np.stack([kernel.variance(X) for kernel in self.kernels])
-        left = np.maximum(prior - np.add.reduce(V * V, axis=-2), 1e-12 * prior)
-        return mean, np.broadcast_to(left.T, mean.shape)
+        left = prior - np.add.reduce(V * V, axis=-2)
+        if (left < -MOST_ROUNDING * prior).any():
+            raise NumericalError("covariances with inputs so large are wrong: wanted smaller ones")
+        return mean, np.broadcast_to(np.maximum(left, 1e-12 * prior).T, mean.shape)
 
     def y(self, X: np.ndarray) -> Moments:
         """Mean and variance [N, P] of observations."""

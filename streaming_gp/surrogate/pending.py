@@ -11,7 +11,11 @@ import numpy as np
 from streaming_gp.arguments import as_name
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP
+from streaming_gp.surrogate.rows import as_arrays
 
+OBSERVED, ROWS = "observed", "rows-"
+"""The factor of all rows that hyperparameters were learned from, and what the names of those that
+came since begin with."""
 TEMPORARY = "temporary"
 """The factor of rows that count in one question."""
 
@@ -40,10 +44,12 @@ class HasPending:
             lowers the variance there and leaves the mean as it is.
         :raises InvalidDataError: if the name is taken, or X or Y are refused.
         """
-        name = as_name("name", name)
-        guess = np.asarray(self.model.predict_f(X)[0]) if Y is None else np.asarray(Y)
+        if as_name("name", name) == OBSERVED or name.startswith(ROWS):
+            raise InvalidDataError(f"{name!r} is a name of observed rows: wanted another")
+        guess = np.asarray(self.model.predict_f(X)[0]) if Y is None else Y
+        X, guess = as_arrays((X, guess))
         self.model.update((X, guess), batch_id=name, learn=False)
-        self._pending[name] = np.array(X), guess
+        self._pending[str(name)] = X, guess
 
     def remove_pending(self, name: str) -> None:
         """Take pending points out again, as if they had never been.

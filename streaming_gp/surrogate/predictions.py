@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from streaming_gp.conversion import as_float64, as_real_array
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.surrogate.pending import HasPending
-from streaming_gp.surrogate.rows import Dataset, as_pair
+from streaming_gp.surrogate.rows import Dataset, as_arrays
 
 
 class Predictions(HasPending):
@@ -71,7 +72,11 @@ class Predictions(HasPending):
 
     def _conditional(self, ask: Any, additional_data: Dataset) -> Any:
         """The answers under each batch of additional rows."""
-        X, Y = (np.asarray(part) for part in as_pair(additional_data))
+        X, Y = as_arrays(additional_data)
+        if X.ndim < 2 or X.shape[:-1] != Y.shape[:-1]:
+            raise InvalidDataError(
+                f"wanted X [..., N, D] and Y [..., N, P], got {list(X.shape)} and {list(Y.shape)}"
+            )
         leading, answers = X.shape[:-2], []
         batches = zip(X.reshape(-1, *X.shape[-2:]), Y.reshape(-1, *Y.shape[-2:]), strict=True)
         for inputs, values in batches:
@@ -102,7 +107,7 @@ class Predictions(HasPending):
 
 def _flat(predict: Any, query_points: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Predictions at points [..., D], one by one."""
-    points = tf.convert_to_tensor(query_points, tf.float64)
+    points = _points(query_points, 1)
     mean, variance = predict(tf.reshape(points, [-1, points.shape[-1]]))
     shape = tf.concat([tf.shape(points)[:-1], tf.shape(mean)[-1:]], axis=0)
     return tf.reshape(mean, shape), tf.reshape(variance, shape)
@@ -110,8 +115,25 @@ def _flat(predict: Any, query_points: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _each(predict: Any, query_points: Any) -> tuple[tf.Tensor, ...]:
     """Predictions at batches of points [..., B, D], batch by batch."""
-    points = tf.convert_to_tensor(query_points, tf.float64)
+    points = _points(query_points, 2)
     *leading, size, dim = points.shape
     found = [predict(batch) for batch in tf.unstack(tf.reshape(points, [-1, size, dim]))]
     stacked = (tf.stack(parts) for parts in zip(*found, strict=True))
     return tuple(tf.reshape(one, [*leading, *one.shape[1:]]) for one in stacked)
+
+
+def _points(values: Any, least: int) -> tf.Tensor:
+    """Points in float64, with at least so many axes; tensors stay what they are, for gradients.
+
+    :raises InvalidDataError: if they are no real numbers, some are masked, or axes are missing.
+    """
+    if tf.is_tensor(values):
+        points = tf.cast(values, tf.float64)
+    else:
+        points = tf.constant(as_float64("query_points", as_real_array("query_points", values)))
+    if points.shape.rank < least or 0 in points.shape:
+        raise InvalidDataError(
+            f"wanted query points of {least} axes or more and none empty, got "
+            f"{points.shape.as_list()}"
+        )
+    return points

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
 
 
@@ -40,12 +41,21 @@ def as_pair(dataset: Any) -> tuple[Any, Any]:
     return X, Y
 
 
+def as_arrays(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and observations as arrays of their own.
+
+    :raises InvalidDataError: if they are no real numbers, or some are masked.
+    """
+    X, Y = as_pair(dataset)
+    return as_float64("X", as_real_array("X", X)), as_float64("Y", as_real_array("Y", Y))
+
+
 def as_rows(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     """X [N, D] and Y [N, P].
 
-    :raises InvalidDataError: if they are not of these shapes.
+    :raises InvalidDataError: if they are not of these shapes, or no real numbers.
     """
-    X, Y = map(np.array, as_pair(dataset))
+    X, Y = as_arrays(dataset)
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y):
         raise InvalidDataError(
             f"wanted X [N, D] and Y [N, P], got {list(X.shape)} and {list(Y.shape)}"

@@ -11,11 +11,9 @@ import numpy as np
 from streaming_gp.arguments import require_not_negative
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP
+from streaming_gp.surrogate.pending import OBSERVED, ROWS
 from streaming_gp.surrogate.predictions import Predictions
 from streaming_gp.surrogate.rows import Dataset, as_rows
-
-OBSERVED = "observed"
-"""The factor of all rows that hyperparameters were learned from."""
 
 
 class StreamingSurrogate(Predictions):
@@ -58,7 +56,7 @@ class StreamingSurrogate(Predictions):
                 self._forget([name for name in self.model.factors if name not in self._pending])
             start = known if goes_on else 0
             if len(X) > start:
-                name = f"rows-{start}" if OBSERVED in self.model.factors else OBSERVED
+                name = f"{ROWS}{start}" if OBSERVED in self.model.factors else OBSERVED
                 self.model.update((X[start:], Y[start:]), batch_id=name, learn=False)
         self._X, self._Y, self._dataset = X, Y, dataset
         if not goes_on:

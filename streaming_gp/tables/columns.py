@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from streaming_gp.conversion import LARGEST_EXACT_INTEGER, as_float64
 from streaming_gp.errors import InvalidDataError
 
 
@@ -41,7 +43,7 @@ def _names(batch: Any) -> Iterable[Any]:
 
 def labels(batch: Any, name: str) -> np.ndarray:
     """A column [N] as it is, without numbers for its values; None where there is no value."""
-    values = np.asarray(batch[name], dtype=object)
+    values = np.asarray(_with_none(batch[name]), dtype=object)
     return np.array([None if _is_missing(value) else value for value in values], dtype=object)
 
 
@@ -58,9 +60,9 @@ def numbers(batch: Any, names: Sequence[str]) -> np.ndarray:
 
 
 def _as_numbers(name: str, column: Any) -> np.ndarray:
-    values = np.asarray(column)
+    values = np.asarray(_with_none(column))
     if values.ndim == 1 and values.dtype.kind in "biuf":
-        return values.astype(np.float64)
+        return as_float64(f"column {name!r}", values)
     if values.ndim != 1 or values.dtype.kind not in "OUT":
         raise InvalidDataError(
             f"column {name!r} must hold numbers, got {values.dtype} of shape {list(values.shape)}"
@@ -71,8 +73,13 @@ def _as_numbers(name: str, column: Any) -> np.ndarray:
 def _as_number(name: str, row: int, value: Any) -> float:
     if _is_missing(value):
         return float("nan")
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes)):
         raise _no_number(name, row, value)
+    if isinstance(value, Integral) and abs(int(value)) > LARGEST_EXACT_INTEGER:
+        raise InvalidDataError(
+            f"column {name!r} holds the integer {value} at row {row}, which a float64 cannot "
+            "represent; rescale it first"
+        )
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -81,6 +88,15 @@ def _as_number(name: str, row: int, value: Any) -> float:
 
 def _no_number(name: str, row: int, value: Any) -> InvalidDataError:
     return InvalidDataError(f"column {name!r} must hold numbers, got {value!r:.100} at row {row}")
+
+
+def _with_none(column: Any) -> Any:
+    """Masked entries as None: NumPy would take what lies under the mask for data."""
+    if not isinstance(column, np.ma.MaskedArray):
+        return column
+    values = np.array(column.data, dtype=object)
+    values[np.ma.getmaskarray(column)] = None  # type: ignore[no-untyped-call]
+    return values
 
 
 def _is_missing(value: Any) -> bool:

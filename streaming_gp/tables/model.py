@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from gpflow.likelihoods import Gaussian
 
+from streaming_gp.arguments import require_flag
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP, UpdateInfo
 from streaming_gp.gp.fitting.optimiser import Callback
+from streaming_gp.gp.turns import Turns, one_at_a_time
+from streaming_gp.tables.asked import as_classes, as_names
 from streaming_gp.tables.missing import refuse_missing, with_targets
 from streaming_gp.tables.normalisation import Normalisation
 from streaming_gp.tables.schema import Schema
@@ -39,7 +42,8 @@ class TableGP:
         they are named, further columns are left out; else they are refused.
     :param classes: The labels, where the target holds labels; the model sees their numbers.
     :param scale: Whether to scale.
-    :raises InvalidDataError: if there are classes and several targets.
+    :raises InvalidDataError: if names are no strings or come twice, and for classes of several
+        targets, or of a likelihood that is not one of so many classes.
 
     :ivar model: The model.
     :ivar classes: The labels, if the target holds labels.
@@ -53,15 +57,21 @@ class TableGP:
         classes: Sequence[Hashable] | None = None,
         scale: bool = True,
     ) -> None:
+        require_flag("scale", scale)
+        if not isinstance(model, StreamingGP):
+            raise InvalidDataError(f"model must be a StreamingGP, got a {type(model).__name__}")
         self.model = model
-        self._targets = (target,) if isinstance(target, str) else tuple(target)
-        self._features = None if features is None else tuple(features)
-        self.classes = None if classes is None else tuple(classes)
+        self._targets = as_names("target", target)
+        self._features = None if features is None else as_names("features", features)
+        if classes is not None and len(self._targets) != 1:
+            raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
+        self.classes = None if classes is None else as_classes(classes, model.likelihood)
         self._scale = scale
+        self._turns = Turns()
         self._state: TableState | None = None
         self._skipped_first = 0  # before the first batch
-        if self.classes is not None and len(self._targets) != 1:
-            raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
+        if both := {*self._targets} & {*(self._features or ())}:
+            raise InvalidDataError(f"a column is an input or a target, and {min(both)!r} is both")
 
     # ---- what it knows ----
 
@@ -98,6 +108,7 @@ class TableGP:
 
     # ---- learning ----
 
+    @one_at_a_time
     def update(
         self,
         batch: Any,
@@ -121,6 +132,7 @@ class TableGP:
         self._state = state.with_batch(info.batch_id, rows, {*self.model.factors})
         return info
 
+    @one_at_a_time
     def recall(self, batch: Any, batch_id: str) -> bool:
         """Take note of a batch that the model itself has learned already, in another process.
 
@@ -162,6 +174,7 @@ class TableGP:
             self._state = replace(self._state, num_skipped=self.num_skipped + rows.skipped)
         return None
 
+    @one_at_a_time
     def remove(self, batch_id: str) -> None:
         """Forget a batch, and what it said of the scale of all.
 
@@ -212,7 +225,10 @@ class TableGP:
 
     @classmethod
     def from_record(cls, model: StreamingGP, record: Mapping[str, Any]) -> TableGP:
-        """What :meth:`to_record` described, around a model that was loaded or resumed."""
+        """What :meth:`to_record` described, around a model that was loaded or resumed.
+
+        :raises FileFormatError: if it is no such record.
+        """
         state = TableState.from_record(record)
         schema = state.schema
         found = cls(model, schema.targets, schema.features, schema.classes)

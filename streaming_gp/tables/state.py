@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.errors import FileFormatError
 from streaming_gp.scaling import Scaling
 from streaming_gp.tables.normalisation import Normalisation
 from streaming_gp.tables.schema import Schema
@@ -95,7 +96,17 @@ class TableState:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TableState:
-        """What :meth:`to_record` gave."""
+        """What :meth:`to_record` gave.
+
+        :raises FileFormatError: if it is no such record.
+        """
+        try:
+            return cls._of_record(record)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"this is no record of a model of tables: {error!r}") from error
+
+    @classmethod
+    def _of_record(cls, record: Mapping[str, Any]) -> TableState:
         classes = None if record["classes"] is None else tuple(record["classes"])
         features, targets = tuple(record["features"]), tuple(record["targets"])
         return cls(

@@ -340,7 +340,7 @@ def check_nothing_raises(place, value, as_message):
 
 
 @given(st.sampled_from(sorted(FIELDS)), ANYTHING, st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_field_of_an_answer_can_raise(place, value, as_message):
     check_nothing_raises(place, value, as_message)
 

@@ -10,7 +10,12 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, evaluate, linear, runtime
-from streaming_gp.errors import InvalidDataError, NumericalError, StreamingGPError
+from streaming_gp.errors import (
+    FileFormatError,
+    InvalidDataError,
+    NumericalError,
+    StreamingGPError,
+)
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor
 from tests.attack.cases import every_tenth
 from tests.attack.streams import FIXED, QUICK, dates, targets
@@ -215,6 +220,17 @@ def test_what_names_no_file_is_refused(path):
     ):
         with pytest.raises(InvalidDataError, match="wanted the path of a file or folder"):
             use()
+
+
+def test_a_path_that_there_cannot_be_is_one_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian()
+    for path in (tmp_path / ("x" * 300), "y/" * 3000, tmp_path / "file" / "journal", "/proc/none"):
+        with pytest.raises(InvalidDataError, match="can be no journal"):
+            sgp.StreamingGP(kernel, likelihood, journal=path)
+        for use in (sgp.StreamingGP.load, sgp.StreamingGP.resume):
+            with pytest.raises(FileFormatError):
+                use(path, kernel, likelihood)
 
 
 @every_tenth(

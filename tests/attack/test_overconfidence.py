@@ -153,6 +153,36 @@ def exactly():
     return begun(sgp.PrivatePseudoPoints("all"), 1.0)
 
 
+def plane(noise, number=6):
+    """A hundred points of two inputs each, of a function that few points say well."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(number):
+        X = rng.uniform(-3.0, 3.0, (100, 2))
+        Y = np.sin(X[:, :1]) * np.cos(X[:, 1:]) + np.sqrt(noise) * rng.standard_normal((100, 1))
+        found.append((X, Y))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lengthscale", "noise", "is_honest"),
+    [(0.5, 1e-2, True), (1.5, 1e-2, True), (1.5, 1e-4, False)],
+)
+def test_a_plane_is_warned_of_where_errors_at_the_points_are_large(lengthscale, noise, is_honest):
+    """In the first the points leave 60 times the noise at the data, as the prior has it, and errors
+    at the points are as predicted all the same.
+    """
+    model = begun(sgp.PrivatePseudoPoints(10), noise)
+    model.kernel.lengthscales.assign(lengthscale)
+    warned = streamed(model, plane(noise))
+    Z = np.concatenate([factor.Z for factor in model.factors.values()])
+    mean, variance = map(np.asarray, model.predict_f(Z))
+    off = np.abs(mean - np.sin(Z[:, :1]) * np.cos(Z[:, 1:])) / np.sqrt(variance)
+    assert (off.max() < OFTEN) == is_honest
+    assert bool(warned) != is_honest
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "hyperparameters",
@@ -168,6 +198,7 @@ def test_so_are_they_where_the_noise_is_learned(name, noise, hyperparameters):
     assert warned or errors(model, data)[0].max() < OFTEN
 
 
+@pytest.mark.slow
 def test_few_points_are_as_sure_as_batch_inference_and_say_so_once_or_refuse():
     """It is the bound that is over-confident, and nothing is added to that (Titsias 2009)."""
     noise, data = 1e-6, batches(1e-6, duplicated=False)
@@ -180,6 +211,7 @@ def test_few_points_are_as_sure_as_batch_inference_and_say_so_once_or_refuse():
     assert digest(model) == before
     (said,) = streamed(model, data[:1], learn=False)
     assert "over-confident: wanted more points" in said
+    assert "errors at them are some" in said
     check_batch_inference(model, data[0])
     assert not streamed(model, data[1:], learn=False)
     assert errors(model, data)[0].max() > OFTEN

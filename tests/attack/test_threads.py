@@ -75,9 +75,13 @@ def check_predictions_are_of_committed_states(model, updates, threads):
     assert len(set(states)) == updates + 1
 
 
-def test_predictions_meanwhile_are_of_committed_states():
-    """The first update and the first prediction trace all that there is, side by side."""
-    check_predictions_are_of_committed_states(fresh(FIXED), updates=1, threads=2)
+@pytest.mark.parametrize("number", ["all", pytest.param(2, marks=pytest.mark.slow)])
+def test_predictions_meanwhile_are_of_committed_states(number):
+    """The first update and the first prediction trace all that there is, side by side: less where
+    a point is at every input.
+    """
+    model = fresh(FIXED, pseudo_points=sgp.PrivatePseudoPoints(number))
+    check_predictions_are_of_committed_states(model, updates=1, threads=2)
 
 
 @pytest.mark.slow
@@ -157,7 +161,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def twice():
-    model = fresh()
+    model = fresh(pseudo_points=sgp.PrivatePseudoPoints("all"))
     for number in range(2):
         model.update(batch(number))
     return model

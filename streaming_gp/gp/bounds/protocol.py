@@ -93,6 +93,18 @@ class ApproximatesByPoints(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsErrors(Protocol):
+    """A bound whose data show how far from the truth it is at its points."""
+
+    def shown_error(self, local: LocalModel, summary: Any, problem: Problem, sites: Sites) -> float:
+        """:func:`~streaming_gp.gp.bounds.shown_errors.shown_error` of a solution, without a unit.
+
+        :param summary: From :meth:`LocalBound.summary`, computed.
+        """
+        ...
+
+
 def is_finite(*arrays: Any) -> bool:
     """Whether all entries of all arrays are finite."""
     return all(bool(np.isfinite(array).all()) for array in arrays)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.base import Bound, cavity_of, gaussian_noise_sites, sites_at
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
+from streaming_gp.gp.bounds.shown_errors import shown_error
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.bounds.whitening import (
     Cavity,
@@ -37,6 +39,14 @@ from streaming_gp.gp.bounds.whitening import (
 from streaming_gp.gp.process.compiled import mean_over_samples
 from streaming_gp.gp.process.covariances import spread_over_latents
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+
+
+class Summary(NamedTuple):
+    """New points, and what data and earlier pseudo-observations are as functions of them."""
+
+    points: Points
+    data: ProjectedData
+    earlier: ProjectedEarlier | None
 
 
 @dataclass(frozen=True)
@@ -107,19 +117,19 @@ class SparseBound(Bound, abc.ABC):
         Z: tf.Tensor,
         problem: Problem,
         sites: Sites,
-    ) -> tuple[Points, ProjectedData]:
+    ) -> Summary:
         with local.parameters.substituted(epsilon):
-            _, points, data, _ = _projected(local, Z, problem)
-            return points, data
+            _, points, data, earlier = _projected(local, Z, problem)
+            return Summary(points, data, earlier)
 
     def pseudo_observations(
         self,
         local: LocalModel,
-        summary: tuple[Points, ProjectedData],
+        summary: Summary,
         problem: Problem,
         sites: Sites,
     ) -> PseudoObservations:
-        points, data = summary
+        points, data, _ = summary
         if not is_finite(data.A, points.mean):
             raise NumericalError("the cavity covariance at the pseudo-points is not positive")
         return from_sites(points, data, sites, local.gp.num_groups, float(problem.nugget))
@@ -127,13 +137,17 @@ class SparseBound(Bound, abc.ABC):
     def unexplained(
         self,
         local: LocalModel,
-        summary: tuple[Points, ProjectedData],
+        summary: Summary,
         problem: Problem,
         sites: Sites,
     ) -> float:
-        _, data = summary
-        left = spread_over_latents(left_by_points(data), local.gp.num_latent)
+        left = spread_over_latents(left_by_points(summary.data), local.gp.num_latent)
         return site_rules.unexplained(left.numpy(), sites, float(problem.nugget))
+
+    def shown_error(
+        self, local: LocalModel, summary: Summary, problem: Problem, sites: Sites
+    ) -> float:
+        return shown_error(local.gp, *summary, sites, float(problem.nugget))
 
     # ---- one value of ε ----
 

@@ -7,18 +7,25 @@ retraces nor leaks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound
+from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.collapsed import collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
+
+
+class Left(NamedTuple):
+    """What the points of a solution leave of the data; see :class:`.FitReport`."""
+
+    unexplained: float = 0.0
+    shown_error: float | None = None
 
 
 class BoundFunctions:
@@ -86,17 +93,20 @@ class BoundFunctions:
         variables: np.ndarray,
         problem: Problem,
         sites: Sites,
-    ) -> tuple[Observations, float]:
-        """What the ledger keeps of a solution, and what its points leave unexplained.
+    ) -> tuple[Observations, Left]:
+        """What the ledger keeps of a solution, and what its points leave of the data.
 
         :raises NumericalError: if a covariance was not positive.
         """
         arguments = (epsilon, offsets, variables, problem, sites)
         summary = self._call(self._summary, problem, *arguments)
         found = self.bound.pseudo_observations(self.local, summary, problem, sites)
-        if not isinstance(self.bound, ApproximatesByPoints):
-            return found, 0.0
-        return found, self.bound.unexplained(self.local, summary, problem, sites)
+        left, given = Left(), (self.local, summary, problem, sites)
+        if isinstance(self.bound, ApproximatesByPoints):
+            left = left._replace(unexplained=self.bound.unexplained(*given))
+        if isinstance(self.bound, ShowsErrors):
+            left = left._replace(shown_error=self.bound.shown_error(*given))
+        return found, left
 
     # ---- what is compiled ----
 

@@ -161,7 +161,7 @@ class Fitter:
             return self._factor(cavity, cavity, solution)
 
         factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
-        self.watch.points(batch.name, len(factor.Z), report.unexplained)
+        self.watch.points(batch.name, len(factor.Z), report)
         return factor, report
 
     def learned(
@@ -215,7 +215,7 @@ class Fitter:
             return moved, *self._factor(cavity_in(moved), cavity, solution)
 
         moved, factor, report = with_larger_nuggets(attempt, problem)
-        self.watch.points(batch.name, len(factor.Z), report.unexplained)
+        self.watch.points(batch.name, len(factor.Z), report)
         return moved, factor, report
 
     def watch_targets(self, prior: Process, batches: Iterable[Data]) -> None:
@@ -273,13 +273,13 @@ class Fitter:
         self, cavity: Process, old_cavity: Process, solution: Solution
     ) -> tuple[PseudoPointFactor, FitReport]:
         """The new factor, whose constant makes log normalisers add up to the free energy; the
-        report, which says what the points leave unexplained.
+        report, which says what the points leave of the data.
 
         :param cavity: Prior times all other factors, on the points that they are on now.
         :param old_cavity: That product before it was projected onto them.
         """
         epsilon = solution.report.epsilon
-        found, unexplained = self.bound.pseudo_observations(
+        found, left = self.bound.pseudo_observations(
             epsilon, solution.offsets, solution.variables, solution.problem, solution.sites
         )
         before, after = (
@@ -292,7 +292,7 @@ class Fitter:
         gained = solution.report.free_energy + before - after
         log_scale = old_cavity.log_scale + gained - cavity.log_scale
         factor = PseudoPointFactor((found,), _factor_of_epsilon(cavity, solution), log_scale)
-        return factor, solution.report._replace(unexplained=unexplained)
+        return factor, solution.report._replace(**left._asdict())
 
 
 def _factor_of_epsilon(cavity: Process, solution: Solution) -> expfam.Factor | None:

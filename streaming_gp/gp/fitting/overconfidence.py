@@ -11,13 +11,16 @@ from streaming_gp import expfam
 from streaming_gp.errors import OverconfidenceWarning
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
+from streaming_gp.gp.fitting.solver import FitReport
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.quadrature import standard_normals
 
+MOST_ERROR = 5.0
+"""Predicted standard deviations that errors at points may be."""
 MOST_UNEXPLAINED = 10.0
-"""The variance that points leave, over that of the noise; with more than that, errors are often
-three predicted standard deviations and more."""
+"""The variance that points leave, over that of the noise: of a merge, and of points where the bound
+does not know how large errors are."""
 MOST_WIDTHS = 3.0
 """How many widths of the prior the size of targets may lie from its middle."""
 NUM_DRAWS = 32
@@ -35,24 +38,28 @@ class Watch:
             warnings.warn(message, OverconfidenceWarning, stacklevel=2)
             self._said.add(what)
 
-    def points(self, name: str, number: int, unexplained: float) -> None:
+    def points(self, name: str, number: int, report: FitReport) -> None:
         """Warn where a batch's points are too few for its noise.
 
         The variational bound counts data as if the points said all of f there (Titsias 2009; the
-        same points and noise give the same in batch inference).
+        same points and noise give the same in batch inference). How far that is from the truth the
+        data show, where the bound knows; elsewhere there is only the prior's word for it.
 
         :param name: The batch.
         :param number: The number of its points.
-        :param unexplained: The variance of f at the data that they leave, over that of the sites.
+        :param report: What was done.
         """
-        if unexplained > MOST_UNEXPLAINED:
+        error, most = report.shown_error, MOST_ERROR
+        if error is None:
+            error, most = report.unexplained**0.5, MOST_UNEXPLAINED**0.5
+        if error > most:
             self._say(
                 "points",
-                f"the {number} pseudo-points of batch {name!r} leave a variance of f at its data "
-                f"that is {unexplained:.3g} times that of the noise, and predictions will be "
+                f"the {number} pseudo-points of batch {name!r} leave so much of f that errors at "
+                f"them are some {error:.2g} predicted standard deviations, and predictions will be "
                 "over-confident: wanted more points (PrivatePseudoPoints('all') has one at every "
                 "input), alpha=1 where noise is Gaussian, or a larger noise variance; of later "
-                "batches UpdateInfo.unexplained says it",
+                "batches UpdateInfo.unexplained and UpdateInfo.shown_error say it",
             )
 
     def merge(

@@ -53,6 +53,8 @@ class FitReport(NamedTuple):
     :param clipped_sites: The number of sites whose negative precision was cut off.
     :param unexplained: The variance of f at the data that the points leave, over that of the
         sites: a mean.
+    :param shown_error: The standard deviation of errors at the points that the data show, over the
+        predicted one; None where the bound does not know.
     """
 
     epsilon: np.ndarray
@@ -61,6 +63,7 @@ class FitReport(NamedTuple):
     nugget: float
     clipped_sites: int
     unexplained: float = 0.0
+    shown_error: float | None = None
 
 
 class Solution(NamedTuple):

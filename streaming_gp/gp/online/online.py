@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streaming_gp.conversion import as_real_array
+from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
@@ -70,6 +70,7 @@ class OnlineGP:
 
         :param x: The input [D].
         :raises InvalidDataError: if it is not a finite vector of D numbers.
+        :raises NumericalError: if they are so large that covariances overflow.
         """
         with self._lock, one_blas_thread():
             return self._state.predict(_vector("x", x, self._state.input_dim))
@@ -80,6 +81,7 @@ class OnlineGP:
         :param x: The input [D].
         :param y: The observation [P], or a number where P = 1.
         :raises InvalidDataError: if one is not a finite vector of the right length.
+        :raises NumericalError: if they are so large that covariances or densities overflow.
         """
         with self._lock, one_blas_thread():
             x = _vector("x", x, self._state.input_dim)
@@ -161,4 +163,4 @@ def _vector(name: str, value: Any, length: int) -> np.ndarray:
 
 def _numbers(name: str, value: Any) -> np.ndarray:
     is_plain = type(value) is np.ndarray and value.dtype == np.float64
-    return value if is_plain else as_real_array(name, value).astype(np.float64)
+    return value if is_plain else as_float64(name, as_real_array(name, value))

@@ -14,6 +14,7 @@ from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.fitting.thinning import least_lost
 from streaming_gp.gp.online.kernel import KnownProcess, process_at
+from streaming_gp.gp.online.soundness import clear_error
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.mixing import PairKernel
 from streaming_gp.gp.process.process import Process
@@ -66,6 +67,7 @@ def online_state(
     :param memory: The number of observations in which the relevance of a point falls e-fold.
     :param own: What was learned one point at a time and is not in ``process``.
     :raises InvalidDataError: as :func:`require_supported`, or if the noise depends on the input.
+    :raises NumericalError: if the covariance of the points is not positive.
     """
     require_supported(local, process)
     exact = process_at(local, epsilon)
@@ -83,7 +85,8 @@ def online_state(
         found = [_information(one, nugget - added, known) for one in everything]
         base = _Information(*_stacked(found[: len(members)], 0, len(Z), columns))
         rest = _Information(*_stacked(found[len(members) :], num_base, len(Z), columns))
-        state.hold(*_within(budget, Z, base, rest, known, nugget))
+        with clear_error():
+            state.hold(*_within(budget, Z, base, rest, known, nugget))
     return state
 
 

@@ -33,6 +33,7 @@ from streaming_gp.gp.online.information import Information, integrate_out_of_bot
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
+from streaming_gp.gp.online.soundness import clear_error, is_sound, sound
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.linalg import LOG_TWO_PI
 
@@ -126,12 +127,22 @@ class OnlineState:
     def _met(self, x: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, float, np.ndarray]:
         """x as a row, k(Z, x), Γ k(Z, x), prior variance and mean; the last x is at hand."""
         name = x.tobytes()
-        if self._last is None or self._last[0] != name:
-            row = self.rows.row_of(x)
-            k = self.rows.against(row)
-            prior, mean = self.process.variance_at(x), self.process.mean_at(x)
+        if self._last is not None and self._last[0] == name:
+            return self._last[1]
+        row = self.rows.row_of(x)
+        k, prior, mean = (
+            self.rows.against(row),
+            self.process.variance_at(x),
+            self.process.mean_at(x),
+        )
+        for is_anew in (False, True):
             self._gamma[self.slots :, self.slots :] = 0.0  # where squares of residuals gather
-            self._last = name, (row, k, symmetric.times(self._gamma, k), prior, mean)
+            g = symmetric.times(self._gamma, k)
+            if is_anew or is_sound(prior - float(k @ g), prior):
+                break
+            self.refresh()  # of rounding that has grown
+        sound(prior - float(k @ g), prior)
+        self._last = name, (row, k, g, prior, mean)
         return self._last[1]
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -144,7 +155,7 @@ class OnlineState:
         ):
             self.refresh()
             seen = self._seen(x, y)
-        self.log_evidence += seen.log_density()
+        self.log_evidence += sound(seen.log_density())
         self._relevance = np.maximum(exp(-1.0 / self.memory) * self._relevance, seen.correlation)
         if np.count_nonzero(self.rows.is_used) < self.budget:
             self._add(x, seen)
@@ -251,6 +262,7 @@ class OnlineState:
         self.own.set(*own)
         self.refresh()
 
+    @clear_error()
     def refresh(self) -> None:
         """Q, Γ and α computed anew from the points and the information."""
         self._last, self._since_refresh = None, 0

@@ -20,6 +20,7 @@ import tensorflow as tf
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.shapes import check_shapes
 
@@ -166,9 +167,15 @@ class GaussianProcess:
         )
 
     def variance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
-        """Variance [G, N] at X; rounding below zero is cut off at 1e-12 of the prior variance."""
+        """Variance [G, N] at X; rounding below zero is cut off at 1e-12 of the prior variance.
+
+        Far below zero it is NaN: covariances with inputs so large are wrong, as a cosine of 1e300.
+        """
         prior = cov.variance(self.kernel, X)
-        return tf.maximum(prior - tf.reduce_sum(tf.square(V), axis=-2), 1e-12 * prior)
+        left = prior - tf.reduce_sum(tf.square(V), axis=-2)
+        is_wrong = left < -MOST_ROUNDING * prior
+        nothing = tf.constant(np.nan, left.dtype)
+        return tf.where(is_wrong, nothing, tf.maximum(left, SMALLEST_VARIANCE * prior))
 
     def covariance(
         self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None

@@ -27,11 +27,10 @@ from streaming_gp import triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""
-SMALLEST_VARIANCE = 1e-12
-"""As a part of the prior's: rounding below is cut off."""
 
 
 class _Row(NamedTuple):
@@ -154,12 +153,16 @@ class Factorised:
         """Mean [S G, N, C] and variance [S G, N] at X; one group after another, to save memory.
 
         Rounding of variances below zero is cut off.
+
+        :raises NumericalError: if they are far below zero: then covariances with inputs as large as
+            these are wrong, such as a cosine of 1e300.
         """
         mean, prior = np.array(self.prior.mean(X)), self.prior.variance(X)
         variance = np.array(prior)
         for index, V in enumerate(self._projections(X)):
             mean[index] += V.T @ self.white[index]
             variance[index] -= np.einsum("rn,rn->n", V, V)
+        refuse_far_below_zero(variance, prior)
         return mean, np.maximum(variance, SMALLEST_VARIANCE * prior)
 
     # ---- of the whole ----
@@ -168,6 +171,15 @@ class Factorised:
     def log_normaliser(self) -> float:
         """``log 𝒵`` of the members, without the log constants of factors, in nats: at one ε."""
         return sum(_log_normaliser(row, self.prior.num_columns) for row in self.rows)
+
+
+def refuse_far_below_zero(variance: np.ndarray, prior: np.ndarray) -> None:
+    """Refuse variances that are wrong, and not only rounded.
+
+    :raises NumericalError: as :meth:`Factorised.marginals`.
+    """
+    if (variance < -MOST_ROUNDING * prior).any():
+        raise NumericalError("covariances with inputs so large are wrong: wanted smaller ones")
 
 
 def _with_diagonal(K: np.ndarray, values: np.ndarray) -> np.ndarray:

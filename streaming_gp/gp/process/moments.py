@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.factorised import Factorised, refuse_far_below_zero
 
 CHUNK_ELEMENTS = 2**24
 """The largest number of elements that an intermediate array should have."""
@@ -21,9 +21,14 @@ def marginals(process: Factorised, X: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def joint(process: Factorised, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean [S, N, L] and covariance [S, L, N, N] of f(X)."""
+    """Mean [S, N, L] and covariance [S, L, N, N] of f(X).
+
+    :raises NumericalError: as :meth:`.Factorised.marginals`.
+    """
     gp, V = process.prior.functions.gp, process.project(X)
     covariance = process.covariance(X, V).reshape(-1, gp.num_groups, len(X), len(X))
+    variance = np.einsum("sgnn->sgn", covariance).reshape(-1, len(X))
+    refuse_far_below_zero(variance, process.prior.variance(X))
     shape = len(covariance), gp.num_latent, len(X), len(X)
     return _of_latents(process, process.mean(X, V)), np.broadcast_to(covariance, shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of
 from streaming_gp.pvi.privacy.draws import Draws, secure_draws, seeded_draws
-from streaming_gp.pvi.privacy.record import read_spent, with_release, write_spent
+from streaming_gp.pvi.privacy.record import alone, read_spent, with_release, write_spent
 from streaming_gp.pvi.task import (
     EPSILON,
     HasDamping,
@@ -81,7 +82,8 @@ class PrivateRule(abc.ABC):
         :raises PrivateFitError: if the fit fails, whatever the reason.
         """
         self.require_task(task)
-        epsilon = self._paid(task)
+        with alone(self.record, task.client_id) if self.record is not None else nullcontext():
+            epsilon = self._paid(task)
         try:
             factor = self.private_factor(task, self._draws(task))
         except Exception:  # its text, and what it was raised from, may hold rows
