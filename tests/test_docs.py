@@ -86,11 +86,16 @@ def test_make_targets_of_the_readme_exist():
 
 def test_images_of_readme_and_docs_exist():
     for path in TEXTS:
-        images = re.findall(r"(?:\]\(|\.\. (?:image|figure):: )([\w/.-]+\.png)", path.read_text())
+        images = re.findall(
+            r"(?:\]\(|\.\. (?:image|figure):: |:img-top: )([\w/.-]+\.png)", path.read_text()
+        )
         for image in images:
             assert (path.parent / image).is_file(), f"{name_of(path)}: {image}"
 
 
-def test_pages_that_the_readme_links_to_exist():
-    for page in re.findall(r"\]\((docs/[\w/.-]+)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / page).is_file(), page
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_what_markdown_files_link_to_exists(name):
+    pages = re.findall(r"\]\(((?:docs|examples)/[\w/.-]+)\)", (ROOT / name).read_text())
+    assert pages
+    for page in pages:
+        assert (ROOT / page).exists(), page
