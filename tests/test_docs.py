@@ -1,6 +1,7 @@
 """Every Python snippet in README and docs runs; every page that is linked exists."""
 
 import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -64,6 +65,23 @@ def test_every_seam_has_a_page_that_ends_with_its_check():
         if page.name != "index.rst":
             *_, last = snippets(page)[-1].strip().splitlines()
             assert last.startswith("testing.check_"), name_of(page)
+
+
+def test_tables_show_as_many_digits_as_the_error_has():
+    pytest.importorskip("docutils")
+    cell = runpy.run_path(str(DOCS / "tables.py"))["cell"]
+    record = {
+        "smse": 0.173562,
+        "error": 0.00201,
+        "large": 1234.5,
+        "its": 17.2,
+        "one": 2.5,
+        "no": 0.0,
+    }
+    assert cell(record, "smse ± error") == "0.1736\u00a0±\u00a00.0020"
+    assert cell(record, "large ± its") == "1234\u00a0±\u00a017"
+    assert cell(record, "one ± no") == "2.5"  # of one seed
+    assert cell(record, "smse") == "0.174"
 
 
 def test_snippets_are_found():
