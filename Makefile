@@ -16,7 +16,7 @@ STREAMS_OUT ?= docs/results/streams
 PINS = examples/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs notebooks wheel newest \
+.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
 	bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
@@ -62,7 +62,13 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-# Runs every notebook, and writes it with its outputs.
+# Do the addresses in the documentation answer? Needs the internet; make docs checks internal links.
+linkcheck: $(READY)
+	$(BIN)/sphinx-build -q -D nb_execution_mode=off -D suppress_warnings=myst-nb.lexer \
+		-b linkcheck docs docs/_build/linkcheck
+
+# Runs every notebook, and writes it with its outputs and its first figure, which is its thumbnail
+# in docs/notebooks/thumbnails.
 notebooks: $(READY)
 	$(BIN)/python docs/run_notebooks.py out/notebooks
 

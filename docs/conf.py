@@ -32,6 +32,12 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
+nitpicky = True  # methods, functions, exceptions and modules that are referred to must be there
+nitpick_ignore_regex = [
+    ("py:class", ".*"),  # annotations name classes of other libraries, and some that have no page
+    ("py:exc", "NotFittedError|OSError"),
+]
+linkcheck_timeout = 10
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
 nb_execution_timeout = 180

@@ -1,5 +1,9 @@
-"""Runs every notebook and writes it with its outputs: python docs/run_notebooks.py OUT."""
+"""Runs every notebook: python docs/run_notebooks.py OUT.
 
+Writes each with its outputs, and its first figure, which is its thumbnail in the documentation.
+"""
+
+import base64
 import sys
 from pathlib import Path
 
@@ -17,6 +21,13 @@ def main(out: Path) -> None:
         notebook = jupytext.read(source)
         NotebookClient(notebook, timeout=180, kernel_name="python3").execute()
         nbformat.write(notebook, out / f"{source.stem}.ipynb")
+        (out / f"{source.stem}.png").write_bytes(first_figure(notebook))
+
+
+def first_figure(notebook: nbformat.NotebookNode) -> bytes:
+    outputs = (one for cell in notebook.cells for one in cell.get("outputs", ()))
+    images = (one.data["image/png"] for one in outputs if "image/png" in one.get("data", ()))
+    return base64.b64decode(next(images))
 
 
 if __name__ == "__main__":

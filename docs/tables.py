@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,27 @@ def rows_of(name: str, section: str) -> list[dict[str, Any]]:
 
 
 def cell(record: dict[str, Any], column: str) -> str:
+    """The value of a column, or of two that are ``value ± error``, where there is an error."""
+    column, _, error = column.partition(" ± ")
     value = record[column]
+    if error and record[error]:
+        return with_error(value, record[error]).replace(" ", "\N{NO-BREAK SPACE}")
     if value is None:
         return "–"
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
+def with_error(value: float, error: float) -> str:
+    """Both with as many decimals as show two digits of the error."""
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
 class Measured(Directive):
-    """``.. measured:: NAME SECTION`` with ``:columns:`` key=title pairs separated by commas."""
+    """``.. measured:: NAME SECTION`` with ``:columns:`` key=title pairs separated by commas; a key
+    is a column, or ``column ± column of its error``.
+    """
 
     required_arguments = 2
     option_spec = {"columns": directives.unchanged_required}  # noqa: RUF012

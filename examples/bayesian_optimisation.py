@@ -17,7 +17,6 @@ import argparse
 import json
 import re
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,20 +25,24 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
-import scipy.optimize
-import tensorflow as tf
-import tensorflow_probability as tfp
 from scipy.stats import norm
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
+from surrogates import Clock, Refit, RefitCompiledOnce, Streaming, warm_up
 
 import streaming_gp as sgp
-from streaming_gp.surrogate import StreamingSurrogate
 
 NOISE = 1e-4
 BATCH = 4
+
+
+def noise() -> gpflow.likelihoods.Gaussian:
+    """Next to none, which is known."""
+    found = gpflow.likelihoods.Gaussian(NOISE)
+    gpflow.set_trainable(found, False)
+    return found
 
 
 # ---- what is minimised, on the unit cube ----
@@ -101,106 +104,15 @@ PROBLEMS = {
 }
 
 
-# ---- models: all rows in, mean and variance at candidates out ----
-
-
-def new_kernel(dim: int) -> gpflow.kernels.Kernel:
-    kernel = gpflow.kernels.Matern52(lengthscales=np.full(dim, 0.5))
-    tfd = tfp.distributions
-    one, half, width = (tf.constant(x, tf.float64) for x in (0.0, np.log(0.5), 1.0))
-    kernel.variance.prior = tfd.LogNormal(one, width)
-    kernel.lengthscales.prior = tfd.LogNormal(half, width)
-    return kernel
-
-
-class Streaming:
-    """Each row is absorbed; hyperparameters are learned when rows have grown by a quarter."""
-
-    def __init__(self, dim: int, hyperparameters: Any) -> None:
-        likelihood = gpflow.likelihoods.Gaussian(NOISE)
-        gpflow.set_trainable(likelihood, False)
-        self.surrogate = StreamingSurrogate(
-            sgp.StreamingGP(
-                new_kernel(dim),
-                likelihood,
-                pseudo_points=sgp.PrivatePseudoPoints("all"),
-                hyperparameters=hyperparameters,
-            )
-        )
-
-    def learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        self.surrogate.optimize((X, Y))
-
-    def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, variance = self.surrogate.model.predict_f(X)
-        return np.asarray(mean)[:, 0], np.asarray(variance)[:, 0]
-
-
-class Refit:
-    """GPflow's regression as its documentation has it: a new fit from the values of the last."""
-
-    def __init__(self, dim: int) -> None:
-        self.kernel = new_kernel(dim)
-
-    def learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        self.model = gpflow.models.GPR((X, Y), self.kernel, noise_variance=NOISE)
-        gpflow.set_trainable(self.model.likelihood, False)
-        gpflow.optimizers.Scipy().minimize(self.model.training_loss, self.model.trainable_variables)
-
-    def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, variance = self.model.predict_f(X)
-        return mean.numpy()[:, 0], variance.numpy()[:, 0]
-
-
-class RefitCompiledOnce:
-    """The same with data of any size in one compiled function, and a compiled prediction."""
-
-    def __init__(self, dim: int) -> None:
-        X = tf.Variable(np.zeros((0, dim)), shape=[None, dim], trainable=False)
-        Y = tf.Variable(np.zeros((0, 1)), shape=[None, 1], trainable=False)
-        self.data = X, Y
-        self.model = gpflow.models.GPR(self.data, new_kernel(dim), noise_variance=NOISE)
-        gpflow.set_trainable(self.model.likelihood, False)
-        self.variables = self.model.trainable_variables
-        self.predicted = tf.function(self.model.predict_f)
-        self.value_and_gradient = tf.function(self._value_and_gradient)
-
-    def _value_and_gradient(self) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            loss = self.model.training_loss()
-        parts = tape.gradient(loss, self.variables)
-        return loss, tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0)
-
-    def _assign(self, values: np.ndarray) -> None:
-        start = 0
-        for variable in self.variables:
-            size = int(np.prod(variable.shape))
-            variable.assign(values[start : start + size].reshape(variable.shape))
-            start += size
-
-    def _loss(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._assign(values)
-        loss, gradient = self.value_and_gradient()
-        return loss.numpy(), gradient.numpy()
-
-    def learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        for variable, values in zip(self.data, (X, Y), strict=True):
-            variable.assign(values)
-        start = np.concatenate([variable.numpy().ravel() for variable in self.variables])
-        found = scipy.optimize.minimize(self._loss, start, jac=True, method="L-BFGS-B")
-        self._assign(found.x)
-
-    def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, variance = self.predicted(tf.constant(X))
-        return mean.numpy()[:, 0], variance.numpy()[:, 0]
+# ---- what is compared ----
 
 
 METHODS: dict[str, Callable[[int], Any]] = {
-    "streaming": lambda dim: Streaming(dim, sgp.PointHyperparameters()),
-    "streaming, q(ε)": lambda dim: Streaming(dim, sgp.VariationalHyperparameters()),
-    "streaming, four pending": lambda dim: Streaming(dim, sgp.PointHyperparameters()),
-    "refit each step": Refit,
-    "refit, compiled once": RefitCompiledOnce,
+    "streaming": lambda dim: Streaming(dim, noise(), sgp.PointHyperparameters()),
+    "streaming, q(ε)": lambda dim: Streaming(dim, noise(), sgp.VariationalHyperparameters()),
+    "streaming, four pending": lambda dim: Streaming(dim, noise(), sgp.PointHyperparameters()),
+    "refit each step": lambda dim: Refit(dim, noise()),
+    "refit, compiled once": lambda dim: RefitCompiledOnce(dim, noise()),
     "random": lambda dim: None,
 }
 STYLES = dict(zip(METHODS, ("C0-", "C1-", "C0:", "C3-", "C3--", "0.6"), strict=True))
@@ -223,20 +135,9 @@ def expected_improvement(mean: np.ndarray, variance: np.ndarray, best: float) ->
     return deviation * (z * norm.cdf(z) + norm.pdf(z))
 
 
-class Clock:
-    """CPU seconds of this process within ``with`` blocks."""
-
-    seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._start = time.process_time()
-
-    def __exit__(self, *_: Any) -> None:
-        self.seconds += time.process_time() - self._start
-
-
 def optimise(name: str, problem: Problem, steps: int, seed: int) -> Results:
     """The regret after every evaluation, and the CPU seconds of the model."""
+    warm_up()
     rng, clock = np.random.default_rng(seed), Clock()
     X = rng.uniform(size=(problem.first, problem.dim))
     values = problem.function(X)

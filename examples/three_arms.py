@@ -153,7 +153,12 @@ def apart(
 def draw(runs: list[Results]) -> plt.Figure:
     kinds = [epsilon for epsilon in HYPERPARAMETERS if of(runs, epsilon, "one model")]
     figure, (axes,) = plt.subplots(
-        1, len(kinds), figsize=(4 * len(kinds), 3), sharey=True, layout="constrained", squeeze=False
+        1,
+        len(kinds),
+        figsize=(max(5.5, 4 * len(kinds)), 3.4),
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
     )
     for axis, epsilon in zip(axes, kinds, strict=True):
         for order in ORDERS:
@@ -164,7 +169,7 @@ def draw(runs: list[Results]) -> plt.Figure:
             axis.semilogy(range(1, len(values) + 1), values, label=order)
         axis.set(title=f"{epsilon} ε", xlabel="batches of each place")
     axes[0].set_ylabel("test SMSE")
-    axes[0].legend(loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure
 
 

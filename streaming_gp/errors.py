@@ -36,5 +36,5 @@ class PoorFitWarning(UserWarning):
 class OverconfidenceWarning(UserWarning):
     """Predicted standard deviations will be far too small; the model has learned all the same.
 
-    As an error (:func:`warnings.simplefilter`) it refuses the update, and the model is unchanged.
+    As an error (``warnings.simplefilter``) it refuses the update, and the model is unchanged.
     """

@@ -5,18 +5,12 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.shapes import check_shapes
-
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 """``log 2π``."""
 
 
-@check_shapes(
-    "chol: [batch..., N, N]",
-    "return: [batch...]",
-)
 def logdet_from_cholesky(chol: tf.Tensor) -> tf.Tensor:
-    """``log det A`` from the lower factor of ``A = L Lᵀ``."""
+    """``log det A`` [...] from the lower factor [..., N, N] of ``A = L Lᵀ``."""
     return 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(chol)), axis=-1)
 
 
@@ -42,17 +36,15 @@ def add_to_diagonal(matrix: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.linalg.set_diag(matrix, diagonal + values)
 
 
-@check_shapes(
-    "rows: [batch..., N, M]",
-    "targets: [batch..., N, C]",
-    "return[0]: [batch..., M, M]",
-    "return[1]: [batch..., M, C]",
-)
 def compress_rows(rows: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Replace N observations ``targets ≈ rows @ u`` by M that carry the same information on u.
 
     With the economy factorisation ``rows = Q T`` the likelihood ``N(targets; rows u, I)`` equals
     ``N(Qᵀ targets; T u, I)`` up to a constant. Missing rows (N < M) are zeros: they say nothing.
+
+    :param rows: [..., N, M].
+    :param targets: [..., N, C].
+    :returns: their counterparts [..., M, M] and [..., M, C].
     """
     q, t = np.linalg.qr(rows)
     s = np.swapaxes(q, -1, -2) @ targets

@@ -1,6 +1,7 @@
 """Every Python snippet in README and docs runs; every page that is linked exists."""
 
 import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -66,6 +67,23 @@ def test_every_seam_has_a_page_that_ends_with_its_check():
             assert last.startswith("testing.check_"), name_of(page)
 
 
+def test_tables_show_as_many_digits_as_the_error_has():
+    pytest.importorskip("docutils")
+    cell = runpy.run_path(str(DOCS / "tables.py"))["cell"]
+    record = {
+        "smse": 0.173562,
+        "error": 0.00201,
+        "large": 1234.5,
+        "its": 17.2,
+        "one": 2.5,
+        "no": 0.0,
+    }
+    assert cell(record, "smse ± error") == "0.1736\u00a0±\u00a00.0020"
+    assert cell(record, "large ± its") == "1234\u00a0±\u00a017"
+    assert cell(record, "one ± no") == "2.5"  # of one seed
+    assert cell(record, "smse") == "0.174"
+
+
 def test_snippets_are_found():
     assert set(map(name_of, PAGES)) >= {"README.md", "docs/start/quickstart.rst"}
 
@@ -86,11 +104,16 @@ def test_make_targets_of_the_readme_exist():
 
 def test_images_of_readme_and_docs_exist():
     for path in TEXTS:
-        images = re.findall(r"(?:\]\(|\.\. (?:image|figure):: )([\w/.-]+\.png)", path.read_text())
+        images = re.findall(
+            r"(?:\]\(|\.\. (?:image|figure):: |:img-top: )([\w/.-]+\.png)", path.read_text()
+        )
         for image in images:
             assert (path.parent / image).is_file(), f"{name_of(path)}: {image}"
 
 
-def test_pages_that_the_readme_links_to_exist():
-    for page in re.findall(r"\]\((docs/[\w/.-]+)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / page).is_file(), page
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_what_markdown_files_link_to_exists(name):
+    pages = re.findall(r"\]\(((?:docs|examples)/[\w/.-]+)\)", (ROOT / name).read_text())
+    assert pages
+    for page in pages:
+        assert (ROOT / page).exists(), page

@@ -1,6 +1,8 @@
 """An import goes down the floors of the package, never up."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,8 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
         "matplotlib": {"plotting", "command_line"},
         "ray": {"engines"},
         "nvflare": {"engines"},
+        "flwr": {"engines"},
+        "dp_accounting": {"pvi"},
         "mujoco": {"simulated_arm"},
     }
     for path in files():
@@ -106,3 +110,16 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
         for module in imports(path):
             library = module.split(".")[0]
             assert room in homes.get(library, {room}), f"{path} imports {library}"
+
+
+def test_federated_learning_loads_no_gaussian_processes():
+    """GPflow, and what it stands on, which others import without being asked."""
+    code = """
+import sys
+import streaming_gp.engines, streaming_gp.expfam, streaming_gp.pvi
+assert "tensorflow" in sys.modules
+unused = {"gpflow", "check_shapes", "tensorflow_probability", "tf_keras"}
+assert not unused & set(sys.modules), unused & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ for number, (name, posterior) in enumerate(shown.items()):
     width = 2.0 * np.sqrt(np.diag(scale @ scale.T))
     place = np.arange(4) + 0.13 * (number - 2)
     axes.errorbar(place, np.asarray(posterior.mean), width, fmt="o", ms=4, label=name)
-axes.plot(np.arange(4), TRUTH, "k_", ms=40, label="truth")
+axes.hlines(TRUTH, np.arange(4) - 0.32, np.arange(4) + 0.32, "k", lw=1, label="truth")
 axes.set_xticks(np.arange(4), NAMES)
 axes.set_ylabel("weight, ± 2 sd")
 axes.legend(ncols=3)

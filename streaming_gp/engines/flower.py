@@ -44,7 +44,7 @@ class Flower:
         name of the place. Who has another key is not asked.
     :param deadline: The seconds for an answer; None waits for ever.
     :param inbox: The file that a site keeps the newest result in that the coordinator has published
-        (:meth:`publish`); None refuses them.
+        (``publish``); None refuses them.
     :raises InvalidDataError: if the deadline is not positive.
     """
 

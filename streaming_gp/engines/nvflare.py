@@ -40,7 +40,7 @@ class NVFlare:
     :param address: The host and port to listen at, for a coordinator, or to connect to, for a site,
         as in "10.0.0.1:8002"; those of the kit if None.
     :param inbox: The file that a site keeps the newest result in that the coordinator has published
-        (:meth:`publish`); None refuses them.
+        (``publish``); None refuses them.
     :raises InvalidDataError: if a number of seconds is not positive.
     """
 

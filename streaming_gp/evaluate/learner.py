@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 class Learner(Protocol):
     """What :func:`~streaming_gp.evaluate.prequential` asks of a model.
 
-    It may also have what :class:`HasLikelihood` and :class:`HasPseudoPoints` say, and its
-    ``update`` may return what :class:`ReportsFreeEnergy`.
+    It may also have what ``HasLikelihood`` and ``HasPseudoPoints`` say, and its ``update`` may
+    return what ``ReportsFreeEnergy``.
     """
 
     def predict_y(self, Xnew: Any, /) -> tuple[Any, Any]:

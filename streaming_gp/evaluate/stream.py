@@ -56,7 +56,7 @@ def prequential(
     them), and they are all predicted once after each update.
 
     :param model: A :class:`StreamingGP <streaming_gp.StreamingGP>`, or any other :class:`Learner`.
-        One that :class:`HasLikelihood` gets error rates if the likelihood is a Bernoulli, Softmax
+        One that ``HasLikelihood`` gets error rates if the likelihood is a Bernoulli, Softmax
         or MultiClass, and squared errors otherwise, as does one without.
     :param batches: Pairs of X [N, D] and Y [N, P], which are read one at a time.
     :param keep: The number of points kept of a batch; 0 for no account of forgetting.

@@ -43,7 +43,7 @@ class Gaussian(ExponentialFamily):
     @staticmethod
     @abc.abstractmethod
     def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean [D] and lower factor [D, D] of the member that :meth:`from_unconstrained` makes.
+        """Mean [D] and lower factor [D, D] of the member that ``from_unconstrained`` makes.
 
         :param numbers: Real numbers of the shape :meth:`unconstrained_shape`.
         """
@@ -51,7 +51,7 @@ class Gaussian(ExponentialFamily):
     @staticmethod
     @abc.abstractmethod
     def unconstrained_shape(dimension: int) -> tuple[int, ...]:
-        """The shape of :meth:`unconstrained` for a member over ``dimension`` coordinates."""
+        """The shape of ``unconstrained`` for a member over ``dimension`` coordinates."""
 
     @abc.abstractmethod
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:

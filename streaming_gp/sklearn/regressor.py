@@ -30,11 +30,11 @@ class StreamingGPRegressor(RegressorMixin, StreamingEstimator):
     stream. Columns that are constant there are only centred.
 
     :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; by default
-        :func:`default_kernel`, a squared exponential with one lengthscale for each input.
-        :func:`default_kernel`, a squared exponential with one lengthscale for each input.
+        ``default_kernel``, a squared exponential with one lengthscale for each input.
+        ``default_kernel``, a squared exponential with one lengthscale for each input.
     :param pseudo_points: A strategy such as :class:`~streaming_gp.PrivatePseudoPoints`; by default
-        :func:`default_pseudo_points`, of which there are not more than 300 however long the stream.
-        :func:`default_pseudo_points`, of which there are not more than 300 however long the stream.
+        ``default_pseudo_points``, of which there are not more than 300 however long the stream.
+        ``default_pseudo_points``, of which there are not more than 300 however long the stream.
     :param hyperparameters: A strategy; :class:`~streaming_gp.VariationalHyperparameters` by
         default.
     :param optimiser: The settings of the fit of each batch, a

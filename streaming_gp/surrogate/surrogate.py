@@ -46,21 +46,20 @@ class StreamingSurrogate(Predictions):
 
         :param dataset: **All** rows, as Trieste gives them, or a pair (X [N, D], Y [N, P]). If it
             does not begin with the rows that are known, what is known is forgotten first.
-        :raises InvalidDataError: as :meth:`StreamingGP.update`; the model is as it was then.
+        :raises InvalidDataError: as :meth:`streaming_gp.StreamingGP.update`; the model is as it
+            was then.
         """
         X, Y = as_rows(dataset)
-        known = len(self._X)
-        goes_on = np.array_equal(X[:known], self._X) and np.array_equal(Y[:known], self._Y)
+        known = len(self._X) if self._goes_on(X, Y) else 0
         with self._all_or_nothing():
-            if not goes_on:
+            if known == 0:
                 self._forget([name for name in self.model.factors if name not in self._pending])
-            start = known if goes_on else 0
-            if len(X) > start:
-                name = f"{ROWS}{start}" if OBSERVED in self.model.factors else OBSERVED
-                self.model.update((X[start:], Y[start:]), batch_id=name, learn=False)
-        self._X, self._Y, self._dataset = X, Y, dataset
-        if not goes_on:
+            if len(X) > known:
+                name = f"{ROWS}{known}" if OBSERVED in self.model.factors else OBSERVED
+                self.model.update((X[known:], Y[known:]), batch_id=name, learn=False)
+        if known == 0:
             self._learned_from = 0
+        self._X, self._Y, self._dataset = X, Y, dataset
 
     def optimize(self, dataset: Dataset | tuple[Any, Any]) -> None:
         """Learn hyperparameters from all rows, if these have grown by so much since the last time.
@@ -69,22 +68,37 @@ class StreamingSurrogate(Predictions):
 
         :param dataset: All rows, as in :meth:`update`, which need not have been called.
         :raises InvalidDataError: as :meth:`update`.
-        :raises NumericalError: as :meth:`StreamingGP.update`; the model is as it was then.
+        :raises NumericalError: as :meth:`streaming_gp.StreamingGP.update`; the model is as it was
+            then.
         """
-        self.update(dataset)
-        number = len(self._X)
-        if number < max(1.0, (1.0 + self._growth) * self._learned_from):
-            return
-        with self._all_or_nothing():
-            self._forget([name for name in self.model.factors if name != OBSERVED])
-            self.model.revisit(OBSERVED, (self._X, self._Y))
-            for name, data in self._pending.items():
-                self.model.update(data, batch_id=name, learn=False)
-        self._learned_from = number
+        X, Y = as_rows(dataset)
+        learned_from = self._learned_from if self._goes_on(X, Y) else 0
+        if len(X) >= max(1.0, (1.0 + self._growth) * learned_from):
+            self._learn(X, Y)
+            self._dataset = dataset
+        else:
+            self.update(dataset)
 
     def get_internal_data(self) -> Any:
         """The rows as they came."""
         return self._dataset
+
+    def _learn(self, X: np.ndarray, Y: np.ndarray) -> None:
+        """All rows as one factor, with hyperparameters of their own; pending points come back."""
+        with self._all_or_nothing():
+            self._forget([name for name in self.model.factors if name != OBSERVED])
+            if OBSERVED in self.model.factors:
+                self.model.revisit(OBSERVED, (X, Y))
+            else:
+                self.model.update((X, Y), batch_id=OBSERVED, learn=True)
+            for name, data in self._pending.items():
+                self.model.update(data, batch_id=name, learn=False)
+        self._X, self._Y, self._learned_from = X, Y, len(X)
+
+    def _goes_on(self, X: np.ndarray, Y: np.ndarray) -> bool:
+        """Whether these rows begin with those that are known."""
+        known = len(self._X)
+        return np.array_equal(X[:known], self._X) and np.array_equal(Y[:known], self._Y)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

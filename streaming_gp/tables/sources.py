@@ -53,7 +53,7 @@ def stream(
 ) -> StreamReport:
     """Learn from every batch of a source, one after another; only one is in memory at a time.
 
-    A source is anything to loop over: a list, a generator, :func:`read_csv`, the consumer of a
+    A source is anything to loop over: a list, a generator, :func:`.read_csv`, the consumer of a
     message queue. It may go on for ever, and be left by an exception or Ctrl-C: the model then
     holds the batches that were learned. Rows without a target are skipped and counted; a batch that
     has nothing else is no batch.

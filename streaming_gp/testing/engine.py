@@ -30,8 +30,8 @@ def check_engine(
 
     :param engine: The engine.
     :param clients: For engines whose clients start on their own: sites "c0" to "c2" on the three
-        shards of :mod:`streaming_gp.testing.problem`, which answer by the exact update.
-    :param failing: The same, but that "c1" answers by :class:`Failing`.
+        shards of ``streaming_gp.testing.problem``, which answer by the exact update.
+    :param failing: The same, but that "c1" answers by ``Failing``.
     :raises AssertionError: on the first thing that does not hold.
     """
     ensure(isinstance(engine, Engine), "an engine has the method session")

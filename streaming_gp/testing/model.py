@@ -37,7 +37,7 @@ def check_model(model: Model, data: tuple[Any, Any]) -> None:
 
     Prior and start; data that it takes and refuses; the expected log-likelihood, its seed and its
     gradient; copies and pickles; and each further capability that it has
-    (:mod:`streaming_gp.pvi.model`).
+    (``streaming_gp.pvi.model``).
 
     :param model: The model.
     :param data: Inputs X [N, D] and observations Y [N, P] that it can take, N > 2; X may be None

@@ -158,9 +158,11 @@ class _IterationCounter:
 def with_larger_nuggets(attempt: Callable[[Problem], R], problem: Problem) -> R:
     """Try again with a larger nugget, a few times, where a covariance is not positive.
 
+    Where there is no nugget there is nothing to enlarge.
+
     :raises NumericalError: of the last attempt.
     """
-    for _ in range(NUGGET_ATTEMPTS - 1):
+    for _ in range(NUGGET_ATTEMPTS - 1 if problem.nugget > 0.0 else 0):
         try:
             return attempt(problem)
         except NumericalError as error:

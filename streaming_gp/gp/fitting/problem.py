@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.problem import Earlier, Problem
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.candidates import Candidates
@@ -68,6 +69,8 @@ class ProblemBuilder:
         earlier = present if takes_over else ()
         if takes_over:
             problem = problem._replace(earlier=self._earlier(present))
+        if type(self._bound.bound) is Exact:
+            return self._at_every_input(problem)
         if at is not None and at.nugget > 0.0:
             return self._at(problem, at)
         candidates = np.concatenate([*(one.Z for one in earlier), data[0]])
@@ -95,6 +98,12 @@ class ProblemBuilder:
             Z_start=point,
             Z_unit=tf.ones([D], FLOAT),
             nugget=tf.zeros([], FLOAT),
+        )
+
+    def _at_every_input(self, problem: Problem) -> Problem:
+        """The problem with a point at every input: nothing is chosen, and no nugget is needed."""
+        return problem._replace(
+            Z_start=problem.X, Z_unit=tf.constant(spread(problem.X.numpy()), FLOAT)
         )
 
     def _at(self, problem: Problem, at: Observations) -> Problem:

@@ -123,7 +123,7 @@ class ParameterVector:
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self) -> np.ndarray:
-        """:func:`unit_log_width` of every parameter, but ``1/√L`` of mixing weights: [E]."""
+        """``unit_log_width`` of every parameter, but ``1/√L`` of mixing weights: [E]."""
         widths = [np.ravel(self._width(p)) for p in self.parameters.values()]
         return np.concatenate([*widths, np.zeros(0)])
 

@@ -36,7 +36,7 @@ class VariationalHyperparameters:
     :param num_samples: The number S of values of ε at which the bound is averaged; even. A family
         with correlations takes at least 2 E, so that the samples' covariance can be made exact.
     :param prior_log_scale: The width of the default prior, as a standard deviation of log ε_i (see
-        :meth:`ParameterVector.prior_moments`); parameters with a GPflow prior use that.
+        :meth:`.ParameterVector.prior_moments`); parameters with a GPflow prior use that.
     :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new
         batch comes, so that ``q_cav(ε) ∝ p(ε) Π_a t_a(ε)^(λ^age)`` (stabilised forgetting: Kulhavý
         & Zarrop 1993). What factors say of f stays. 1 forgets nothing. Synchronous rounds, in which

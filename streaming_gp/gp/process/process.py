@@ -26,7 +26,7 @@ from streaming_gp.serialization import storable
 class Process:
     """A prior, cavity or posterior over (f, ε) as a value of plain arrays.
 
-    The linear algebra on it is in :mod:`.conditioning`.
+    The linear algebra on it is in ``conditioning``.
 
     :param pseudo_observations: What it is conditioned on; nothing for the prior.
     :param hyperparameters: q(ε), or None where ε is a point kept in the GPflow parameters.

@@ -20,7 +20,7 @@ from tests.gp.builders import (
     thirds,
 )
 from tests.reference import smooth_data
-from tests.tolerances import ALGEBRA, FREE_ENERGY_AT_OPTIMUM
+from tests.tolerances import ALGEBRA, FREE_ENERGY_AT_OPTIMUM, THROUGH_CHOLESKY
 
 
 def test_a_budget_that_is_never_reached_changes_nothing(data, new_inputs):
@@ -33,6 +33,16 @@ def test_a_budget_that_is_never_reached_changes_nothing(data, new_inputs):
             model.update((X[i::3], Y[i::3]))
     assert list(models[1].factors) == ["batch-0", "batch-1", "batch-2"]
     assert_same_predictions(*models, new_inputs, ALGEBRA)
+
+
+def test_a_point_at_every_input_needs_no_nugget(data, new_inputs):
+    model = model_of(sgp.PointHyperparameters())
+    info = model.update(data)
+    assert info.iterations > 0
+    assert info.nugget == 0.0
+    exact = gpflow.models.GPR(data, model.kernel, likelihood=model.likelihood)
+    for ours, theirs in zip(model.predict_f(new_inputs), exact.predict_f(new_inputs), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
 @pytest.mark.parametrize("size", [200, 40, 4])
