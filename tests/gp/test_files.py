@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from inspect import signature
 from pathlib import Path
 
@@ -174,6 +175,9 @@ def test_a_strategy_that_is_not_registered_is_named(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+LONG_STREAMS = ["labels", "mixed"]
+
+
 def continue_streams(folder):
     """In another process: load every stream, learn one more batch."""
     for name, (modules, _) in STREAMS.items():
@@ -185,14 +189,26 @@ def continue_streams(folder):
 
 
 @pytest.fixture(scope="module")
-def streams(tmp_path_factory):
-    """Models that were saved after two batches, and a folder where they were continued."""
-    folder, models = tmp_path_factory.mktemp("streams"), {}
-    for name in STREAMS:
-        models[name] = begun(name)
+def saved(tmp_path_factory):
+    """A folder, and what saves a model there after two batches."""
+    folder = tmp_path_factory.mktemp("streams")
+
+    @cache
+    def model_of(name):
+        model = begun(name)
         for index in range(2):
-            models[name].update(batch(name, index))
-        models[name].save(folder / f"{name}.npz")
+            model.update(batch(name, index))
+        model.save(folder / f"{name}.npz")
+        return model
+
+    return folder, model_of
+
+
+@pytest.fixture(scope="module")
+def streams(saved):
+    """Models that were saved after two batches, and a folder where they were continued."""
+    folder, model_of = saved
+    models = {name: model_of(name) for name in STREAMS}
     child = in_another_process(continue_streams, folder, stderr=subprocess.PIPE)
     _, complaints = child.communicate()
     assert child.returncode == 0, complaints
@@ -212,14 +228,17 @@ def test_a_stream_continues_bit_for_bit_in_another_process(streams, tmp_path, na
     assert (tmp_path / "here.npz").read_bytes() == there_bytes
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_state_is_a_value(streams, name):
+@pytest.mark.parametrize(
+    "name",
+    ["variational", "fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in LONG_STREAMS)],
+)
+def test_a_state_is_a_value(saved, name):
     """It can be pickled, as scikit-learn does, and makes the same model again."""
-    _, models = streams
-    state = models[name].state
+    model = saved[1](name)
+    state = model.state
     copy = sgp.StreamingGP.from_state(pickle.loads(pickle.dumps(state)), **STREAMS[name][0](2.0))
     assert same(copy.state, state)
-    assert float(copy.training_loss()) == float(models[name].training_loss())
+    assert float(copy.training_loss()) == float(model.training_loss())
 
 
 OTHERS = {
@@ -246,8 +265,9 @@ def test_other_strategies_continue_bit_for_bit(tmp_path, name):
     assert content(loaded, tmp_path) == content(model, tmp_path)
 
 
-def test_data_are_not_stored(streams):
-    folder, _ = streams
+def test_data_are_not_stored(saved):
+    folder, model_of = saved
+    model_of("variational")
     X, Y = batch("variational", 0)
     with np.load(folder / "variational.npz") as archive:
         stored = np.concatenate([archive[name].ravel() for name in archive.files])

@@ -8,7 +8,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp import expfam, pvi
 from streaming_gp.errors import ImproperError
-from tests.gp.builders import regressor
+from tests.gp.builders import EVERY_INPUT, regressor
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
@@ -45,7 +45,7 @@ class Replaced(sgp.PrivatePseudoPoints):
 
 def model_whose_fits_say(share, policy):
     said = of_epsilon(regressor().prior().hyperparameters, share)
-    return regressor(pseudo_points=Replaced(3, said=said), policy=policy)
+    return regressor(pseudo_points=Replaced("all", said=said), policy=policy)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def three_batches():
 def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches):
     """Prior 1, a 10 and b −5: without 0.6 of a nothing would be left."""
     policy = pvi.LargestProperFraction(RESOLUTION)
-    model = regressor(pseudo_points=sgp.PrivatePseudoPoints(3), policy=policy)
+    model = regressor(pseudo_points=EVERY_INPUT, policy=policy)
     for name in ("a", "b"):
         model.update(three_batches[name], batch_id=name)
     with_shares(model, {"a": 10.0, "b": -5.0})
@@ -74,7 +74,7 @@ def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches)
 
 
 def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batches):
-    model = regressor(pseudo_points=sgp.PrivatePseudoPoints(3))
+    model = regressor(pseudo_points=EVERY_INPUT)
     for name in ("a", "b"):
         model.update(three_batches[name], batch_id=name)
     with_shares(model, {"a": 10.0, "b": -5.0})

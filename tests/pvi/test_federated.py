@@ -29,8 +29,17 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("update", [pvi.AnalyticUpdate(), pvi.FixedPointUpdate()])
+MANY_ROUNDS = ("damped", "by client")
+
+
+@pytest.mark.parametrize(
+    ("update", "name"),
+    [
+        *((pvi.FixedPointUpdate(), name) for name in SCHEDULES),
+        *((pvi.AnalyticUpdate(), name) for name in SCHEDULES if name not in MANY_ROUNDS),
+        *(pytest.param(pvi.AnalyticUpdate(), n, marks=pytest.mark.slow) for n in MANY_ROUNDS),
+    ],
+)
 def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, datasets.partition_iid(X, Y, 5), update)

@@ -125,6 +125,7 @@ def test_several_parameters_of_a_likelihood_are_learned_together(rng):
     np.testing.assert_allclose(np.abs(learned[1]), np.abs(learned[0]), rtol=0.01)
 
 
+@pytest.mark.slow
 def test_a_scale_under_quadrature_is_learned_to_where_the_free_energy_is_largest(rng):
     X = inputs(rng, 120)
     Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.1 * rng.standard_t(3.0, (120, 1))

@@ -53,7 +53,10 @@ def columns():
 
 def labels():
     """One kernel, but two groups, as their precisions differ."""
-    options = {"pseudo_points": sgp.SharedPseudoPoints(6)}
+    options = {
+        "hyperparameters": sgp.FixedHyperparameters(),
+        "pseudo_points": sgp.SharedPseudoPoints(6, optimise_locations=False),
+    }
     return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
 
 
@@ -122,7 +125,10 @@ def test_predictions_in_chunks_are_the_same(rng, monkeypatch):
 
 def test_another_likelihood_predicts_f_alone(path, rng):
     def counts():
-        options = {"hyperparameters": sgp.FixedHyperparameters()}
+        options = {
+            "hyperparameters": sgp.FixedHyperparameters(),
+            "pseudo_points": sgp.PrivatePseudoPoints("all"),
+        }
         return gk.Matern52(), gpflow.likelihoods.Poisson(), None, options
 
     model, X = learned(counts), rng.standard_normal((3, 2))
@@ -220,7 +226,7 @@ def test_conditional_points_are_refused(path):
     def conditional():
         options = {
             "hyperparameters": sgp.FixedHyperparameters(),
-            "pseudo_points": sgp.ConditionalPseudoPoints(3),
+            "pseudo_points": sgp.ConditionalPseudoPoints(3, optimise_locations=False),
         }
         return gk.Matern32(), GAUSSIAN(), None, options
 

@@ -8,30 +8,35 @@ from streaming_gp import pvi, samplers, testing
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.testing.problem import regression
 
+
+def slow(one):
+    return pytest.param(one, marks=pytest.mark.slow)
+
+
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 SGLD = samplers.AdaptiveSGLD(0.02, 4)
 EXACT = [
     pvi.AnalyticUpdate(),
     pvi.FixedPointUpdate(),
-    pvi.FixedPointUpdate(steps=3, damping=0.5),
+    slow(pvi.FixedPointUpdate(steps=3, damping=0.5)),
     LBFGS,
-    pvi.PowerEPUpdate(sweeps=4),
+    slow(pvi.PowerEPUpdate(sweeps=4)),
     pvi.PowerEPUpdate(alpha=0.5, sweeps=2, damping=1.0, sequential=True),
     pvi.StochasticEPUpdate(),
 ]
 NUTS = samplers.NUTS(8)
 SAMPLED_AND_APPROXIMATE = [
     pvi.FixedPointUpdate(batch_size=4),
-    pvi.VariationalUpdate(epochs=2, batch_size=4),
+    slow(pvi.VariationalUpdate(epochs=2, batch_size=4)),
     pvi.AssumedDensityUpdate(),
     pvi.DistributedEPUpdate(pvi.AnalyticUpdate()),
     pvi.SNEPUpdate(SGLD, sync=3),
-    pvi.MomentSharingUpdate(NUTS),
+    slow(pvi.MomentSharingUpdate(NUTS)),
     pvi.SplitPriorUpdate(LBFGS, 0.5),
 ]
 MEAN_FIELD = [
     pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton()),
-    pvi.AveragingUpdate(0.5, pvi.VariationalUpdate()),
+    slow(pvi.AveragingUpdate(0.5, pvi.VariationalUpdate())),
     pvi.DownpourUpdate(sync=2),
     pvi.ElasticUpdate(sync=2),
 ]

@@ -7,15 +7,20 @@ import pytest
 
 from streaming_gp import engines, pvi, testing
 
+
+def slow(one):
+    return pytest.param(one, marks=pytest.mark.slow)
+
+
 SCHEDULES = [
-    pvi.Sequential(),
+    slow(pvi.Sequential()),
     pvi.Sequential(order="random", damping=0.5, seed=3),
-    pvi.Sequential(order=["c2", "c0"]),
-    pvi.Synchronous(),
+    slow(pvi.Sequential(order=["c2", "c0"])),
+    slow(pvi.Synchronous()),
     pvi.Synchronous(damping=pvi.Momentum(), fraction=0.5),
-    pvi.Synchronous(damping=pvi.OpinionPool(), durations=1.0),
+    slow(pvi.Synchronous(damping=pvi.OpinionPool(), durations=1.0)),
     pvi.Arrivals([["c2", "c0"], ["c1"]]),
-    pvi.Asynchronous(),
+    slow(pvi.Asynchronous()),
     pvi.Asynchronous(durations={"c0": 5.0, "c1": 1.0, "c2": 1.0}, staleness_power=1.0),
 ]
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Conditional
 from streaming_gp.gp.bounds import Sites
-from streaming_gp.gp.compilation import compile_gp
 from tests.gp.builders import FIXED, kernel
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
@@ -23,8 +22,8 @@ def student():
         pseudo_points=sgp.ConditionalPseudoPoints(4, optimise_locations=False),
         optimiser=sgp.LocalOptimiser(rounds=1),
     )  # fmt: skip
-    gp.update(smooth_data(rng, 15))
-    fitter = compile_gp(gp.modules, gp.settings, (2, 1)).fitter
+    gp.update(smooth_data(rng, 15), learn=False)
+    fitter = gp._compiled.fitter
     E = fitter.local.parameters.size
     place = gp.settings.pseudo_points.place
     problem = fitter.problems.with_data(

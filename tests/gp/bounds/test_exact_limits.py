@@ -17,8 +17,15 @@ def with_nugget(nugget):
     return gpflow.config.as_context(replace(gpflow.config.config(), jitter=nugget))
 
 
-@pytest.mark.parametrize("num_batches", [1, 3, 20])
-@pytest.mark.parametrize("num_columns", [1, 3])
+@pytest.mark.parametrize(
+    ("num_columns", "num_batches"),
+    [
+        (1, 1),
+        (1, 20),
+        (3, 3),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 3), (3, 1), (3, 20))),
+    ],
+)
 def test_a_point_at_every_input_is_the_exact_gp(rng, num_batches, num_columns):
     X, Y = smooth_data(rng, 80, num_columns)
     Y += 5.0
@@ -53,7 +60,7 @@ def test_the_log_normaliser_is_the_evidence_at_other_hyperparameters(rng):
     np.testing.assert_allclose(evidence, oracle.log_marginal_likelihood(), rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("num_columns", [1, 2])
+@pytest.mark.parametrize("num_columns", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_batch_is_sgpr(rng, num_columns):
     X, Y = smooth_data(rng, 300, num_columns, input_dim=3)
     Y += 5.0

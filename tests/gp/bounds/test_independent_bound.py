@@ -9,7 +9,6 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Independent
 from streaming_gp.gp.bounds import Sites
-from streaming_gp.gp.compilation import compile_gp
 from tests.gp.builders import known_model
 from tests.reference import independent_bound, smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
@@ -25,8 +24,8 @@ def second_batch():
         sgp.IndependentPseudoPoints(6), None, sgp.VariationalHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=3),
     )  # fmt: skip
-    model.update(smooth_data(rng, 20))
-    fitter = compile_gp(model.modules, model.settings, (2, 1)).fitter
+    model.update(smooth_data(rng, 20), learn=False)
+    fitter = model._compiled.fitter
     E = fitter.local.parameters.size
     data = smooth_data(rng, 15)
     problem = fitter.problems.with_data(

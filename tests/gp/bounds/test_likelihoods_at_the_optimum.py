@@ -34,7 +34,7 @@ LIKELIHOODS = {
 
 
 @pytest.mark.parametrize("name", ["probit", *map(slow, ["logit", "poisson", "student"])])
-@pytest.mark.parametrize("number", [12, "all"])
+@pytest.mark.parametrize("number", [slow(12), "all"])
 def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
     make, observe = LIKELIHOODS[name]
     X, F = smooth_data(rng, 70, noise=0.3)

@@ -26,17 +26,32 @@ def short(pseudo_points, hyperparameters=FIXED, likelihood=None):
     return known_model(pseudo_points, likelihood, hyperparameters, optimiser=SHORT)
 
 
-def conditional_and_private(number=8):
+@pytest.fixture(scope="module")
+def compiled():
     still = {"optimise_locations": False}
-    return (
-        short(sgp.ConditionalPseudoPoints(number, **still)),
-        short(sgp.PrivatePseudoPoints(number, **still)),
+    return tuple(
+        short(points(8, **still))
+        for points in (sgp.ConditionalPseudoPoints, sgp.PrivatePseudoPoints)
     )
 
 
-def test_the_first_batch_is_private_and_so_is_one_out_of_reach(rng):
+@pytest.fixture
+def conditional_and_private(compiled):
+    """Two models without any batch."""
+    yield compiled
+    for model in compiled:
+        for name in reversed(list(model.factors)):
+            model.remove(name)
+
+
+@pytest.fixture
+def conditional(conditional_and_private):
+    return conditional_and_private[0]
+
+
+def test_the_first_batch_is_private_and_so_is_one_out_of_reach(rng, conditional_and_private):
     X, Y = smooth_data(rng, 60)
-    conditional, private = conditional_and_private()
+    conditional, private = conditional_and_private
     for shift in (0.0, 50.0):  # nothing that lies 50 lengthscales away can correct the first
         a, b = (fitted.update((X + shift, Y)) for fitted in (conditional, private))
         assert a.free_energy == pytest.approx(b.free_energy, abs=THROUGH_CHOLESKY)
@@ -44,32 +59,34 @@ def test_the_first_batch_is_private_and_so_is_one_out_of_reach(rng):
     assert_same_predictions(conditional, private, inputs)
 
 
-def test_earlier_points_stay_frozen_and_the_bound_lies_below_the_private_one(rng):
+def test_earlier_points_stay_frozen_and_the_bound_lies_below_the_private_one(
+    rng, conditional_and_private
+):
     X, Y = smooth_data(rng, 60)
     order = np.argsort(X[:, 0])
     first, second = order[:30], order[30:]
-    conditional, private = conditional_and_private()
+    conditional, private = conditional_and_private
     for fitted in (conditional, private):
-        fitted.update((X[first], Y[first]))
-    Z = conditional.factors["batch-0"].Z
+        fitted.update((X[first], Y[first]), batch_id="first")
+    Z = conditional.factors["first"].Z
     before = predicted(conditional, Z)
     gap = [fitted.update((X[second], Y[second])).free_energy for fitted in (conditional, private)]
-    nugget = conditional.factors["batch-0"].pseudo_observations[0].nugget
+    nugget = conditional.factors["first"].pseudo_observations[0].nugget
     for a, b in zip(conditional.predict_f(Z), before, strict=True):
         np.testing.assert_allclose(a, b, atol=10.0 * nugget)  # q(u) is frozen; f is u but for it
     assert np.abs(private.predict_f(Z)[0] - before[0]).max() > 1e-3  # private points do learn
     assert gap[0] < gap[1]
 
 
-def test_the_conditional_is_where_the_bound_is_largest(rng):
+def test_the_conditional_is_where_the_bound_is_largest(rng, conditional):
     """No step away from the closed form raises the bound of eq. 94 at fixed ε."""
     X, Y = smooth_data(rng, 40)
     order = np.argsort(X[:, 0])
-    fitted = conditional_and_private(5)[0]
+    fitted = conditional
     fitted.update((X[order[:20]], Y[order[:20]]))
     new = (X[order[20:]], Y[order[20:]])
     info = fitted.update(new)
-    frozen, found = (fitted.factors[name].pseudo_observations[0] for name in ("batch-0", "batch-1"))
+    frozen, found = (factor.pseudo_observations[0] for factor in fitted.factors.values())
 
     def bound(intercept, slope, scale):
         arrays = {"intercept": intercept, "slope": slope, "scale": scale}
@@ -96,15 +113,11 @@ def test_the_conditional_is_where_the_bound_is_largest(rng):
         assert abs(ahead - behind) < 1e-2 * (2.0 * best - ahead - behind)
 
 
-@pytest.mark.parametrize(
-    "likelihood", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["regression", "classification"])
 @pytest.mark.parametrize(
     "hyperparameters",
-    [
-        sgp.VariationalHyperparameters(),
-        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
-    ],
+    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
     ids=["variational", "point"],
 )
 def test_conditional_points_learn_hyperparameters(rng, likelihood, hyperparameters):
@@ -122,26 +135,26 @@ def test_conditional_points_learn_hyperparameters(rng, likelihood, hyperparamete
         assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
 
 
-def test_only_the_newest_batch_can_be_taken_back(rng):
+def test_only_the_newest_batch_can_be_taken_back(rng, conditional):
     X, Y = smooth_data(rng, 40)
-    fitted = conditional_and_private(5)[0]
-    fitted.update((X[:20], Y[:20]))
+    fitted = conditional
+    fitted.update((X[:20], Y[:20]), batch_id="first")
     before = predicted(fitted, X)
-    fitted.update((X[20:], Y[20:]))
+    fitted.update((X[20:], Y[20:]), batch_id="second")
     for refused in (
-        lambda: fitted.remove("batch-0"),
-        lambda: fitted.revisit("batch-0", (X[:20], Y[:20])),
+        lambda: fitted.remove("first"),
+        lambda: fitted.revisit("first", (X[:20], Y[:20])),
     ):
         with pytest.raises(InvalidDataError, match="only the newest factor"):
             refused()
     with pytest.raises(InvalidDataError, match="cannot be compressed"):
         fitted.compress(3)
     with pytest.raises(InvalidDataError, match="cannot be damped"):
-        fitted.revisit("batch-1", (X[20:], Y[20:]), damping=0.5)
+        fitted.revisit("second", (X[20:], Y[20:]), damping=0.5)
     after = predicted(fitted, X)
-    fitted.revisit("batch-1", (X[20:], Y[20:]))
+    fitted.revisit("second", (X[20:], Y[20:]))
     assert_same_arrays(fitted.predict_f(X), after, THROUGH_CHOLESKY)
-    fitted.remove("batch-1")
+    fitted.remove("second")
     assert_same_arrays(fitted.predict_f(X), before, 0.0)
 
 

@@ -174,7 +174,9 @@ def accuracy(with_row, without, direction):
     return float(np.mean((second >= best) == label))
 
 
-@pytest.mark.parametrize(("sigma", "is_hidden"), [(3.73, True), (0.2, False)])
+@pytest.mark.parametrize(
+    ("sigma", "is_hidden"), [(3.73, True), pytest.param(0.2, False, marks=pytest.mark.slow)]
+)
 def test_membership_is_told_no_better_than_epsilon_allows(rng, told, sigma, is_hidden):
     """ε = 1 at δ = 1e-5 for one release with σ = 3.73. Whoever guesses is right for a share of
     ``(e^ε + δ) / (1 + e^ε)`` at most (Kairouz, Oh & Viswanath 2015); with less noise for a larger

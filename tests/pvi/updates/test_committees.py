@@ -45,6 +45,7 @@ def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
 
 
+@pytest.mark.slow
 def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
     X = rng.standard_normal((60, 3))
     Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((60, 1))

@@ -84,7 +84,7 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 # ---- fixed points ----
 
 
-@pytest.mark.parametrize("beta", [1.0, 2.0])
+@pytest.mark.parametrize("beta", [pytest.param(1.0, marks=pytest.mark.slow), 2.0])
 def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=50, outer=1)
@@ -104,6 +104,7 @@ def test_as_printed_it_has_the_same_fixed_point(rng):
     assert_same(found.posterior, wanted, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "outer"), [(1.0, 10), (0.5, 10), (1.0, 50)])
 def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
@@ -145,6 +146,7 @@ def moments(base, power, X, Y):
     return reference.moments_on_a_grid(log_density)[:2]
 
 
+@pytest.mark.slow
 def test_with_beta_the_fixed_point_tends_to_variational_inference(rng):
     """With a difference linear in 1/β."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2)
@@ -381,7 +383,9 @@ def logistic(rng, number=3, family=Normal):
 SGLD = pvi.SNEPUpdate(samplers.AdaptiveSGLD(0.02, 10), learning_rate=0.05)
 
 
-@pytest.mark.parametrize("latency", [0, 7, 25])
+@pytest.mark.parametrize(
+    "latency", [7, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 25))]
+)
 def test_a_simulated_run_replays_exactly(rng, latency):
     model, shards = logistic(rng)
     schedule = pvi.Asynchronous(damping=1.0, durations={"c0": 1.0, "c1": 1.0, "c2": 10.0})
@@ -441,8 +445,8 @@ def test_rules_without_workers_are_as_they_were(rng):
 @pytest.mark.parametrize("family", GAUSSIANS)
 def test_the_precision_of_few_draws_is_unbiased(rng, family):
     q = family.from_mean_scale(np.array([1.0, -2.0]), 0.8 * np.eye(2))
-    draws = q.sample(8 * 2000, 5).numpy().reshape(2000, 8, 2)
-    found = np.array([matched(family, tf.constant(one)).natural[1] for one in draws])
+    draws = tf.reshape(q.sample(8 * 2000, 5), [2000, 8, 2])
+    found = tf.vectorized_map(lambda one: matched(family, one).natural[1], draws).numpy()
     error = STANDARD_ERRORS * found.std(axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(found.mean(axis=0) - q.precision), error)
 
