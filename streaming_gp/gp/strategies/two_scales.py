@@ -158,8 +158,8 @@ def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> 
     """The mean square that projections will leave unexplained, in squared units of Y.
 
     A projection loses ``Σ_n r_n² / (2σ²)`` nats; the noise at which the bound would be largest is
-    the mean of r². It grows with the stream, and is looked at where it will be if it goes on to
-    grow as it did with the newest :data:`STRETCH` targets. It is 0 in between, as few targets say
+    the mean of r². It is looked at where it will be if it goes on to grow as it did with the newest
+    :data:`STRETCH` targets, if it grew. It is 0 in between, as few targets say
     little, and while there is nothing coarse to compare it with.
 
     :param noise: σ², the variance of the noise at which factors were projected.
@@ -171,7 +171,7 @@ def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> 
     if merged.coarse is None or merged.num_projected > merged.num_marked:
         return 0.0
     to_come = max(0, num_data - merged.num_projected)
-    return 2.0 * noise * (merged.lost_per_target + to_come * merged.growth)
+    return 2.0 * noise * (merged.lost_per_target + to_come * max(0.0, merged.growth))
 
 
 def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:

@@ -67,6 +67,9 @@ def test_what_is_lost_goes_on_to_grow_as_with_the_newest_targets():
     for number, wanted in ((0, 0.5), (4000, 0.5), (10_000, 1.1)):
         found = two_scales.unexplained(with_coarse(other), NOISE, number)
         np.testing.assert_allclose(found, 2.0 * NOISE * wanted, rtol=ALGEBRA)
+    shrunk = two_scales.marked(replace(one, lost=400.0, num_projected=4000))
+    found = two_scales.unexplained(with_coarse(shrunk), NOISE, 10_000)
+    np.testing.assert_allclose(found, 2.0 * NOISE * 0.1, rtol=ALGEBRA)
 
 
 def test_few_targets_say_nothing_of_how_fast_it_grows():
