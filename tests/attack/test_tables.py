@@ -93,7 +93,7 @@ COLUMNS = {
     "unsigned ones": ({"a": BIG.astype(np.uint64)}, "column 'a' holds the integer"),
     "the same as objects": ({"a": BIG.astype(object)}, "column 'a' holds the integer .* at row 0"),
     "targets beyond float64": ({"y": BIG}, "column 'y' holds the integer"),
-    "bytes": ({"a": np.array([b"3"] * 12, object)}, "column 'a' must hold numbers .*b'3'"),
+    "bytes": ({"a": np.array([b"3"] * 12, object)}, "column 'a' must hold numbers, got b'3'"),
     "text": ({"a": LABELS}, "column 'a' must hold numbers"),
     "complex": ({"a": X[:, 0] + 1j}, "column 'a' must hold numbers"),
     "infinite": ({"a": np.where(FIRST, np.inf, Y)}, "finite"),
