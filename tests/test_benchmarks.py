@@ -130,6 +130,7 @@ def test_shared_points_that_stay_are_sgpr_on_all_batches(rng):
     np.testing.assert_allclose(evidence, sparse.elbo(), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_shared_points_learn_batch_after_batch(rng):
     X, Y = data(rng, 60)
     learner = streamed("bui2017-120", X, Y, effort=0.2)

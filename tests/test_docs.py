@@ -28,7 +28,7 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-SLOW_FOLDERS = {"howto", "extend"}
+SLOW_FOLDERS = {"howto", "extend", "start"}
 NEEDED = {
     "docs/howto/changing_world.rst": "river",
     "docs/howto/privacy.rst": "dp_accounting",
@@ -38,8 +38,8 @@ NEEDED = {
 
 
 def in_turn(page):
-    """How-to pages make many models, and pages on extensions check theirs: they run with the slow
-    tests."""
+    """Pages that make many models, or check extensions, run with the slow tests; the README, which
+    begins as the first of them does, runs always."""
     is_slow = page.parent.name in SLOW_FOLDERS
     return pytest.param(page, marks=[pytest.mark.slow] if is_slow else [], id=name_of(page))
 

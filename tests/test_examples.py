@@ -45,7 +45,8 @@ def stream_banana(hyperparameters, sizes, seed=0):
     return np.array(scores)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_three_ordered_banana_batches_are_learned(seed):
     error, nlpd = stream_banana(sgp.VariationalHyperparameters(), [134, 133, 133], seed)[-1]
     assert error <= 0.102

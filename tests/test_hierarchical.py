@@ -86,6 +86,7 @@ def test_the_fixed_point_does_not_depend_on_the_partition(data):
     )
 
 
+@pytest.mark.slow
 def test_noise_and_relevance_are_learned(data):
     wrong = linear.BayesianLinearRegression(3, noise_variance=2.0)
     model = HierarchicalModel(wrong, groups=range(3), noise_sd=3.0, num_samples=256)

@@ -144,7 +144,11 @@ def one_weight_at_a_time(rng, number=12):
 
 @pytest.mark.parametrize(
     "update",
-    [SEQUENTIAL, pvi.PowerEPUpdate(0.5, 1, 1.0, sequential=True), pvi.AssumedDensityUpdate()],
+    [
+        pytest.param(SEQUENTIAL, marks=pytest.mark.slow),
+        pvi.PowerEPUpdate(0.5, 1, 1.0, sequential=True),
+        pvi.AssumedDensityUpdate(),
+    ],
 )
 def test_of_a_linear_model_with_separate_weights_one_pass_is_exact(rng, update):
     X, Y = one_weight_at_a_time(rng)
@@ -202,17 +206,23 @@ def updates(number, passes):
     }
 
 
+@pytest.fixture(scope="module")
+def small_network():
+    """One model, whose loops are compiled once for each size of data."""
+    return bnn.MomentNetwork(2, (3,), NOISE)
+
+
 @pytest.mark.parametrize("keeps", ["all", "one", "none"])
-def test_the_compiled_loop_is_one_moment_match_after_another(rng, keeps):
-    model, (X, Y), passes = bnn.MomentNetwork(2, (3,), NOISE), regression(rng, 6), 2
+def test_the_compiled_loop_is_one_moment_match_after_another(rng, small_network, keeps):
+    model, (X, Y), passes = small_network, regression(rng, 4), 2
     task = task_of(model, X, Y)
     rows = np.stack(
-        [next_rows for next_rows, _ in zip(task.minibatches(1), range(12), strict=False)]
+        [next_rows for next_rows, _ in zip(task.minibatches(1), range(8), strict=False)]
     )
     if keeps == "all":
-        rows = np.tile(rows[:6], (passes, 1))  # EP keeps to one order
+        rows = np.tile(rows[:4], (passes, 1))  # EP keeps to one order
     wanted = by_hand(model, task, rows, passes, keeps)
-    found = task.posterior.as_factor() * updates(6, passes)[keeps](task).factor
+    found = task.posterior.as_factor() * updates(4, passes)[keeps](task).factor
     assert_same(found, wanted, 1e-9)
 
 
@@ -225,7 +235,9 @@ def test_sequential_and_parallel_sweeps_end_at_the_same_sites(rng):
     np.testing.assert_allclose(sequential.free_energy, parallel.free_energy, rtol=1e-9)
 
 
-def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(rng, monkeypatch):
+def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(
+    rng, small_network, monkeypatch
+):
     """Counted in the arrays that a sweep is given and gives back."""
     kept = []
 
@@ -234,21 +246,22 @@ def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(rng, mon
         kept.append([0 if one is None else size_of(one) for one in (found[0], found[1])])
         return found
 
-    model, (X, Y) = bnn.MomentNetwork(2, (3,), NOISE), regression(rng)
+    model, (X, Y) = small_network, regression(rng, 4)
     for module in (power_ep, stochastic_ep):
         monkeypatch.setattr(module, "swept", counting)
-    for keeps in ("one", "all"):
-        updates(30, 1)[keeps](task_of(model, X, Y))
+    for keeps, passes in (("one", 2), ("all", 1)):  # power EP sweeps in each pass anew
+        updates(4, passes)[keeps](task_of(model, X, Y))
     (shared, none), (_, sites) = kept
     assert shared == 2 * 8 * model.num_parameters
     assert none == 0
-    assert sites == 30 * shared
+    assert sites == 4 * shared
 
 
 def size_of(factor):
     return sum(np.asarray(eta).nbytes for eta in factor.natural)
 
 
+@pytest.mark.slow
 def test_of_one_datum_stochastic_ep_is_ep(rng):
     model, (X, Y) = bnn.MomentNetwork(2, (3,), NOISE), regression(rng, 1)
     task = task_of(model, X, Y)
@@ -256,12 +269,14 @@ def test_of_one_datum_stochastic_ep_is_ep(rng):
     assert_same(sep, ep, ALGEBRA)
 
 
+@pytest.mark.slow
 def test_the_first_pass_of_ep_is_assumed_density_filtering(rng):
     model, (X, Y) = bnn.MomentNetwork(2, (3,), NOISE), regression(rng)
     task = task_of(model, X, Y)
     assert_same(pvi.AssumedDensityUpdate()(task).factor, SEQUENTIAL(task).factor, 1e-9)
 
 
+@pytest.mark.slow
 def test_a_second_pass_of_assumed_density_filtering_counts_data_twice(rng):
     """Of one weight and conjugate data that is a factor's square."""
     X, Y = one_weight_at_a_time(rng)
@@ -271,7 +286,9 @@ def test_a_second_pass_of_assumed_density_filtering_counts_data_twice(rng):
     assert_same(twice, once**2.0, 1e-9)
 
 
-@pytest.mark.parametrize("keeps", ["all", "one", "none"])
+@pytest.mark.parametrize(
+    "keeps", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one", "none"))]
+)
 def test_a_network_learns_a_curve(rng, keeps):
     model, (X, Y) = bnn.MomentNetwork(2, (20,), NOISE), regression(rng, 200)
     clients = pvi.make_clients(model, [(X, Y)], updates(200, 10)[keeps])

@@ -120,25 +120,34 @@ def test_fits_start_within_the_limits_of_glorot_and_bengio():
     assert (mean[113:] == 0.0).all()
 
 
-def test_a_convolutional_network_learns_which_half_is_bright(rng):
-    """By variational inference and by SNEP, asynchronously."""
+SNEP = pvi.SNEPUpdate(
+    samplers.AdaptiveSGLD(0.01, batch_size=50), beta=0.5, learning_rate=0.1, min_variance=1e-2
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "rounds", "damping"),
+    [
+        (pvi.VariationalUpdate(epochs=20, batch_size=50, learning_rate=0.02), 3, None),
+        (SNEP, 30, 1.0),
+    ],
+    ids=["variational inference", "SNEP"],
+)
+def test_a_convolutional_network_learns_which_half_is_bright(rng, rule, rounds, damping):
+    """Asynchronously."""
     side = rng.integers(0, 2, (200, 1))
     X = rng.standard_normal((200, 4, 6, 2))
     X[:, :, :3] += 1.5 * side[:, :, None, None]
     shards = [(X[k::2].reshape(100, 48), side[k::2]) for k in range(2)]
-    sampler = samplers.AdaptiveSGLD(0.01, batch_size=50)
-    for rule, rounds, damping in (
-        (pvi.VariationalUpdate(epochs=20, batch_size=50, learning_rate=0.02), 3, None),
-        (pvi.SNEPUpdate(sampler, beta=0.5, learning_rate=0.1, min_variance=1e-2), 30, 1.0),
-    ):
-        net = convolutional(initial_scale=0.1)
-        checks = pvi.Checks(max_shift=np.inf, max_precision_loss=np.inf)
-        server = pvi.Server(net.prior(), pvi.make_clients(net, shards, rule), checks=checks)
-        server.warm_start(net.initial(0))
-        history = pvi.fit(server, pvi.Asynchronous(damping=damping), rounds)
-        assert not history[-1].refused
-        predicted = net.predict_by(np.asarray(server.posterior.mean)[None], shards[0][0])
-        assert np.mean(predicted.argmax(1) != shards[0][1][:, 0]) < 0.1
+    net = convolutional(initial_scale=0.1)
+    checks = pvi.Checks(max_shift=np.inf, max_precision_loss=np.inf)
+    server = pvi.Server(net.prior(), pvi.make_clients(net, shards, rule), checks=checks)
+    server.warm_start(net.initial(0))
+    history = pvi.fit(server, pvi.Asynchronous(damping=damping), rounds)
+    assert not history[-1].refused
+    predicted = net.predict_by(np.asarray(server.posterior.mean)[None], shards[0][0])
+    assert np.mean(predicted.argmax(1) != shards[0][1][:, 0]) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,11 @@ def test_clipped_sites_are_counted(rng):
     assert 1 <= model.update((X, Y)).clipped_sites <= 10
 
 
-@pytest.mark.parametrize("points", [EVERY_INPUT, sgp.PrivatePseudoPoints(5)], ids=["all", "five"])
+@pytest.mark.parametrize(
+    "points",
+    [EVERY_INPUT, pytest.param(sgp.PrivatePseudoPoints(5), marks=pytest.mark.slow)],
+    ids=["all", "five"],
+)
 def test_hyperparameters_in_the_thousands_are_learned(rng, points):
     """Heights in metres, days since an epoch: above 709 the exponential overflows."""
     X = rng.uniform(-4000.0, 4000.0, (40, 1))

@@ -13,6 +13,7 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.gp import PseudoPointFactor
 from tests.gp.builders import (
     EVERY_INPUT,
+    assert_same_arrays,
     assert_same_predictions,
     exact_gp,
     known_model,
@@ -21,6 +22,7 @@ from tests.gp.builders import (
     thirds,
 )
 from tests.reference import smooth_data
+from tests.tolerances import THROUGH_CHOLESKY
 from tests.trees import same
 
 CONVERGED = 1e-3
@@ -75,13 +77,15 @@ def test_clients_of_a_cluster_are_the_exact_gp_on_all_data(few, new_inputs):
 
 def test_one_sequential_round_is_the_stream_of_its_batches(few, new_inputs):
     """But for the random numbers, of which known hyperparameters need none."""
-    streamed, served = (known_model(sgp.PrivatePseudoPoints(4)) for _ in range(2))
-    shards = thirds(*few)
+    gp, shards = known_model(sgp.PrivatePseudoPoints(4)), thirds(*few)
+    served = run(server_of(gp, shards), pvi.Sequential()).ledger
     for name, shard in shards.items():
-        streamed.update(shard, batch_id=name)
-    served.adopt(run(server_of(served, shards), pvi.Sequential()).ledger)
-    assert_same_predictions(streamed, served, new_inputs)
-    assert served.num_updates == 3
+        gp.update(shard, batch_id=name)
+    streamed = [predicted(gp, new_inputs), gp.predict_f(new_inputs, True)]
+    gp.adopt(served)
+    for full_cov, wanted in enumerate(streamed):
+        assert_same_arrays(gp.predict_f(new_inputs, bool(full_cov)), wanted, THROUGH_CHOLESKY)
+    assert gp.num_updates == 3
 
 
 # ---- with a distribution over hyperparameters ----
@@ -168,7 +172,10 @@ def improper(factor):
 
 HOSTILE = {
     "text": (lambda factor: "text", "got a str"),
-    "not finite": (lambda f: spoiled(f, precision_factor=np.full((1, 3, 3), np.nan)), "not finite"),
+    "not finite": (
+        lambda f: spoiled(f, precision_factor=np.full((1, 3, 3), np.nan)),
+        "not finite",
+    ),
     "shapes": (
         lambda f: spoiled(f, pseudo_targets=np.zeros((1, 9, 1))),
         "not finite arrays of matching shapes",
@@ -260,8 +267,9 @@ def test_batches_that_come_at_once_and_are_asked_again_spend_their_points_on_dif
     X = np.linspace(-3.0, 3.0, 90)[:, None]
     shards = {f"c{k}": (X[k::3], np.sin(2.0 * X[k::3])) for k in range(3)}  # of one region
 
+    gp = known_model(sgp.PrivatePseudoPoints(3))
+
     def streamed(again):
-        gp = known_model(sgp.PrivatePseudoPoints(3))
         clients = pvi.make_clients(gp, shards, sgp.GPUpdate(keep_points=False))
         server = pvi.Server(gp.prior(), clients)
         gp.adopt(run(server, pvi.Arrivals([list(shards)], again)).ledger)
@@ -275,8 +283,9 @@ def test_batches_that_come_at_once_and_are_asked_again_spend_their_points_on_dif
 
 
 def test_points_stay_unless_told_otherwise(few):
+    gp = known_model(sgp.PrivatePseudoPoints(3))
+
     def places(**options):
-        gp = known_model(sgp.PrivatePseudoPoints(3))
         clients = pvi.make_clients(gp, thirds(*few), sgp.GPUpdate(**options))
         server = run(pvi.Server(gp.prior(), clients), pvi.Sequential())
         before = {name: factor.Z for name, factor in server.factors.items()}

@@ -168,7 +168,9 @@ LIKELIHOODS = {
 }
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize(
+    "name", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
+)
 def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, name):
     likelihood, observed = LIKELIHOODS[name]
     X, Y = smooth_data(rng, 24, 3)

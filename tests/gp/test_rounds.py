@@ -85,7 +85,7 @@ def test_shards_of_a_round_have_random_numbers_of_their_own(five_sites):
             seeds.append(seed)
             return super().noise(size, seed, full)
 
-    fitted = regressor(hyperparameters=Recording(num_samples=2))
+    fitted = regressor(pseudo_points=EVERY_INPUT, hyperparameters=Recording(num_samples=2))
     fitted.synchronous_round(five_sites)
     of_fits = [seed for seed in seeds if seed != 0]  # a blank problem has the seed 0
     assert len(set(of_fits)) == len(five_sites)

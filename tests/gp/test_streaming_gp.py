@@ -6,7 +6,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.progress import progress_bar
-from tests.gp.builders import FIXED, regressor
+from tests.gp.builders import EVERY_INPUT, FIXED, regressor
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
@@ -60,9 +60,9 @@ def test_progress_off_a_terminal_is_one_line(rng, capsys):
 
 
 def test_it_is_a_gpflow_model(rng, capsys):
-    model = regressor()
+    model = regressor(pseudo_points=EVERY_INPUT)
     assert isinstance(model, gpflow.models.GPModel)
-    model.update(smooth_data(rng))
+    model.update(smooth_data(rng, 5))
     assert set(gpflow.utilities.parameter_dict(model)) == {
         ".kernel.variance", ".kernel.lengthscales", ".likelihood.variance",
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_it_is_a_gpflow_model(rng, capsys):
 
 
 def test_a_deep_copy_continues_on_its_own(rng):
-    model, second = regressor(), smooth_data(rng)
+    model, second = regressor(pseudo_points=EVERY_INPUT), smooth_data(rng)
     model.update(smooth_data(rng))
     clone = gpflow.utilities.deepcopy(model)
     assert clone.training_loss() == model.training_loss()
@@ -87,7 +87,7 @@ def test_a_deep_copy_continues_on_its_own(rng):
 
 def test_gpflow_can_optimise_the_log_normaliser(rng):
     """A stream fitted at fixed ε is still a GPflow objective in ε."""
-    model = regressor(hyperparameters=sgp.FixedHyperparameters())
+    model = regressor(pseudo_points=EVERY_INPUT, hyperparameters=FIXED)
     for _ in range(2):
         model.update(smooth_data(rng))
     before = float(model.training_loss())

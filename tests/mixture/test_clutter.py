@@ -62,7 +62,7 @@ def test_expectations_are_integrals():
     np.testing.assert_allclose(found, expected, rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("dimension", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_without_clutter_it_is_conjugate(rng, dimension, family):
     Y = rng.standard_normal((12, dimension)) + 1.0
@@ -93,6 +93,7 @@ def test_likelihoods_of_draws_are_sums_over_data():
     np.testing.assert_allclose(found, by_hand(theta, Y.T, 0.5, 2.0).sum(axis=1), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_posterior_server_samples_it():
     """SNEP's q of one client has the moments of the posterior, which are those of a grid."""
     model, Y = one_dimensional(number=20)

@@ -43,7 +43,7 @@ def gaussian_mixture(centres=None):
 VMP = pvi.FixedPointUpdate()
 
 
-@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("number", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_optimum_is_scikit_learns(number):
     Y = clusters()
     model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
@@ -72,17 +72,24 @@ def constants(model, Y):
     return float(model.prior().log_partition()) + data - multigamma
 
 
-def test_clients_and_schedules_agree():
+DURATIONS = {"c0": 3.0, "c1": 1.0, "c2": 1.0, "c3": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds"),
+    [
+        (pvi.Synchronous(damping=0.6), 50),
+        pytest.param(
+            pvi.Asynchronous(damping=0.6, durations=DURATIONS), 100, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_clients_and_schedules_agree(schedule, rounds):
     Y = clusters()
     model = gaussian_mixture(centres=Y[:3])
     optimum = fitted_server(model, parted(Y, 1), VMP, pvi.Sequential(), 80).posterior
-    slow = {"c0": 3.0, "c1": 1.0, "c2": 1.0, "c3": 1.0}
-    for number, schedule, rounds in (
-        (4, pvi.Synchronous(damping=0.6), 50),
-        (4, pvi.Asynchronous(damping=0.6, durations=slow), 100),
-    ):
-        found = fitted_server(model, parted(Y, number), VMP, schedule, rounds).posterior
-        assert_same_naturals(found, optimum, FIXED_POINT)
+    found = fitted_server(model, parted(Y, 4), VMP, schedule, rounds).posterior
+    assert_same_naturals(found, optimum, FIXED_POINT)
 
 
 def test_one_step_is_a_step_of_variational_message_passing():
@@ -115,6 +122,7 @@ class Differentiated(mixture.GaussianMixture):
     natural_gradient = None
 
 
+@pytest.mark.slow
 def test_compiled_differentiation_takes_the_same_step():
     Y = clusters()[:20]
     posteriors = []

@@ -32,14 +32,16 @@ SCHEDULES = {
 MANY_ROUNDS = ("damped", "by client")
 
 
-@pytest.mark.parametrize(
-    ("update", "name"),
-    [
-        *((pvi.FixedPointUpdate(), name) for name in SCHEDULES),
-        *((pvi.AnalyticUpdate(), name) for name in SCHEDULES if name not in MANY_ROUNDS),
-        *(pytest.param(pvi.AnalyticUpdate(), n, marks=pytest.mark.slow) for n in MANY_ROUNDS),
-    ],
-)
+def pairs():
+    """Rules and schedules; the analytic rule goes through many rounds with the slow tests."""
+    for rule in (pvi.AnalyticUpdate, pvi.FixedPointUpdate):
+        for name in SCHEDULES:
+            is_slow = rule is pvi.AnalyticUpdate and name in MANY_ROUNDS
+            marks = [pytest.mark.slow] * is_slow
+            yield pytest.param(rule(), name, id=f"{rule.__name__}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("update", "name"), pairs())
 def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, datasets.partition_iid(X, Y, 5), update)

@@ -26,6 +26,7 @@ QUICK = {
     "hyperparameters": sgp.PointHyperparameters(),
     "optimiser": sgp.LocalOptimiser(max_iterations=20, rounds=2),
 }
+AT_EVERY_INPUT = {**QUICK, "pseudo_points": sgp.PrivatePseudoPoints("all")}
 
 
 @pytest.mark.slow
@@ -111,7 +112,7 @@ def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
 def test_several_outputs_and_batches_and_a_constant_column(rng):
     X, y = wave(rng, 120)
     X = np.c_[X, np.full(120, 7.0)]
-    fitted = StreamingGPRegressor(batch_size=50, **QUICK).fit(X, np.c_[y, -y])
+    fitted = StreamingGPRegressor(batch_size=50, **AT_EVERY_INPUT).fit(X, np.c_[y, -y])
     mean, sd = fitted.predict(X, return_std=True)
     assert mean.shape == sd.shape == (120, 2)
     np.testing.assert_allclose(mean[:, 0], -mean[:, 1], rtol=1e-6)
@@ -120,7 +121,7 @@ def test_several_outputs_and_batches_and_a_constant_column(rng):
 
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     X, y = wave(rng, 120)
-    fitted = StreamingGPRegressor(**QUICK).fit(X[:60], y[:60])
+    fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X[:60], y[:60])
     copied = pickle.loads(pickle.dumps(fitted))
     for estimator in (fitted, copied):
         estimator.partial_fit(X[60:], y[60:])
@@ -146,7 +147,7 @@ def test_estimators_that_are_dropped_leave_no_graphs(rng):
 def test_two_classes_with_names(rng):
     X = rng.uniform(-1.0, 1.0, (120, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0.0, "same", "other")
-    fitted = StreamingGPClassifier(**QUICK).fit(X, y)
+    fitted = StreamingGPClassifier(**AT_EVERY_INPUT).fit(X, y)
     assert list(fitted.classes_) == ["other", "same"]
     probability = fitted.predict_proba(X)
     np.testing.assert_allclose(probability.sum(axis=1), 1.0)
@@ -157,7 +158,7 @@ def test_two_classes_with_names(rng):
 def test_several_classes_arrive_one_after_another(rng):
     X = rng.uniform(-1.0, 1.0, (120, 1))
     y = np.digitize(X[:, 0], [-0.4, 0.4]) * 10
-    stream = StreamingGPClassifier(**QUICK)
+    stream = StreamingGPClassifier(**AT_EVERY_INPUT)
     with pytest.raises(ValueError, match="classes must be given in the first"):
         stream.partial_fit(X, y)
     for label in (0, 10, 20):

@@ -62,10 +62,12 @@ def dense(second_batch, added):
     return np.mean(found)
 
 
+@pytest.mark.slow
 def test_it_is_the_bound_in_dense_matrices(second_batch, solved):
     assert solved[0] == pytest.approx(dense(second_batch, solved[1]), abs=THROUGH_CHOLESKY)
 
 
+@pytest.mark.slow
 def test_no_other_points_have_a_larger_one(rng, second_batch, solved):
     best, found = solved
     for _ in range(5):

@@ -63,7 +63,11 @@ def exact_evidences(model, draws, data):
 
 @pytest.mark.parametrize(
     "pseudo_points",
-    [sgp.PrivatePseudoPoints("all"), sgp.PrivatePseudoPoints(6), sgp.SharedPseudoPoints(6)],
+    [
+        sgp.PrivatePseudoPoints("all"),
+        pytest.param(sgp.PrivatePseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.SharedPseudoPoints(6), marks=pytest.mark.slow),
+    ],
 )
 def test_free_energies_add_up_to_less_than_the_log_evidence(rng, pseudo_points):
     model, data, energies = streamed(rng, pseudo_points, 10)

@@ -12,8 +12,15 @@ from tests.reference import independent_bound, log_evidence_of, points_of, smoot
 from tests.tolerances import THROUGH_CHOLESKY
 
 
-@pytest.mark.parametrize("moves", [True, False])
-@pytest.mark.parametrize("likelihood", ["regression", "classification"])
+@pytest.mark.parametrize(
+    ("likelihood", "moves"),
+    [
+        ("regression", True),
+        ("classification", False),
+        pytest.param("regression", False, marks=pytest.mark.slow),
+        pytest.param("classification", True, marks=pytest.mark.slow),
+    ],
+)
 def test_at_one_epsilon_it_is_the_bound_that_was_maximised(rng, likelihood, moves):
     regression = likelihood == "regression"
     data = [smooth_data(rng, 20) if regression else labelled(rng, 20) for _ in range(3)]
@@ -30,6 +37,7 @@ def test_at_one_epsilon_it_is_the_bound_that_was_maximised(rng, likelihood, move
     assert found == pytest.approx(info.free_energy, abs=10.0 * THROUGH_CHOLESKY)
 
 
+@pytest.mark.slow
 def test_it_is_the_mean_of_dense_bounds_over_the_values_of_epsilon(rng):
     """q(a) is taken at one ε; what it says of the others is ``q(a) / p(a | ε)`` all the same."""
     model = sgp.StreamingGP(

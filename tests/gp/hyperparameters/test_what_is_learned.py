@@ -22,7 +22,10 @@ def test_parameters_that_are_not_trainable_stay(rng):
 
 @pytest.mark.parametrize(
     "strategy",
-    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    [
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+    ],
     ids=["VI", "ML"],
 )
 def test_mean_functions_are_learned(rng, strategy):
@@ -91,7 +94,7 @@ def test_nothing_to_learn_is_allowed(rng, full_covariance):
 
 
 def test_what_is_trainable_cannot_change_under_a_distribution(rng):
-    model = regressor()
+    model = regressor(pseudo_points=EVERY_INPUT)
     model.update(smooth_data(rng))
     gpflow.set_trainable(model.kernel.variance, False)
     with pytest.raises(InvalidDataError, match="trainable"):

@@ -11,7 +11,6 @@ from streaming_gp.errors import InvalidDataError
 from tests.gp.builders import (
     EVERY_INPUT,
     assert_same_predictions,
-    classifier,
     evidence,
     exact_gp,
     kernel,
@@ -19,6 +18,7 @@ from tests.gp.builders import (
     regressor,
     rough_kernel,
 )
+from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_NUGGET
 
 
@@ -45,16 +45,33 @@ def halves(data):
 
 @pytest.fixture
 def begun(halves):
+    return begun_with(halves[0])
+
+
+def begun_with(batch):
     fitted = known_model(EVERY_INPUT)
-    fitted.update(halves[0])
+    fitted.update(batch)
     return fitted
+
+
+@pytest.fixture(scope="module")
+def untouched():
+    """A model that no test changes."""
+    return begun_with(smooth_data(np.random.default_rng(1), 40))
 
 
 # ---- within the budget ----
 
 
-@pytest.mark.parametrize("make", [kernel, rough_kernel], ids=["numpy", "compiled"])
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize(
+    ("outputs", "make"),
+    [
+        pytest.param(1, kernel, id="1-numpy"),
+        pytest.param(2, rough_kernel, id="2-compiled"),
+        pytest.param(1, rough_kernel, id="1-compiled", marks=pytest.mark.slow),
+        pytest.param(2, kernel, id="2-numpy", marks=pytest.mark.slow),
+    ],
+)
 def test_points_one_by_one_are_a_batch(halves, new_inputs, make, outputs):
     shards = [(X, np.hstack([Y, Y**2])[:, :outputs]) for X, Y in halves]
 
@@ -217,27 +234,27 @@ BAD = {
 
 
 @pytest.mark.parametrize(("x", "y"), BAD.values(), ids=BAD)
-def test_a_bad_observation_changes_nothing(begun, new_inputs, x, y):
-    online = begun.online(budget=50)
+def test_a_bad_observation_changes_nothing(untouched, new_inputs, x, y):
+    online = untouched.online(budget=50)
     with pytest.raises(InvalidDataError):
         online.update(x, y)
     assert online.num_points == 40
-    assert_predicts_as(online, begun, new_inputs)
+    assert_predicts_as(online, untouched, new_inputs)
 
 
-def test_models_that_cannot_learn_point_by_point_say_so(data, begun):
+def test_models_that_cannot_learn_point_by_point_say_so(data, untouched):
     with pytest.raises(InvalidDataError, match="learned a batch"):
         known_model(EVERY_INPUT).online()
-    labels = classifier(hyperparameters=sgp.FixedHyperparameters())
-    X, Y = data
-    labels.update((X[:, :1], (Y > 0).astype(float)))
+    labels = known_model(EVERY_INPUT, gpflow.likelihoods.Bernoulli())
+    X, Y = data[0][:10], data[1][:10]
+    labels.update((X, (Y > 0).astype(float)), learn=False)
     with pytest.raises(InvalidDataError, match="Gaussian noise, got Bernoulli"):
         labels.online()
     for options in ({"budget": 0}, {"budget": 2.5}, {"memory": 0.0}):
         with pytest.raises(InvalidDataError):
-            begun.online(**options)
-    frozen = known_model(sgp.ConditionalPseudoPoints(5))
-    frozen.update(data)
+            untouched.online(**options)
+    frozen = known_model(sgp.ConditionalPseudoPoints(5, optimise_locations=False))
+    frozen.update((X, Y), learn=False)
     with pytest.raises(InvalidDataError, match="stand alone"):
         frozen.online()
 

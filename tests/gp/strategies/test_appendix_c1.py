@@ -13,7 +13,11 @@ AT_THE_OPTIMUM = 0.3
 """Nats for each unit of ε: what SciPy's optimiser leaves of gradients of hundreds."""
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["with memory", "without"])
+@pytest.fixture(
+    scope="module",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["with memory", "without"],
+)
 def third_update(request):
     """A model after three batches, what was known before the third, and what the update said."""
     rng = np.random.default_rng(8)

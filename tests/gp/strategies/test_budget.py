@@ -21,7 +21,7 @@ ONE_STEP = sgp.LocalOptimiser(projection_iterations=1)
 
 def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
     fitted = known_model(sgp.PrivatePseudoPoints(6, budget=40))
-    for _ in range(20):
+    for _ in range(12):
         X, Y = smooth_data(rng, 30)
         fitted.update((X, Y + 2.0))
         assert fitted.posterior_process.num_pseudo_points <= 40

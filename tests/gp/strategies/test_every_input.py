@@ -45,7 +45,7 @@ def test_a_point_at_every_input_needs_no_nugget(data, new_inputs):
         np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("size", [200, 40, 4])
+@pytest.mark.parametrize("size", [200, 40, pytest.param(4, marks=pytest.mark.slow)])
 def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
     X, Y = smooth_data(rng, 200)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
@@ -79,7 +79,7 @@ def test_labels_keep_their_points_within_a_budget(rng):
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
         pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
-        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+        hyperparameters=sgp.FixedHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=6, rounds=2),
     )  # fmt: skip
     for data in thirds(X, Y).values():
@@ -88,6 +88,7 @@ def test_labels_keep_their_points_within_a_budget(rng):
     assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
 
 
+@pytest.mark.slow
 def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
     X, Y = labelled(rng, 40)
     learner = sgp.StreamingGP(

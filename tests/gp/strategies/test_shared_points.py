@@ -50,6 +50,7 @@ def test_fixed_shared_points_are_sgpr_on_all_data_and_stay_so(data, new_inputs):
                 streamed.revisit(name, shard)
 
 
+@pytest.mark.slow
 def test_revisits_on_shared_points_climb_to_svgp_on_all_data(data, new_inputs):
     X, labels = data[0], (data[1] > 0).astype(float)
     likelihood = gpflow.likelihoods.Bernoulli()
@@ -73,6 +74,7 @@ def test_revisits_on_shared_points_climb_to_svgp_on_all_data(data, new_inputs):
         np.testing.assert_allclose(a, b, atol=FREE_ENERGY_AT_OPTIMUM)
 
 
+@pytest.mark.slow
 def test_moving_shared_points_bound_the_evidence_from_below(data):
     X, Y = data
     order = np.argsort(X[:, 0])
@@ -131,8 +133,8 @@ def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
 def test_points_start_where_they_are_and_as_many_anew_as_asked(data):
     X, Y = data
     order = np.argsort(X[:, 0])
-    model = known_model(sgp.SharedPseudoPoints(8), optimiser=sgp.LocalOptimiser(max_iterations=5))
-    model.update((X[order[:30]], Y[order[:30]]))
+    model = known_model(sgp.SharedPseudoPoints(8))
+    model.update((X[order[:30]], Y[order[:30]]), learn=False)
     (present,) = model.posterior_process.pseudo_observations
     next_batch = X[order[30:]], Y[order[30:]]
     problems, noise = model._compiled.fitter.problems, np.zeros((1, model.parameter_vector.size))
