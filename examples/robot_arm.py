@@ -218,6 +218,7 @@ VI = sgp.VariationalHyperparameters()
 ML = sgp.PointHyperparameters(remember=False)
 FORGETTING = sgp.VariationalHyperparameters(forgetting_factor=0.7)
 """Early batches were fitted with few points, which the bound takes for noise: let that fade."""
+AT_INPUTS = sgp.PrivatePseudoPoints("all", budget=POINTS_IN_ALL)
 SHARED_POINTS = sgp.SharedPseudoPoints(POINTS_IN_ALL, growth=POINTS_A_BATCH, kept_batches=1)
 SHARED = sgp.LocalOptimiser(max_iterations=10, location_iterations=20)
 """Fewer iterations, more of them at the centre of q(ε): with up to 240 locations to move, this
@@ -233,7 +234,8 @@ STREAMS: dict[str, Runner] = {
     "private VI power EP": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI, alpha=0.5),
     "automatic VI": streaming(sgp.PrivatePseudoPoints("auto"), VI),
     "automatic VI forgetting": streaming(sgp.PrivatePseudoPoints("auto"), FORGETTING),
-    "inputs VI": streaming(sgp.PrivatePseudoPoints("all", budget=POINTS_IN_ALL), VI),
+    "inputs VI": streaming(AT_INPUTS, VI),
+    "inputs VI forgetting": streaming(AT_INPUTS, FORGETTING),
     "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
     "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
     "shared VI from the first batch": streaming(ANEW, VI, SHARED),

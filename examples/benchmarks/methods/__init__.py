@@ -103,20 +103,23 @@ LEARNING = {
 """Rivals that learn all they learn batch by batch."""
 
 AT_ONCE = {
-    kind.lower(): Method(
+    name: Method(
         "svgp:all_at_once",
-        f"{kind} on all data",
+        f"{kind} on all data, {number} points",
         source,
-        (kind,),
+        (kind, number),
         group="limit",
         tuned="all data",
         is_random=True,
         labels=kind == "SVGP",
         at_once=True,
     )
-    for kind, source in (("SGPR", "Titsias 2009"), ("SVGP", "Hensman, Fusi & Lawrence 2013"))
+    for name, kind, number, source in (
+        ("sgpr", "SGPR", 240, "Titsias 2009"),
+        ("sgpr-1000", "SGPR", 1000, "Titsias 2009"),
+        ("svgp", "SVGP", 240, "Hensman, Fusi & Lawrence 2013"),
+    )
 }
-
 POINTS = {
     "private": "private points",
     "shared": "shared points",
