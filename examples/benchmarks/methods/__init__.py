@@ -104,10 +104,10 @@ LEARNING = {
 
 AT_ONCE = {
     name: Method(
-        "svgp:all_at_once",
+        f"svgp:{kind.lower()}_at_once",
         f"{kind} on all data, {number} points",
         source,
-        (kind, number),
+        (number,),
         group="limit",
         tuned="all data",
         is_random=True,

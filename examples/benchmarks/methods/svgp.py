@@ -165,5 +165,9 @@ def replay(setup: Setup, steps: int) -> OnlineSVGP:
     return OnlineSVGP(setup, steps, 1000)
 
 
-def all_at_once(setup: Setup, kind: str, number: int) -> AllAtOnce:
-    return AllAtOnce(setup, kind, number)
+def sgpr_at_once(setup: Setup, number: int) -> AllAtOnce:
+    return AllAtOnce(setup, "SGPR", number)
+
+
+def svgp_at_once(setup: Setup, number: int) -> AllAtOnce:
+    return AllAtOnce(setup, "SVGP", number)
