@@ -171,6 +171,11 @@ class BoundFunctions:
         return self.bound.summary(self.local, draws, epsilon, Z, problem, sites)
 
 
+def asks_for_sites(functions: BoundFunctions, problem: Problem) -> bool:
+    """Whether the objective does; one in closed form does not."""
+    return functions.collapsed is None or bool(problem.earlier)
+
+
 def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:
     """Exact sites of Gaussian noise; else sites that say next to nothing."""
     local = functions.local

@@ -278,9 +278,9 @@ class Fitter:
         :param cavity: Prior times all other factors, on the points that they are on now.
         :param old_cavity: That product before it was projected onto them.
         """
-        epsilon = solution.report.epsilon
+        epsilon, sites = solution.report.epsilon, self.solver.sites_of(solution)
         found, left = self.bound.pseudo_observations(
-            epsilon, solution.offsets, solution.variables, solution.problem, solution.sites
+            epsilon, solution.offsets, solution.variables, solution.problem, sites
         )
         before, after = (
             self.factorisations.log_normaliser(epsilon, Process(members))

@@ -15,6 +15,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.hyperparameters.protocol import Limits
 from streaming_gp.serialization import storable
+from streaming_gp.threads import one_blas_thread
 
 FEWEST_ITERATIONS = 5
 NUGGET_ATTEMPTS = 4
@@ -97,6 +98,7 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
+@one_blas_thread()
 def minimise(
     loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
@@ -107,6 +109,7 @@ def minimise(
 ) -> tuple[np.ndarray, int]:
     """Run SciPy's optimiser; returns the variables and the number of iterations.
 
+    Its own matrices are tiny: with several BLAS threads a step of L-BFGS takes 200 times as long.
     Where the loss is not finite (a covariance lost its definiteness) a high plateau stands in for
     it, so that the line search turns back.
 

@@ -14,7 +14,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, asks_for_sites, initial_sites
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
@@ -77,6 +77,10 @@ class Solution(NamedTuple):
     report: FitReport
 
 
+NO_SITES = Sites(np.zeros((0, 0)), np.zeros((0, 0)))
+"""Where a bound in closed form asks for none."""
+
+
 class Solver:
     """Solves the problems of one model under one bound.
 
@@ -119,6 +123,12 @@ class Solver:
         found = self._described(problem, cavity, offsets, variables, sites, value, 0, clipped)
         return found._replace(hyperparameters=cavity.hyperparameters)  # bit for bit
 
+    def sites_of(self, solution: Solution) -> Sites:
+        """The sites of a solution, at its ε where noise is Gaussian."""
+        if not self.bound.is_conjugate:
+            return solution.sites
+        return self.bound.known_sites(solution.report.epsilon, solution.offsets, solution.problem)
+
     def _optimum(
         self,
         problem: Problem,
@@ -131,7 +141,9 @@ class Solver:
         has_seen_data = bool(cavity.pseudo_observations)
         size = self.local.parameters.size
         variables = self.local.hyperparameters.initial(size, has_seen_data)
-        sites = initial_sites(self.bound, offsets, problem)
+        sites = NO_SITES
+        if move or asks_for_sites(self.bound, problem):
+            sites = initial_sites(self.bound, offsets, problem)
         rounds = 1 if self.bound.is_conjugate else self.optimiser.rounds
         most = max(1, self.optimiser.iterations(cavity.num_pseudo_points) // rounds)
         iterations = 0
@@ -165,8 +177,6 @@ class Solver:
         earlier = Process(cavity.compact.pseudo_observations)  # as in the problem
         past = partial(self.factorisations.log_normaliser, epsilon, earlier)
         free_energy = objective - float(self.local.hyperparameters.past_evidence(past))
-        if self.bound.is_conjugate:
-            sites = self.bound.known_sites(epsilon, offsets, problem)
         found = FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
         return Solution(problem, offsets, variables, sites, q, found)
 

@@ -46,6 +46,7 @@ class ParameterVector:
         }
         self._sizes = [int(np.prod(p.shape)) for p in self.parameters.values()]
         self._module = module
+        self._widths: tuple[bytes, np.ndarray] | None = None
         self.traced_variables = [p.unconstrained_variable for p in self.parameters.values()]
 
     def views_the_same_as(self, other: ParameterVector) -> bool:
@@ -123,9 +124,15 @@ class ParameterVector:
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self) -> np.ndarray:
-        """``unit_log_width`` of every parameter, but ``1/√L`` of mixing weights: [E]."""
-        widths = [np.ravel(self._width(p)) for p in self.parameters.values()]
-        return np.concatenate([*widths, np.zeros(0)])
+        """``unit_log_width`` of every parameter, but ``1/√L`` of mixing weights: [E].
+
+        It is asked for at each update, and computed where ε has moved.
+        """
+        at = self.value().tobytes()
+        if self._widths is None or self._widths[0] != at:
+            widths = [np.ravel(self._width(p)) for p in self.parameters.values()]
+            self._widths = at, np.concatenate([*widths, np.zeros(0)])
+        return self._widths[1].copy()
 
     @cached_property
     def _mixing(self) -> dict[int, float]:
