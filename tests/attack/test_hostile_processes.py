@@ -77,7 +77,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("death", "object") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
 def test_a_hostile_process_costs_its_own_answer_alone(tmp_path, kind):
     path, some = tmp_path / "touched", clients()
     some["c1"] = replace(some["c1"], update=Hostile(kind, str(path)))

@@ -144,6 +144,7 @@ def test_a_client_killed_in_the_middle_of_a_round_is_started_again(tmp_path):
     np.testing.assert_array_equal(product.precision, parallel.posterior.precision)
 
 
+@pytest.mark.slow
 def test_a_client_that_misses_the_deadline_is_reported_and_asked_again(tmp_path):
     special = Interrupted(str(tmp_path / "flag"), seconds=600.0)
     # long enough for a process to start and import, far shorter than the nap

@@ -72,6 +72,7 @@ def test_the_serial_engine_runs_clients(engine):
 
 @pytest.mark.ray
 @pytest.mark.xdist_group("one cluster")
+@pytest.mark.slow
 def test_the_ray_engine_runs_clients():
     pytest.importorskip("ray")
     testing.check_engine(engines.Ray())
