@@ -161,7 +161,8 @@ class LedgerGP(gpflow.models.GPModel):
         before, journal = self._now, self._journal
         known = before.ledger.factors
         make_read_only({k: f for k, f in ledger.factors.items() if known.get(k) is not f})
-        was = before, self._compiled, compiled.parameters.value()
+        parameters = compiled.parameters
+        was = before, self._compiled, parameters, parameters.value()
         after = Present(
             ledger,
             compiled.num_latent_gps,
@@ -173,19 +174,25 @@ class LedgerGP(gpflow.models.GPModel):
         place = None if journal is None else journal.place
         try:
             if journal is not None:  # on disk first: if this fails, nothing has changed
-                pieces = compiled.parameters.pieces(epsilon)
+                pieces = parameters.pieces(epsilon)
                 journal.append(self._state_of(after, pieces))
-            self._swap(after, compiled, epsilon)
+            self._swap(after, compiled, parameters, epsilon)
         except BaseException:
             self._swap(*was)
             if journal is not None and place is not None:
                 journal.withdraw(place)
             raise
 
-    def _swap(self, present: Present, compiled: CompiledGP | None, epsilon: np.ndarray) -> None:
+    def _swap(
+        self,
+        present: Present,
+        compiled: CompiledGP | None,
+        parameters: ParameterVector,
+        epsilon: np.ndarray,
+    ) -> None:
         """Hold this from now on; those who read meanwhile see all of it or nothing."""
         with self._turns.swapping:
-            self.parameter_vector.assign(epsilon)
+            parameters.assign(epsilon)
             self._compiled = compiled
             self.num_latent_gps = present.num_latent_gps
             self._now = present

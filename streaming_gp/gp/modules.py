@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gpflow
 import numpy as np
@@ -79,12 +80,26 @@ def refuse_indices(kernel: Any, X: np.ndarray) -> None:
     :param X: The inputs [N, D].
     :raises InvalidDataError: naming the first.
     """
-    for part in (kernel, *kernel.submodules):
-        if isinstance(part, gpflow.kernels.Coregion):
-            indices = np.ravel(X[:, part.active_dims])
-            fits = (indices >= 0) & (indices < part.output_dim) & (np.round(indices) == indices)
-            if not fits.all():
-                raise InvalidDataError(
-                    f"inputs hold the output {indices[~fits][0]:g}, but Coregion has outputs 0 to "
-                    f"{part.output_dim - 1}"
-                )
+    for part in _coregions(kernel) if _has_coregions(kernel) else ():
+        indices = np.ravel(X[:, part.active_dims])
+        fits = (indices >= 0) & (indices < part.output_dim) & (np.round(indices) == indices)
+        if not fits.all():
+            raise InvalidDataError(
+                f"inputs hold the output {indices[~fits][0]:g}, but Coregion has outputs 0 to "
+                f"{part.output_dim - 1}"
+            )
+
+
+_KNOWN: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Whether a kernel has a ``Coregion`` in it: to look takes milliseconds, at each batch."""
+
+
+def _has_coregions(kernel: Any) -> bool:
+    if kernel not in _KNOWN:
+        _KNOWN[kernel] = bool(_coregions(kernel))
+    return _KNOWN[kernel]
+
+
+def _coregions(kernel: Any) -> list[Any]:
+    parts = (kernel, *kernel.submodules)
+    return [part for part in parts if isinstance(part, gpflow.kernels.Coregion)]
