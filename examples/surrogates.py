@@ -49,6 +49,14 @@ class Streaming:
         mean, variance = self.surrogate.model.predict_f(X)
         return np.asarray(mean)[:, 0], np.asarray(variance)[:, 0]
 
+    def covariance(self, X: np.ndarray) -> np.ndarray:
+        """Of f at inputs [N, D], as [N, N]."""
+        return np.asarray(self.surrogate.predict_joint(X)[1])[0]
+
+    @property
+    def noise(self) -> float:
+        return float(self.surrogate.get_observation_noise().numpy())
+
 
 class Refit:
     """GPflow's regression as its documentation has it: a new fit from the values of the last."""
@@ -75,6 +83,7 @@ class RefitCompiledOnce:
         self.model = gpflow.models.GPR(self.data, new_kernel(dim), likelihood=likelihood)
         self.variables = self.model.trainable_variables
         self.predicted = tf.function(self.model.predict_f)
+        self.predicted_jointly = tf.function(lambda X: self.model.predict_f(X, full_cov=True))
         self.value_and_gradient = tf.function(self._value_and_gradient)
 
     def _value_and_gradient(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -105,6 +114,15 @@ class RefitCompiledOnce:
     def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self.predicted(tf.constant(X))
         return mean.numpy()[:, 0], variance.numpy()[:, 0]
+
+    def covariance(self, X: np.ndarray) -> np.ndarray:
+        """Of f at inputs [N, D], as [N, N]."""
+        covariance: np.ndarray = self.predicted_jointly(tf.constant(X))[1].numpy()[0]
+        return covariance
+
+    @property
+    def noise(self) -> float:
+        return float(self.model.likelihood.variance.numpy())
 
 
 class Clock:

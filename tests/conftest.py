@@ -108,3 +108,13 @@ def wine():
         return datasets.load_uci("wine-quality-red")
     except StreamingGPError as error:
         pytest.skip(f"The wine data are not here: {error}")
+
+
+@pytest.fixture(scope="session")
+def kin8nm():
+    from streaming_gp import datasets
+
+    try:
+        return datasets.load_uci("kin8nm")
+    except StreamingGPError as error:
+        pytest.skip(f"The kin8nm data are not here: {error}")

@@ -292,14 +292,6 @@ def run(out, *options):
     )
 
 
-@pytest.fixture
-def kin8nm():
-    try:
-        return streams.load("kin8nm-500")
-    except StreamingGPError as error:
-        pytest.skip(f"The kin8nm data are not here: {error}")
-
-
 @pytest.mark.example
 @pytest.mark.data
 def test_the_command_resumes_and_says_how_a_rival_fails(kin8nm, tmp_path):

@@ -127,6 +127,7 @@ def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_pa
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
     first = run("robot_arm.py", tmp_path, *options, "--methods", "private VI")
@@ -153,6 +154,7 @@ def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_endless_stream_stays_within_its_budget(tmp_path):
     finished = run("endless_stream.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
@@ -211,6 +213,7 @@ def test_tiny_batches_go_on_and_add_up(tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
     finished = run("changing_world.py", tmp_path, "--quick")
@@ -265,6 +268,7 @@ def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     first = run("stochastic_ep.py", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
@@ -284,6 +288,7 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_memory(tmp_path):
     finished = run("sampled_moments.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
@@ -298,6 +303,7 @@ def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_m
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(tmp_path, rng):
     """On invented data in the published form."""
     X = rng.standard_normal((120, 3))
@@ -324,6 +330,7 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(tmp_path
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_path):
     first = run("posterior_server.py", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
@@ -357,6 +364,7 @@ def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(t
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
     finished = run("influence.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
@@ -368,6 +376,7 @@ def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
 
 
 @pytest.mark.example
+@pytest.mark.slow
 def test_the_mixture_stream_finds_its_clusters(tmp_path):
     finished = run("mixture_stream.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
@@ -570,6 +579,50 @@ def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known
 
 
 @pytest.mark.example
+def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
+    done = run("million_points.py", tmp_path, "--quick")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert found["points"] == 20_000
+    assert found["all_finite"]
+    assert found["least_variance"] > 0.0
+    assert found["least_eigenvalue"] > -1e-9
+    assert found["rmse_late"] < found["rmse_early"] < 0.1
+    assert (tmp_path / "million_points.png").is_file()
+
+
+@pytest.mark.example
+def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
+    done = run("active_learning.py", tmp_path, "--quick")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert len(rows) == len({row["method"] for row in rows}) == 4
+    for row in rows:
+        assert row["pool"] == "kin8nm"
+        assert row["seconds"] > 0.0
+    for path in (tmp_path / "runs").iterdir():
+        first, last = json.loads(path.read_text())["errors"]
+        assert last < first
+    assert (tmp_path / "active_learning.png").is_file()
+
+
+@pytest.mark.example
+def test_the_row_that_is_asked_for_is_the_one_that_tells_most(monkeypatch, rng):
+    """What it gains is what conditioning on it does, with noise."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = importlib.import_module("active_learning")
+    candidates, references = example.CANDIDATES, example.REFERENCES
+    root = rng.standard_normal((candidates + references, 5))
+    covariance, noise = root @ root.T, 0.3
+    left = [
+        np.trace((covariance - np.outer(c, c) / (c[one] + noise))[candidates:, candidates:])
+        for one, c in enumerate(covariance[:candidates])
+    ]
+    assert example.best(covariance, noise) == np.argmin(left)
+
+
+@pytest.mark.example
+@pytest.mark.slow
 def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
     done = run("csv_stream.py", tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
