@@ -32,8 +32,11 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.threads import one_blas_thread
 
+MOST_PREDICTED = 300
+"""So many data of a batch are predicted to say how well that is done."""
 MOST_POINTS = 300
 """The free energy of what is kept is computed at every draw of ε as long as so few are held."""
 
@@ -87,6 +90,21 @@ class Fitter:
         prior = PriorAt(self.local.prior, epsilon[None])
         at = partial(self.factorisations.at, epsilon)
         return nearby(prior, at, cavity, X, number)
+
+    def log_density(self, process: Process, batch: Batch) -> float:
+        """The mean log density of a batch's targets, each alone, at the mean of q(ε), in nats.
+
+        The noise is Gaussian. Of a large batch only some data are looked at.
+        """
+        X, Y = batch.data
+        some = np.random.default_rng(batch.seed).permutation(len(X))[:MOST_PREDICTED]
+        epsilon = self.location(process)
+        mean, variance = self.factorisations.at(epsilon, process).marginals(X[some])
+        groups = len(some), len(mean), -1
+        noise = 1.0 / self.local.noise_precision(epsilon, X[some])
+        Y, noise = (np.reshape(one, groups).swapaxes(0, 1) for one in (Y[some], noise))
+        total = variance[:, :, None] + noise
+        return -0.5 * float(np.mean(LOG_TWO_PI + np.log(total) + np.square(Y - mean) / total))
 
     @one_blas_thread()
     def thinned(

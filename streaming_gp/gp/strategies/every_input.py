@@ -15,7 +15,6 @@ import numpy as np
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.predicted import is_better
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor
@@ -24,6 +23,7 @@ from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import two_scales
 from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
+    FINE,
     LearningSample,
     coarse,
     learned,
@@ -77,11 +77,11 @@ def fitted_at_two_scales(
     larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))
     smoother = two_scales.noisier(cavity, of_epsilon, noise, larger)
     loses_more = two_scales.unexplained(ledger, noise) > larger
-    if loses_more and is_better(fitter, smoother, cavity, batch):
+    if loses_more and fitter.log_density(smoother, batch) > fitter.log_density(cavity, batch):
         ledger = two_scales.made_coarse(ledger, noise, larger)
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
         return ledger, *fitted(fitter, others.posterior, batch, few, budget)
-    factor, report = fitted(fitter, cavity, batch, LearningSample(), budget)
+    factor, report = fitted(fitter, cavity, batch, FINE, budget)
     coarse_factor, _ = learned(fitter, smoother, batch, few)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
 

@@ -56,7 +56,7 @@ MOST_REMEMBERED = 500
 """A point ε answers to all earlier pseudo-points up to so many; beyond, to those near the batch."""
 
 FINE = LearningSample(num_points=40)
-"""What ε is learned from once a budget is full, if at one scale."""
+"""What ε is learned from once a budget is full."""
 
 
 LARGEST_SHARE = 1 / 12

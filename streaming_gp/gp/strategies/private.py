@@ -46,10 +46,10 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
-        every input of the sample. Where a budget is exceeded and ε has a distribution under
-        Gaussian noise it is, beside that, as few points as the budget has for the batch by the
-        variational bound, whose smoother ε is taken from when projections leave more unexplained
-        than its noise; elsewhere it is 40 points then.
+        every input of the sample until the budget is exceeded. From then on it is 40 points by
+        FITC and, beside it, as few points as the budget has for the batch by the variational
+        bound, whose smoother ε is taken from when projections leave more unexplained than its
+        noise.
     :raises InvalidDataError: if an argument is out of its range.
     """
 

@@ -3,12 +3,11 @@
 Exact evidence finds the finest structure of a function. A budget may hold that for a short stream
 and not for a long one, and then an ε at which the function is smooth, and the rest noise, predicts
 better. Which it is shows only as the stream goes on: in what projections lose. So each batch that
-comes when the budget is full leaves two factors of ε: a *fine* one, by the exact evidence, and a
-*coarse* one, by the variational bound on few points, which takes for noise what these leave
-unexplained. The posterior has the fine ones until projections are on the way to leave more
-unexplained than the noise of the coarse ones is, and these predict a new batch better, by more than
-chance. From then on it has those. To wait until so much has been lost would be late: what is lost
-is lost for good.
+comes when the budget is full leaves two factors of ε: a *fine* one, by FITC, and a *coarse* one,
+by the variational bound on few points, which takes for noise what these leave unexplained. The
+posterior has the fine ones until projections are on the way to leave more unexplained than the
+noise of the coarse ones is, and these predict a new batch better. From then on it has those. To
+wait until so much has been lost would be late: what is lost is lost for good.
 """
 
 from __future__ import annotations
