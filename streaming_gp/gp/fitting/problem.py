@@ -108,7 +108,7 @@ class ProblemBuilder:
 
     def _at(self, problem: Problem, at: Observations) -> Problem:
         """The problem with points that a batch has had before."""
-        nugget = tf.constant(at.nugget, FLOAT)
+        nugget = tf.constant(np.array(at.nugget), FLOAT)
         if problem.earlier:
             problem = problem._replace(earlier=problem.earlier._replace(shared_nugget=nugget))
         return problem._replace(
@@ -130,7 +130,7 @@ class ProblemBuilder:
             raise NumericalError("the cavity covariance at the batch is not finite")
         problem = problem._replace(
             Z_unit=tf.constant(spread(candidates), FLOAT),
-            nugget=tf.constant(NUGGET * np.mean(variance), FLOAT),
+            nugget=tf.constant(np.array(NUGGET * np.mean(variance)), FLOAT),
         )
         found = Candidates(
             candidates,

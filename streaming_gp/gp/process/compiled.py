@@ -7,6 +7,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 FLOAT = tf.float64
@@ -21,8 +22,9 @@ class Compiled:
     """A function as a graph, traced once, at the first call.
 
     What is called is the one graph that there is, as to look for it by the arguments costs more
-    than many a small function. Where functions are run eagerly, to look for an error, arguments are
-    tensors all the same.
+    than many a small function. Numbers come as arrays: TensorFlow keeps a tensor for every Python
+    number that it has ever seen. Where functions are run eagerly, to look for an error, arguments
+    are tensors all the same.
     """
 
     def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
@@ -34,7 +36,7 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         kinds = tf.nest.flatten(self._signature)
         flat = [
-            value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, kind.dtype)
+            value if isinstance(value, tf.Tensor) else tf.constant(np.asarray(value), kind.dtype)
             for value, kind in zip(tf.nest.flatten(arguments), kinds, strict=True)
         ]
         tensors = tf.nest.pack_sequence_as(self._signature, flat)
