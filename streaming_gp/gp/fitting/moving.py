@@ -44,6 +44,9 @@ class Moving:
     def best_places(self, start: np.ndarray, method: str, iterations: int) -> np.ndarray:
         """The best of all places that the optimiser looks at, its start [M, D] first.
 
+        They stay within the range of the points that are projected: under a kernel that grows
+        without bound they would move on from merge to merge, until rounding is all that is left.
+
         :param method: The name of SciPy's method.
         :param iterations: The largest number of its iterations.
         :raises NumericalError: if a covariance is not positive at the start.
@@ -59,7 +62,11 @@ class Moving:
                 least, best = loss, Z
             return loss, np.ravel(unit * gradient)
 
-        minimise(objective, np.zeros(start.size), None, method, iterations)
+        least_offsets, most_offsets = (
+            np.ravel((edge - start) / unit) for edge in (self._Z.min(axis=0), self._Z.max(axis=0))
+        )
+        limits = list(zip(least_offsets, most_offsets, strict=True))
+        minimise(objective, np.zeros(start.size), limits, method, iterations)
         return best
 
     def loss_and_gradient(self, Z: np.ndarray) -> tuple[float, np.ndarray]:

@@ -86,3 +86,19 @@ def test_on_some_of_the_same_points_it_is_the_projection_of_dropped_ones(fitter,
         (found.precision_mean, wanted.precision_mean),
     ):
         np.testing.assert_allclose(one, other, atol=1e-4 * np.max(np.abs(other)))
+
+
+def test_points_stay_where_points_were(rng):
+    """Under a polynomial kernel the best places lie ever farther out."""
+    gp = sgp.StreamingGP(
+        gpflow.kernels.Polynomial(), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(3), hyperparameters=FIXED,
+    )  # fmt: skip
+    fitter = compile_gp(gp.modules, gp.settings, (2, 1)).fitter
+    prior = PriorAt(fitter.local.prior, fitter.local.parameters.value()[None])
+    members = (said(fitter, rng, 7),)
+    (one,) = members
+    found = Moving(prior, (), members, NUGGET).best_places(one.Z[:3], "L-BFGS-B", 20)
+    assert np.any(found != one.Z[:3])
+    assert np.all(found >= one.Z.min(axis=0) - 1e-12)
+    assert np.all(found <= one.Z.max(axis=0) + 1e-12)
