@@ -14,7 +14,6 @@ from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.pvi.adam import AdamFormula
-from streaming_gp.threads import one_blas_thread
 
 State = tuple[tf.Tensor, ...]
 DataTerm = Callable[[Any], tf.Tensor]
@@ -156,9 +155,8 @@ class LBFGS:
         if not np.isfinite(loss(np.ravel(numbers))[0]):
             raise NumericalError("the local free energy is not finite where the fit starts")
         options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
-        with one_blas_thread():  # SciPy's own matrices are tiny
-            found = scipy.optimize.minimize(
-                loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
-            )
+        found = scipy.optimize.minimize(
+            loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
+        )
         q = type(start).from_unconstrained(found.x.reshape(numbers.shape))
         return q.as_arrays(), -float(found.fun), int(found.nit)
