@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, write_results
@@ -42,6 +43,12 @@ def serial(problem: str, rounds: int) -> pvi.Server:
     server = pvi.Server(model.prior(), pvi.make_clients(model, shards, chosen.update))
     pvi.fit(server, pvi.Synchronous(), rounds)
     return server
+
+
+def one_thread_as_the_sites() -> None:
+    """Sums of single precision depend on how many threads share them, and Adam on the rounding."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def difference(found: pvi.Server, wanted: pvi.Server) -> float:
@@ -163,6 +170,7 @@ def disturbed(
 
 
 def main(arguments: argparse.Namespace) -> None:
+    one_thread_as_the_sites()
     number = 3 if arguments.quick else 10
     outage = QUICK_OUTAGE if arguments.quick else OUTAGE
     with (
