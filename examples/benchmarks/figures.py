@@ -43,7 +43,11 @@ def pareto(axes: plt.Axes, rows: list[Row], cost: str) -> None:
 
 
 def name_marks(axes: plt.Axes, rows: list[Row], cost: str, front: list[Row]) -> None:
-    """A name beside each mark, those of the front in bold, one below another where marks touch."""
+    """Names beside the marks of the front, in bold, and of what is not ours, where there is room.
+
+    Of our many strategies the others are in the table.
+    """
+    rows = [row for row in rows if row in front or row["group"] != "ours"]
     places: list[np.ndarray] = []
     for row in sorted(rows, key=lambda row: -row["error"]):
         at = (row[cost], row["error"])
