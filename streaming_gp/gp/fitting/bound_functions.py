@@ -16,7 +16,7 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.collapsed import collapsed_objective
+from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
@@ -55,8 +55,9 @@ class BoundFunctions:
         :param move: Whether the gradient is by the offsets and the variables, one after another;
             otherwise it is by the variables alone.
         """
-        if self.collapsed is not None and not problem.earlier:
-            return self.collapsed(offsets, variables, problem, move)
+        collapsed = closed_form(self, problem)
+        if collapsed is not None:
+            return collapsed(offsets, variables, problem, move)
         function = self._by_all if move else self._by_epsilon
         loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
@@ -171,9 +172,9 @@ class BoundFunctions:
         return self.bound.summary(self.local, draws, epsilon, Z, problem, sites)
 
 
-def asks_for_sites(functions: BoundFunctions, problem: Problem) -> bool:
-    """Whether the objective does; one in closed form does not."""
-    return functions.collapsed is None or bool(problem.earlier)
+def closed_form(functions: BoundFunctions, problem: Problem) -> LossAndGradient | None:
+    """The objective in closed form, which asks for no sites, where there is one."""
+    return None if problem.earlier else functions.collapsed
 
 
 def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:

@@ -14,7 +14,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.bound_functions import BoundFunctions, asks_for_sites, initial_sites
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, closed_form, initial_sites
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
@@ -142,7 +142,7 @@ class Solver:
         size = self.local.parameters.size
         variables = self.local.hyperparameters.initial(size, has_seen_data)
         sites = NO_SITES
-        if move or asks_for_sites(self.bound, problem):
+        if move or closed_form(self.bound, problem) is None:
             sites = initial_sites(self.bound, offsets, problem)
         rounds = 1 if self.bound.is_conjugate else self.optimiser.rounds
         most = max(1, self.optimiser.iterations(cavity.num_pseudo_points) // rounds)

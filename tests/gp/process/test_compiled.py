@@ -1,4 +1,4 @@
-"""Compiled functions: several are not taken for one that is traced anew, and numbers are not kept."""
+"""Compiled functions: several do not count as one that is traced anew, and numbers are not kept."""
 
 import logging
 import sys
