@@ -31,6 +31,7 @@ from surrogates import Clock, RefitCompiledOnce, Streaming, warm_up
 
 import streaming_gp as sgp
 from streaming_gp.datasets import Split, load_uci
+from streaming_gp.metrics import smse
 
 SETS = {"kin8nm": "kin8nm", "naval": "naval-propulsion-plant"}
 FIRST, ASKED, SCORED_EVERY = 20, 200, 20
@@ -106,7 +107,7 @@ def learn_actively(method: str, data: Split, asked: int, seed: int) -> Results:
         with clock:
             model.learn(data.X[known], data.Y[known])
         if (len(known) - FIRST) % SCORED_EVERY == 0:
-            errors.append(smse(model, data))
+            errors.append(smse(model.predict(data.X_test)[0], data.Y_test[:, 0]))
         if len(known) == FIRST + asked:
             break
         if method == "rows at random":
@@ -116,12 +117,6 @@ def learn_actively(method: str, data: Split, asked: int, seed: int) -> Results:
                 chosen = choose(model, data.X, known, number, rng)
         known = np.append(known, chosen)
     return {"errors": errors, "last_error": errors[-1], "seconds": clock.seconds}
-
-
-def smse(model: Any, data: Split) -> float:
-    """The mean squared error on test rows over the variance of their targets."""
-    mean, _ = model.predict(data.X_test)
-    return float(np.mean((mean - data.Y_test[:, 0]) ** 2) / data.Y_test.var())
 
 
 def kept_run(path: Path, method: str, data: Split, asked: int, seed: int) -> Results:
