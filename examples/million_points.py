@@ -22,19 +22,11 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
+from endless_stream import observed, truth
 
 import streaming_gp as sgp
 
-BUDGET, STRETCH, SIZE, NOISE_SD = 300, 10_000, 5.0, 0.1
-
-
-def truth(X: np.ndarray) -> np.ndarray:
-    return np.sin(1.5 * X[:, :1]) * np.cos(X[:, 1:])
-
-
-def observed(rng: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:
-    X = rng.uniform(-SIZE, SIZE, (number, 2))
-    return X, truth(X) + NOISE_SD * rng.standard_normal((number, 1))
+BUDGET, STRETCH, SIZE = 300, 10_000, 5.0
 
 
 def new_model(rng: np.random.Generator, seed: int) -> sgp.StreamingGP:

@@ -100,21 +100,20 @@ def no_warnings():
         yield
 
 
-@pytest.fixture(scope="session")
-def wine():
+def uci(name):
     from streaming_gp import datasets
 
     try:
-        return datasets.load_uci("wine-quality-red")
+        return datasets.load_uci(name)
     except StreamingGPError as error:
-        pytest.skip(f"The wine data are not here: {error}")
+        pytest.skip(f"The data of {name} are not here: {error}")
+
+
+@pytest.fixture(scope="session")
+def wine():
+    return uci("wine-quality-red")
 
 
 @pytest.fixture(scope="session")
 def kin8nm():
-    from streaming_gp import datasets
-
-    try:
-        return datasets.load_uci("kin8nm")
-    except StreamingGPError as error:
-        pytest.skip(f"The kin8nm data are not here: {error}")
+    return uci("kin8nm")
