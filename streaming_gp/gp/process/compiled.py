@@ -23,8 +23,8 @@ class Compiled:
 
     What is called is the one graph that there is, as to look for it by the arguments costs more
     than many a small function. Numbers come as arrays: TensorFlow keeps a tensor for every Python
-    number that it has ever seen. Where functions are run eagerly, to look for an error, arguments
-    are tensors all the same.
+    number that it has ever seen. Tensors and variables stay what they are, for gradients. Where
+    functions are run eagerly, to look for an error, arguments are tensors all the same.
     """
 
     def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
@@ -36,7 +36,7 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         kinds = tf.nest.flatten(self._signature)
         flat = [
-            value if isinstance(value, tf.Tensor) else tf.constant(np.asarray(value), kind.dtype)
+            tf.convert_to_tensor(value if tf.is_tensor(value) else np.asarray(value), kind.dtype)
             for value, kind in zip(tf.nest.flatten(arguments), kinds, strict=True)
         ]
         tensors = tf.nest.pack_sequence_as(self._signature, flat)
