@@ -281,6 +281,13 @@ def test_random_methods_get_three_seeds_and_the_first_ones_come_first():
     ]  # fmt: skip
 
 
+def test_variants_are_planned_for_the_first_streams_alone():
+    first, other = (plan.planned(stream) for stream in ("kin8nm-500", "power-100"))
+    assert first == list(METHODS)
+    assert {"private", "private-fading", "block-cholesky"} <= set(other)
+    assert not {"private-point", "block-cholesky@all"} & set(other)
+
+
 # ---- the command ----
 
 

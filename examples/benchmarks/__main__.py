@@ -25,7 +25,7 @@ from tqdm import tqdm  # noqa: E402
 
 from benchmarks.figures import draw  # noqa: E402
 from benchmarks.one_run import Row, Task  # noqa: E402
-from benchmarks.plan import tasks  # noqa: E402
+from benchmarks.plan import EVERYTHING, tasks  # noqa: E402
 from benchmarks.streams import load  # noqa: E402
 from benchmarks.summary import summarised  # noqa: E402
 from streaming_gp.errors import InvalidDataError  # noqa: E402
@@ -126,10 +126,10 @@ if __name__ == "__main__":
     options = parser(__doc__)
     options.set_defaults(out=Path("out/streams"))
     options.add_argument(
-        "--only", nargs="+", default=["*"], metavar="STREAM/METHOD", help="patterns of runs"
+        "--only", nargs="+", default=EVERYTHING, metavar="STREAM/METHOD", help="patterns of runs"
     )
     options.add_argument("--seeds", type=int, default=3, help="how many, of a random method")
     options.add_argument(
-        "--limit", type=float, default=900.0, help="CPU seconds after which a run stops learning"
+        "--limit", type=float, default=300.0, help="CPU seconds after which a run stops learning"
     )
     run(main, options)

@@ -133,18 +133,18 @@ SINGLES = 1000
 """Streams of single points end after so many."""
 
 ARM = {
-    f"barrett{joint}-by{by}-{size}": partial(barrett, joint, by, size)
-    for size in (500, 100)
+    f"barrett{joint}-by{by}-500": partial(barrett, joint, by, 500)
     for joint in (3, 2, 6)
     for by in (1, 3)
 }
 FIRST = ("barrett3-by1-500", "kin8nm-500", "banana-133", "banana-10", "power-500", "drift-500")
 _ALL: dict[str, Callable[[Path | None], Stream]] = {
     **ARM,
+    "barrett3-by1-100": partial(barrett, 3, 1, 100),
     **{f"kin8nm-{size}": partial(shuffled, "kin8nm", size) for size in (500, 100)},
     "kin8nm-1": partial(shuffled, "kin8nm", 1, most=SINGLES),
     **{f"power-{size}": partial(shuffled, "power-plant", size) for size in (500, 100)},
-    **{f"protein-{size}": partial(protein, size) for size in (500, 100)},
+    "protein-500": partial(protein, 500),
     "banana-133": partial(banana, 134, 10),
     "banana-10": partial(banana, 10, 2),
     "banana-1": partial(banana, 1, 1),

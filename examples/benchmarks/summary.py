@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.methods import METHODS
+from benchmarks.plan import planned
 
 Row = dict[str, Any]
 MEANS = (
@@ -75,7 +75,7 @@ def summarised(rows: list[Row]) -> dict[str, Any]:
         {
             "stream": name,
             "methods": len({row["method"] for row in rows if row["stream"] == name}),
-            "of": len(METHODS),
+            "of": len(planned(name)),
             "runs": sum(row["stream"] == name for row in rows),
         }
         for name in streams
