@@ -15,14 +15,14 @@ import tensorflow as tf
 from streaming_gp.arguments import is_positive_integer
 from streaming_gp.bnn.clipping import LayerPass, clipped_total
 from streaming_gp.bnn.layers import Dense
-from streaming_gp.bnn.network import Network
+from streaming_gp.bnn.network import ACTIVATIONS, Network
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import NegativeLogLikelihood
 
 
 class MeanFieldBNN(Network):
-    """ReLU layers, and any GPflow likelihood on the outputs; float32.
+    """Dense layers, and any GPflow likelihood on the outputs; float32.
 
     :param sizes: The numbers of inputs, of units of each hidden layer, and of outputs (latent
         functions of the likelihood).
@@ -32,6 +32,8 @@ class MeanFieldBNN(Network):
     :param initial_scale: The standard deviation of each weight where fits start.
     :param num_samples: The number of networks drawn for each estimate of the expected log
         likelihood.
+    :param activation: What is between layers: ``"relu"`` or ``"tanh"``, whose bounded values keep
+        the gradients of single rows small, for private learning.
     :raises InvalidDataError: if there are fewer than two sizes, or anything is not positive.
     """
 
@@ -42,11 +44,14 @@ class MeanFieldBNN(Network):
         prior_variance: float = 1.0,
         initial_scale: float = 0.03,
         num_samples: int = 1,
+        activation: str = "relu",
     ) -> None:
         if len(sizes) < 2 or not all(map(is_positive_integer, sizes)):
             raise InvalidDataError(f"wanted two or more positive integers as sizes, got {sizes!r}")
         layers = [Dense(size) for size in sizes[1:]]
-        super().__init__(sizes[:1], layers, likelihood, prior_variance, initial_scale, num_samples)
+        super().__init__(
+            sizes[:1], layers, likelihood, prior_variance, initial_scale, num_samples, activation
+        )
         self.sizes = tuple(sizes)
 
     def functions(self, q: MeanFieldNormal, X: tf.Tensor, seed: tf.Tensor, num: int) -> tf.Tensor:
@@ -76,7 +81,7 @@ class MeanFieldBNN(Network):
             noise = tf.random.stateless_normal(shape, own_seed, dtype=mean.dtype)
             drawn = mean + sd * noise
             yield LayerPass(h, (W_v, b_v), sd, noise, drawn)
-            h = tf.nn.relu(drawn)
+            h = ACTIVATIONS[self.activation](drawn)
 
     def clipped_gradient(
         self, q: Any, X: Any, Y: Any, weights: Any, seed: Any, clip: Any, by_spread: Any, loss: Any

@@ -20,11 +20,12 @@ from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import Loss, NegativeLogLikelihood
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
+ACTIVATIONS = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}
 _ROWS_AT_ONCE = 1000
 
 
 class Network:
-    """Layers with ReLUs between, and any GPflow likelihood on the outputs; float32.
+    """Layers with an activation between, and any GPflow likelihood on the outputs; float32.
 
     :param input_shape: The shape of one input: ``(M,)``, or ``(height, width, channels)`` of an
         image, whose rows of X are in this order.
@@ -36,7 +37,10 @@ class Network:
     :param initial_scale: The standard deviation of each weight where fits start.
     :param num_samples: The number of networks drawn for each estimate of the expected log
         likelihood.
-    :raises InvalidDataError: if a layer cannot follow the one before, or anything is not positive.
+    :param activation: What is between layers with weights: ``"relu"`` or ``"tanh"``, whose bounded
+        values keep the gradients of single rows small, for private learning.
+    :raises InvalidDataError: if a layer cannot follow the one before, or anything is not positive,
+        or there is no such activation.
     """
 
     def __init__(
@@ -47,7 +51,10 @@ class Network:
         prior_variance: float = 1.0,
         initial_scale: float = 0.03,
         num_samples: int = 1,
+        activation: str = "relu",
     ) -> None:
+        if activation not in ACTIVATIONS:
+            raise InvalidDataError(f"activation must be in {list(ACTIVATIONS)}, got {activation!r}")
         require_positive("prior_variance", prior_variance)
         require_positive("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
@@ -56,6 +63,7 @@ class Network:
         self.input_shape = tuple(input_shape)
         self.layers = tuple(layers)
         self.likelihood = likelihood
+        self.activation = activation
         self.prior_variance = prior_variance
         self.initial_scale = initial_scale
         self.num_samples = num_samples
@@ -143,7 +151,7 @@ class Network:
         for layer, weights, biases in self.split(theta):
             h = layer(h, weights, biases)
             if weights is not None and layer is not last:
-                h = tf.nn.relu(h)
+                h = ACTIVATIONS[self.activation](h)
         return h
 
     def log_likelihood(self, theta: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:

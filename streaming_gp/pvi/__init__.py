@@ -71,6 +71,7 @@ from streaming_gp.pvi.task import (
 )
 from streaming_gp.pvi.updates import (
     LBFGS,
+    SGD,
     Adam,
     AnalyticUpdate,
     AssumedDensityUpdate,
@@ -97,6 +98,7 @@ from streaming_gp.pvi.updates import (
 __all__ = [
     "LBFGS",
     "NO_LIMITS",
+    "SGD",
     "Adam",
     "Agreement",
     "AnalyticUpdate",

@@ -14,6 +14,9 @@ SINGLE = 2e-4
 """What float32 leaves of sums over tens of terms."""
 
 
+BETWEEN = {"relu": lambda a: np.maximum(a, 0.0), "tanh": np.tanh}
+
+
 def network(likelihood=None, sizes=(3, 4, 2), **settings):
     return bnn.MeanFieldBNN(sizes, likelihood or gpflow.likelihoods.Gaussian(0.1), **settings)
 
@@ -34,12 +37,13 @@ def with_drawn_weights(net, q, X, num, rng):
         W = theta[:, start : start + m * n].reshape(num, m, n)
         b = theta[:, start + m * n : start + (m + 1) * n]
         a = h @ W + b[:, None]
-        h, start = np.maximum(a, 0.0), start + (m + 1) * n
+        h, start = BETWEEN[net.activation](a), start + (m + 1) * n
     return a
 
 
-def test_drawn_activations_have_the_moments_of_drawn_weights(rng):
-    net = network()
+@pytest.mark.parametrize("activation", BETWEEN)
+def test_drawn_activations_have_the_moments_of_drawn_weights(activation, rng):
+    net = network(activation=activation)
     q, X = somewhere(net, rng), rng.standard_normal((5, 3)).astype(np.float32)
     drawn = net.functions(q, tf.constant(X), tf.constant([1, 2]), 40_000).numpy()
     weights = with_drawn_weights(net, q, X, 40_000, rng)
@@ -183,6 +187,7 @@ def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
         (lambda: network(sizes="321"), "positive integers as sizes"),
         (lambda: network(num_samples=0), "num_samples"),
         (lambda: network(prior_variance=0.0), "must be positive"),
+        (lambda: network(activation="step"), "activation must be in .*, got 'step'"),
         (lambda: network().as_data(np.zeros((4, 2)), np.zeros((4, 2))), "X must have shape"),
         (
             lambda: network(gpflow.likelihoods.Softmax(2)).as_data(np.zeros((1, 3)), [[2]]),

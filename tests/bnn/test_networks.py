@@ -49,6 +49,15 @@ def test_a_convolutional_network_is_what_its_layers_say(rng):
     np.testing.assert_allclose(net.outputs(tf.constant(theta), X), expected, atol=10 * SINGLE)
 
 
+def test_layers_with_tanh_between_are_what_they_say(rng):
+    layers = [bnn.Dense(2), bnn.Dense(1)]
+    net = bnn.Network([3], layers, gpflow.likelihoods.Gaussian(), activation="tanh")
+    theta, X = rng.standard_normal((1, 11)).astype(np.float32), np.eye(3, dtype=np.float32)
+    h = np.tanh(X @ theta[0, :6].reshape(3, 2) + theta[0, 6:8])
+    expected = h @ theta[0, 8:10, None] + theta[0, 10]
+    np.testing.assert_allclose(net.outputs(tf.constant(theta), X)[0], expected, atol=10 * SINGLE)
+
+
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_many_networks_are_so_many_single_ones(rng, make):
     net = make()

@@ -28,6 +28,7 @@ NUTS = samplers.NUTS(8)
 SAMPLED_AND_APPROXIMATE = [
     pvi.FixedPointUpdate(batch_size=4),
     slow(pvi.VariationalUpdate(epochs=2, batch_size=4)),
+    slow(pvi.VariationalUpdate(optimiser=pvi.SGD())),
     pvi.AssumedDensityUpdate(),
     pvi.DistributedEPUpdate(pvi.AnalyticUpdate()),
     pvi.SNEPUpdate(SGLD, sync=3),

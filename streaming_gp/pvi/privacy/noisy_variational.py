@@ -14,7 +14,7 @@ from streaming_gp.expfam import Divergence, ExponentialFamily, Factor, MeanField
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.privacy.noisy_gradients import NoisyGradients
 from streaming_gp.pvi.task import LocalTask
-from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, StochasticOptimiser
+from streaming_gp.pvi.updates.local.optimisers import LBFGS, SGD, Adam, StochasticOptimiser
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 
 
@@ -60,9 +60,9 @@ def require_steps(rule: VariationalUpdate, means_only: bool) -> None:
         raise InvalidDataError("LBFGS wants exact gradients: private ones are noisy; take Adam")
     if rule.stopping is not None:
         raise InvalidDataError("when a visit stops would tell about data: stopping must be None")
-    if means_only and not isinstance(rule.optimiser, (Adam, type(None))):
+    if means_only and not isinstance(rule.optimiser, (Adam, SGD, type(None))):
         name = type(rule.optimiser).__name__
-        raise InvalidDataError(f"means_only is for Adam and the like, not for {name}")
+        raise InvalidDataError(f"means_only is for Adam and SGD, not for {name}")
 
 
 def _compiled_step(optimiser: StochasticOptimiser, divergence: Divergence) -> Callable[..., Any]:

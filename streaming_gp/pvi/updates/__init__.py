@@ -10,7 +10,7 @@ from streaming_gp.pvi.updates.ep.stochastic_ep import StochasticEPUpdate
 from streaming_gp.pvi.updates.ep.tied import TiedUpdate
 from streaming_gp.pvi.updates.local.analytic import AnalyticUpdate
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
-from streaming_gp.pvi.updates.local.optimisers import LBFGS, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.local.optimisers import LBFGS, SGD, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.local.plateau import Plateau
 from streaming_gp.pvi.updates.local.variational import VariationalUpdate
 from streaming_gp.pvi.updates.sampled.loop import PublishedLoop, StabilisedLoop
@@ -20,6 +20,7 @@ from streaming_gp.pvi.updates.sampled.snep import SNEPUpdate
 
 __all__ = [
     "LBFGS",
+    "SGD",
     "Adam",
     "AnalyticUpdate",
     "AssumedDensityUpdate",

@@ -27,6 +27,12 @@ def network():
     return net, net.initial(0)
 
 
+def bounded():
+    likelihood = gpflow.likelihoods.Softmax(3)
+    net = bnn.MeanFieldBNN([4, 5, 3], likelihood, initial_scale=0.3, activation="tanh")
+    return net, net.initial(0)
+
+
 def many_heads():
     net = bnn.MultiHeadBNN([4, 5, 2], 2, gpflow.likelihoods.Softmax(2), initial_scale=0.3)
     return net, net.initial(0)
@@ -45,7 +51,7 @@ def summed(model, q, X, Y, weights, clip, by_spread=1.0, loss=None):
     return total(type(q), numbers, X, Y, kind(weights), SEED, kind(clip), kind(by_spread)).numpy()
 
 
-@pytest.mark.parametrize("make", [network, many_heads])
+@pytest.mark.parametrize("make", [network, bounded, many_heads])
 @pytest.mark.parametrize("loss", [None, losses.GammaLoss(1.2)])
 def test_networks_clip_as_row_by_row(rng, make, loss):
     net, q = make()
@@ -164,6 +170,7 @@ RULES = {
     "newton": pvi.VariationalUpdate(
         epochs=8, batch_size=None, optimiser=pvi.VariationalOnlineNewton()
     ),
+    "sgd": pvi.VariationalUpdate(epochs=8, batch_size=None, optimiser=pvi.SGD(1e-3)),
     "fixed point": pvi.FixedPointUpdate(steps=3, damping=0.5),
     "averaging": pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate(epochs=4, batch_size=None)),
     "split prior": pvi.SplitPriorUpdate(pvi.FixedPointUpdate(steps=2), 1 / 3),

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
+from streaming_gp.arguments import require_decay, require_positive, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.pvi.adam import AdamFormula
@@ -64,18 +64,48 @@ class Adam(AdamFormula):
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
-        numbers = state[0]
-        with tf.GradientTape() as tape:
-            tape.watch(numbers)
-            q = family.from_unconstrained(numbers)
-            free_energy = data_term(q) - penalty(q)
-        return self.moved(state, tape.gradient(free_energy, numbers)), free_energy
+        free_energy, gradient = _uphill(family, state[0], data_term, penalty)
+        return self.moved(state, gradient), free_energy
 
     def moved(self, state: State, gradient: tf.Tensor) -> State:
         """The next state, uphill."""
         numbers, first, second, count = state
         step, memory = self.ascent(gradient, first, second, count)
         return numbers + step, *memory
+
+    def member(self, family: Any, state: State) -> Any:
+        return family.from_unconstrained(state[0])
+
+
+@typed
+@dataclass(frozen=True)
+class SGD:
+    """Gradient descent with momentum on the unconstrained numbers of q: v ← β v + g, a step of η v.
+
+    :param learning_rate: The rate η. The free energy is a sum over rows, and so is its gradient g:
+        what is 0.1 for the mean over N rows is 0.1 / N here.
+    :param momentum: The decay β of the velocity v, in [0, 1).
+    :raises InvalidDataError: if a number is out of its range.
+    """
+
+    learning_rate: float = 1e-5
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        require_positive("learning_rate", self.learning_rate)
+        require_decay("momentum", self.momentum)
+
+    def begin(self, q: Any) -> State:
+        numbers = tf.convert_to_tensor(q.unconstrained())
+        return numbers, tf.zeros_like(numbers)
+
+    def step(
+        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
+    ) -> tuple[State, tf.Tensor]:
+        numbers, velocity = state
+        free_energy, gradient = _uphill(family, numbers, data_term, penalty)
+        velocity = self.momentum * velocity + gradient
+        return (numbers + self.learning_rate * velocity, velocity), free_energy
 
     def member(self, family: Any, state: State) -> Any:
         return family.from_unconstrained(state[0])
@@ -160,3 +190,14 @@ class LBFGS:
         )
         q = type(start).from_unconstrained(found.x.reshape(numbers.shape))
         return q.as_arrays(), -float(found.fun), int(found.nit)
+
+
+def _uphill(
+    family: Any, numbers: tf.Tensor, data_term: DataTerm, penalty: Penalty
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The free energy of the member of these unconstrained numbers, and its gradient by them."""
+    with tf.GradientTape() as tape:
+        tape.watch(numbers)
+        q = family.from_unconstrained(numbers)
+        free_energy = data_term(q) - penalty(q)
+    return free_energy, tape.gradient(free_energy, numbers)

@@ -39,8 +39,8 @@ class VariationalUpdate:
     :param epochs: The number of passes over the client's data in one visit.
     :param batch_size: The number of rows of a minibatch (section 3.4.1); all if None.
     :param learning_rate: The learning rate of Adam, where ``optimiser`` is not given.
-    :param optimiser: The optimiser: ``Adam``, ``VariationalOnlineNewton`` or ``LBFGS``, which wants
-        all data.
+    :param optimiser: The optimiser: ``Adam``, ``SGD``, ``VariationalOnlineNewton`` or ``LBFGS``,
+        which wants all data.
     :param divergence: The divergence in the place of ``KL(q ‖ cavity)`` (generalised PVI: PGVI, eq.
         4.5).
     :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.

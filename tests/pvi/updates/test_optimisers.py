@@ -1,0 +1,35 @@
+"""Optimisers of local fits, step by step."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from streaming_gp import pvi
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal
+from tests.tolerances import ALGEBRA
+
+
+def test_velocity_is_what_is_left_of_earlier_gradients():
+    """Three steps under a constant gradient g and β = ½: g, 1½ g and 1¾ g, each times η."""
+    rule, gradient = pvi.SGD(learning_rate=0.1, momentum=0.5), np.array([1.0, -2.0])
+    state = rule.begin(MeanFieldNormal.from_mean_variance(np.zeros(2), np.ones(2)))
+    for _ in range(3):
+        state, free_energy = rule.step(
+            MeanFieldNormal,
+            state,
+            lambda q: tf.reduce_sum(gradient * q.mean),
+            lambda q: tf.reduce_sum(q.mean * 0.0) + 3.0,
+            None,
+        )
+    found = rule.member(MeanFieldNormal, state)
+    np.testing.assert_allclose(found.mean, 0.425 * gradient, atol=ALGEBRA)
+    np.testing.assert_allclose(found.variance, np.ones(2), atol=ALGEBRA)
+    at_the_step_before = 0.25 * gradient @ gradient - 3.0
+    np.testing.assert_allclose(free_energy, at_the_step_before, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize("field", [{"learning_rate": 0.0}, {"momentum": 1.0}])
+def test_rates_out_of_range_are_refused(field):
+    with pytest.raises(InvalidDataError, match=next(iter(field))):
+        pvi.SGD(**field)
