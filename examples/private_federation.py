@@ -3,11 +3,14 @@
 Ten clients with 6,000 MNIST images each, iid. Every answer is private for each single image, at
 δ = 1e-5, against whoever sees it, the server included. Partitioned variational inference by noisy
 natural gradients beside DP-FedAvg, which is the same clipped and noisy gradients with averaging of
-weights; both have the same accountant, the same rate of sampling and as many noisy gradients.
+weights after four local steps or twenty; all have the same accountant, the same rate of
+sampling and as many noisy gradients. Images are smoothed, for every method alike: noise then falls
+on what neighbouring pixels agree on. Smoothing looks at no other image.
 
-Every run is kept in OUT/runs and never repeated; one that is not over goes on after its last round.
-Stop and start again at will. --quick makes a few rounds on 6,000 images. The noise has a seed here,
-so that a run can be repeated: the images are public.
+Rates were chosen on the last 10,000 training images (--choose), never on test images. Every run is
+kept in OUT/runs and never repeated; one that is not over goes on after its last round. Stop and
+start again at will. --quick makes a few rounds on 6,000 images. The noise has a seed here, so that
+a run can be repeated: the images are public.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import gpflow
 import matplotlib.pyplot as plt
+import numpy as np
+from scipy.ndimage import gaussian_filter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_json, write_results
+from common import Results, parser, run, save_figure, write_results
 from federated_runs import (
     LOADERS,
     NUM_CLIENTS,
@@ -42,7 +47,12 @@ from streaming_gp.pvi import privacy
 
 DELTA = 1e-5
 SIZES = {"logistic": [784, 10], "network": [784, 100, 10]}
-GRADIENTS, RATE, QUICK_ROUNDS = 200, 0.1, 3
+GRADIENTS = {8.0: 400, 2.0: 200, 1.0: 100}
+"""How many noisy gradients of each client: the smaller ε, the fewer with less noise are better."""
+OTHERWISE, RATE, QUICK_ROUNDS, SCORED = 200, 0.25, 3, 10
+SMOOTHED = 1.0
+"""Pixels: the standard deviation of the Gaussian by which images are smoothed."""
+HELD_BACK, ROWS = 10_000, 60_000
 
 
 @dataclass(frozen=True)
@@ -55,91 +65,118 @@ class Task:
     seed: int
     dataset: str
     quick: bool
+    choose: bool
     clip: float
     learning_rate: float
 
     @property
     def name(self) -> str:
         """Of its file."""
-        quick = "-quick" if self.quick else ""
+        kind = "-quick" * self.quick + "-choose" * self.choose
         setting = f"{self.epsilon:g}-{self.clip:g}-{self.learning_rate:g}"
-        return f"{self.dataset}-{self.model}-{self.method}-{setting}-{self.seed}{quick}.json"
+        return f"{self.dataset}-{self.model}-{self.method}-{setting}-{self.seed}{kind}.json"
+
+    @property
+    def gradients(self) -> int:
+        """How many noisy ones each client makes."""
+        return GRADIENTS.get(self.epsilon, OTHERWISE)
 
 
 @dataclass(frozen=True)
 class Method:
     """How clients answer, how the server takes it, and how many noisy gradients a visit has.
 
-    :param rule: the rule at a learning rate.
-    :param damping: what the server does at a learning rate.
+    :param rule: The rule at a learning rate.
+    :param damping: What the server does at a learning rate.
+    :param learning_rates: Of each model; chosen among some that differ by a factor of two.
     """
 
     rule: Callable[[float], Any]
     damping: Callable[[float], Any]
     gradients: int
-    learning_rate: float
+    learning_rates: dict[str, float]
     clip: float = 1.0
 
 
-def averaging(steps: int) -> Callable[[float], Any]:
-    """So many local steps, each on a tenth of the rows."""
+def averaging(steps: int, momentum: float) -> Callable[[float], Any]:
+    """Federated averaging with so many local steps, each on a quarter of the rows."""
     epochs = max(1, round(steps * RATE))
-    return lambda rate: pvi.AveragingUpdate(
-        1.0 / NUM_CLIENTS, pvi.VariationalUpdate(epochs, learning_rate=rate)
-    )
+
+    def rule(rate: float) -> Any:
+        optimiser = pvi.SGD(rate * NUM_CLIENTS / ROWS, momentum)
+        fit = pvi.VariationalUpdate(epochs, optimiser=optimiser)
+        return pvi.AveragingUpdate(1.0 / NUM_CLIENTS, fit)
+
+    return rule
 
 
 METHODS = {
-    "pvi": Method(lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate), 1, 0.05),
-    "fedavg": Method(averaging(10), lambda rate: 1.0, 10, 2e-3),
-}
+    "pvi": Method(
+        lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate, cosine=False), 1,
+        {"logistic": 0.2, "network": 0.4},
+    ),
+    "fedavg-4": Method(averaging(4, 0.0), lambda rate: 1.0, 4, dict.fromkeys(SIZES, 8.0)),
+    "fedavg-20": Method(averaging(20, 0.9), lambda rate: 1.0, 20, dict.fromkeys(SIZES, 1.0)),
+}  # fmt: skip
 
 
 @lru_cache
-def noise(epsilon: float) -> float:
+def noise(epsilon: float, gradients: int) -> float:
     """The noise multiplier with which all gradients of a client together have this ε."""
-    return privacy.noise_multiplier_for(privacy.Budget(epsilon, DELTA), GRADIENTS, RATE)
+    return privacy.noise_multiplier_for(privacy.Budget(epsilon, DELTA), gradients, RATE)
+
+
+def images(arguments: argparse.Namespace) -> Split:
+    """Smoothed ones; to choose by, the last training images are in the place of test images."""
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
+    if arguments.choose:
+        X, Y = data.X[-HELD_BACK:], data.Y[-HELD_BACK:]
+        data = replace(data, X=data.X[:-HELD_BACK], Y=data.Y[:-HELD_BACK], X_test=X, Y_test=Y)
+    return replace(data, X=smoothed(data.X), X_test=smoothed(data.X_test))
+
+
+def smoothed(X: np.ndarray) -> np.ndarray:
+    """Each image [N, 784] under a Gaussian filter."""
+    width = (0.0, SMOOTHED, SMOOTHED)
+    return gaussian_filter(X.reshape(-1, 28, 28), width).reshape(len(X), -1)
 
 
 def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:
-    """One run: a list for each quantity, with an entry for each round."""
-    method = METHODS[task.method]
-    net = bnn.MeanFieldBNN(SIZES[task.model], gpflow.likelihoods.Softmax(10), initial_scale=0.02)
+    """One run: a list for each quantity, with an entry for each round that is scored."""
+    method, multiplier = METHODS[task.method], noise(task.epsilon, task.gradients)
+    net = bnn.MeanFieldBNN(SIZES[task.model], gpflow.likelihoods.Softmax(10), activation="tanh")
     shards = datasets.partition_iid(data.X, data.Y, NUM_CLIENTS, task.seed)
     rule = privacy.PrivateGradients(
         method.rule(task.learning_rate), budget=privacy.Budget(task.epsilon, DELTA),
-        clip=task.clip, noise_multiplier=noise(task.epsilon), sampling_rate=RATE,
+        clip=task.clip, noise_multiplier=multiplier, sampling_rate=RATE,
         means_only=True, insecure_seed=task.seed,
     )  # fmt: skip
     clients = pvi.make_clients(net, shards, rule, task.seed)
-    so_far, checkpoint = (folder / f"{task.name}.part.{kind}" for kind in ("json", "npz"))
+    checkpoint = folder / f"{task.name}.part.npz"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         server = pvi.Server.load(checkpoint, net.prior(), clients, seed=task.seed)
     else:
         server = pvi.Server(net.prior(), clients, seed=task.seed)
         server.warm_start(net.initial(task.seed))
-    rounds = QUICK_ROUNDS if task.quick else GRADIENTS // method.gradients
+    rounds = QUICK_ROUNDS if task.quick else task.gradients // method.gradients
+    every = max(1, rounds // SCORED)
 
-    def note(one: pvi.Round) -> None:
-        write_json(so_far, results())
-        progress(one)
-
-    def results() -> Results:
-        names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
-        columns = {name: server.history.column(name) for name in names}
-        spent = [max(one.epsilon.values()) for one in server.history]
-        return {**asdict(task), "noise_multiplier": noise(task.epsilon), **columns, "spent": spent}
+    def scored(q: Any) -> dict[str, float]:
+        return scores(net, q, data) if (len(server.history) + 1) % every == 0 else {}
 
     if len(server.history) < rounds:
         pvi.fit(
             server, pvi.Synchronous(damping=method.damping(task.learning_rate)),
-            rounds - len(server.history), callback=note, checkpoint=checkpoint,
-            evaluate=lambda q: scores(net, q, data),
+            rounds - len(server.history), callback=progress, checkpoint=checkpoint,
+            evaluate=scored,
         )  # fmt: skip
-    for file in (so_far, checkpoint):
-        file.unlink(missing_ok=True)
-    return results()
+    checkpoint.unlink(missing_ok=True)
+    records = [one for one in server.history.to_records() if one["metrics"]]
+    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
+    columns = {name: [one[name] for one in records] for name in names}
+    spent = [max(one["epsilon"].values()) for one in records]
+    return {**asdict(task), "noise_multiplier": multiplier, **columns, "spent": spent}
 
 
 def summary(runs: list[Results]) -> list[Results]:
@@ -174,10 +211,11 @@ def tasks_of(arguments: argparse.Namespace) -> list[Task]:
     """All runs that are asked for."""
     return [
         Task(
-            name, model, epsilon, arguments.seed, arguments.dataset, arguments.quick,
-            arguments.clip or METHODS[name].clip,
-            arguments.learning_rate or METHODS[name].learning_rate,
+            name, model, epsilon, seed, arguments.dataset, arguments.quick,
+            arguments.choose, arguments.clip or METHODS[name].clip,
+            arguments.learning_rate or METHODS[name].learning_rates[model],
         )
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds)
         for epsilon in map(float, arguments.epsilons.split(","))
         for model in arguments.models.split(",")
         for name in arguments.methods.split(",")
@@ -189,10 +227,12 @@ def main(arguments: argparse.Namespace) -> None:
         unknown = set(getattr(arguments, name).split(",")) - set(known)
         if unknown:
             raise InvalidDataError(f"no {sorted(unknown)[0]!r} in {name}: {list(known)}")
-    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
+    data = images(arguments)
     folder = arguments.out / "runs"
     perform_missing(tasks_of(arguments), partial(perform, data, folder), folder)
-    common: dict[str, Any] = {name: getattr(arguments, name) for name in ("dataset", "quick")}
+    common: dict[str, Any] = {
+        name: getattr(arguments, name) for name in ("dataset", "quick", "choose")
+    }
     rows = summary(kept(folder, **common))
     save_figure(figure(rows), arguments.out, "private_federation.png")
     command = f"python examples/private_federation.py{' --quick' * arguments.quick}"
@@ -205,6 +245,10 @@ if __name__ == "__main__":
     options.add_argument("--models", default=",".join(SIZES))
     options.add_argument("--methods", default=",".join(METHODS))
     options.add_argument("--epsilons", default="8,2,1")
+    options.add_argument("--seeds", type=int, default=3, help="how many")
+    options.add_argument(
+        "--choose", action="store_true", help="score by training images that are held back"
+    )
     options.add_argument("--clip", type=float, help="the largest norm of an image's gradient")
     options.add_argument("--learning-rate", type=float)
     run(main, options)
