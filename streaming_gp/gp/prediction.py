@@ -185,8 +185,9 @@ class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
             local = self._compile_for_dims().local
             process = self._now.ledger.posterior.compact
             stack = local.gp.stack(process.pseudo_observations, local.input_dim)
+            log_scale = np.asarray(process.log_scale)  # a Python number would be kept for ever
         with local.parameters.substituted(local.parameters.tensor()):
-            return local.gp.log_normaliser(local.gp.condition(stack)) + process.log_scale
+            return local.gp.log_normaliser(local.gp.condition(stack)) + log_scale
 
     def _inputs(self, X: Any) -> pr.Inputs:
         """X [N, D] in float64, checked once unless its values are not known yet."""

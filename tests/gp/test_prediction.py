@@ -1,6 +1,7 @@
 """Shapes, samples and gradients of predictions."""
 
 import copy
+import sys
 
 import gpflow
 import numpy as np
@@ -12,6 +13,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import prediction, tensor_predictor
 from streaming_gp.gp.process import moments
 from streaming_gp.gp.process.factorised import ROW
+from streaming_gp.gp.process.process import Process
 from tests.gp.builders import EVERY_INPUT, predicted, regressor
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
@@ -118,6 +120,17 @@ def test_predictions_have_gradients_in_the_input(model, Xnew):
     step = 1e-5 * np.eye(1, 10, 3).reshape(5, 2)
     ahead, behind = (np.sum(model.predict_f(Xnew + s)[0]) for s in (step, -step))
     np.testing.assert_allclose(gradient[1, 1], (ahead - behind) / 2e-5, rtol=1e-4)
+
+
+def test_asking_for_the_evidence_keeps_no_number(model, monkeypatch):
+    """TensorFlow would keep a tensor for every Python number, for good."""
+    compact = model.posterior_process.compact
+    monkeypatch.setattr(Process, "compact", compact)
+    before = sys.getrefcount(compact.log_scale)
+    found = model.maximum_log_likelihood_objective()
+    after = sys.getrefcount(compact.log_scale)
+    assert np.isfinite(found)
+    assert after == before
 
 
 def test_tensors_and_arrays_are_predicted_alike(model, Xnew):

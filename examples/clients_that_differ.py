@@ -1,0 +1,273 @@
+"""Federated learning where clients differ: PVI beside what people use, at equal messages.
+
+Images of MNIST or Fashion-MNIST, divided among 100 clients of whom a tenth is asked in each round,
+or among ten who are all asked: at random, by shares of each label from a Dirichlet distribution, or
+with one label a client. A network of 784-100-10. Every method sends as many messages; what it costs
+the clients is the number of gradients of single images, and the table has the error at equal
+messages and at the number of gradients that the method with the fewest makes.
+
+With --wrong a share of the training labels is wrong, another label at random for each; --clients 3
+--divided iid is the setting of FedGVI (2025), with robust losses beside the others.
+
+Rates of each method were chosen among two or three on training images that are held back
+(--choose). Every run is kept in OUT/runs and never repeated. --quick makes a few rounds on 6,000
+images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Results, parser, run, save_figure, write_results
+from federated_runs import LOADERS, Progress, fewer_images, kept, perform_missing, scores
+from posterior_averaging import PosteriorAveraging
+
+from streaming_gp import bnn, datasets, losses, pvi
+from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
+
+DIVIDED: dict[str, Callable[..., Any]] = {
+    "label": datasets.partition_by_label,
+    "dirichlet-0.1": partial(datasets.partition_by_dirichlet, concentration=0.1),
+    "dirichlet-0.5": partial(datasets.partition_by_dirichlet, concentration=0.5),
+    "iid": datasets.partition_iid,
+}
+ROUNDS, QUICK_ROUNDS, SCORED, ASKED = 200, 4, 20, 10
+BATCH, HELD_BACK = 50, 10_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    method: str
+    divided: str
+    num_clients: int
+    wrong: float
+    learning_rate: float
+    seed: int
+    dataset: str
+    quick: bool
+    choose: bool
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        kind = "-quick" * self.quick + "-choose" * self.choose
+        of = f"{self.dataset}-{self.divided}-{self.num_clients}-{self.wrong:g}"
+        return f"{of}-{self.method}-{self.learning_rate:g}-{self.seed}{kind}.json"
+
+
+SETTING = [one.name for one in fields(Task)]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How clients answer and what the server does with it, at a learning rate.
+
+    :param rule: The rule of a client with this share of all data and so many rows.
+    :param epochs: How often a client sees each of its images in a visit.
+    :param learning_rates: The rates among which one is chosen; the first unless another is better.
+    """
+
+    rule: Callable[[float, float, int], Any]
+    schedule: Callable[[float, float], Any]
+    epochs: int
+    learning_rates: tuple[float, ...]
+    warm: bool = True
+
+
+def synchronous(damping: Callable[[float], Any]) -> Callable[[float, float], Any]:
+    return lambda rate, fraction: pvi.Synchronous(damping=damping(rate), fraction=fraction)
+
+
+def averaging(epochs: int, fixed_rate: float | None = None, **settings: Any) -> Callable[..., Any]:
+    """Federated averaging by epochs of SGD; where its rate is fixed, the rate is the server's."""
+
+    def rule(rate: float, share: float, rows: int) -> pvi.AveragingUpdate:
+        optimiser = pvi.SGD((fixed_rate or rate) / rows, 0.0)
+        fit = pvi.VariationalUpdate(epochs, BATCH, optimiser=optimiser)
+        return pvi.AveragingUpdate(share, fit, **settings)
+
+    return rule
+
+
+def posterior_averaging(rate: float, share: float, rows: int) -> pvi.AveragingUpdate:
+    return pvi.AveragingUpdate(share, PosteriorAveraging(5, BATCH, rate))
+
+
+def fitted(rate: float, share: float, rows: int) -> pvi.VariationalUpdate:
+    return pvi.VariationalUpdate(1, BATCH, rate)
+
+
+NATURAL = pvi.FixedPointUpdate(batch_size=600)
+ROBUST = replace(NATURAL, loss=losses.GeneralisedCrossEntropy(0.7))
+METHODS = {
+    "pvi-natural": Method(
+        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.05, 0.1, 0.02)
+    ),
+    "pvi-robust": Method(
+        lambda *_: ROBUST, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.05, 0.1, 0.02)
+    ),
+    "pvi-sync": Method(fitted, synchronous(lambda rate: 0.1), 1, (5e-4, 2e-3), warm=False),
+    "fedavg": Method(averaging(5), synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)),
+    "fedprox": Method(
+        averaging(5, proximal=0.01), synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)
+    ),
+    "fedadam": Method(
+        averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdam(rate)), 5, (3e-3, 1e-2)
+    ),
+    "fedyogi": Method(
+        averaging(5, 0.05), synchronous(lambda rate: pvi.FedYogi(rate)), 5, (3e-3, 1e-2)
+    ),
+    "fedpa": Method(posterior_averaging, synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)),
+}  # fmt: skip
+
+
+def divided(data: Split, task: Task) -> Any:
+    """The clients' images, with wrong labels among them."""
+    rng, Y = np.random.default_rng(task.seed), data.Y.copy()
+    rows = np.flatnonzero(rng.random(len(Y)) < task.wrong)
+    Y[rows, 0] = (Y[rows, 0] + rng.integers(1, 10, len(rows))) % 10
+    return DIVIDED[task.divided](data.X, Y, task.num_clients, seed=task.seed)
+
+
+def perform(data: Split, task: Task, progress: Progress) -> Results:
+    """One run: a list for each quantity, with an entry for each round that is scored."""
+    method = METHODS[task.method]
+    net = bnn.MeanFieldBNN([784, 100, 10], gpflow.likelihoods.Softmax(10))
+    clients = {}
+    for number, (X, Y) in enumerate(divided(data, task)):
+        rule = method.rule(task.learning_rate, len(X) / len(data.X), len(X))
+        (client,) = pvi.make_clients(net, [(X, Y)], rule, task.seed + number).values()
+        clients[f"c{number}"] = replace(client, client_id=f"c{number}")
+    server = pvi.Server(net.prior(), clients, seed=task.seed)
+    if method.warm:
+        server.warm_start(net.initial(task.seed))
+    rounds = QUICK_ROUNDS if task.quick else ROUNDS
+    every = max(1, rounds // SCORED)
+
+    def scored(q: Any) -> dict[str, float]:
+        return scores(net, q, data) if (len(server.history) + 1) % every == 0 else {}
+
+    schedule = method.schedule(task.learning_rate, min(1.0, ASKED / task.num_clients))
+    pvi.fit(server, schedule, rounds, callback=progress, evaluate=scored)
+    records = [one for one in server.history.to_records() if one["metrics"]]
+    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
+    columns = {name: [one[name] for one in records] for name in names}
+    per_round = method.epochs * len(data.X) * min(1.0, ASKED / task.num_clients)
+    gradients = [per_round * one["round"] for one in records]
+    return {**asdict(task), **columns, "gradients": gradients}
+
+
+# ---- tables and figures ----
+
+
+def summary(runs: list[Results]) -> list[Results]:
+    """The last round of each run, and where it was at the fewest gradients that any run has."""
+    least = min((one["gradients"][-1] for one in runs), default=0)
+    rows = []
+    for one in runs:
+        at = int(np.searchsorted(one["gradients"], 0.999 * least))
+        rows.append(
+            {name: one[name] for name in SETTING}
+            | {f"last_{kind}": one[f"test_{kind}"][-1] for kind in ("error", "nll", "calibration")}
+            | {"at_equal_gradients": one["test_error"][at], "gradients": one["gradients"][-1]}
+            | {"messages": one["messages"][-1], "seconds": one["seconds"][-1]}
+        )
+    return rows
+
+
+def over_seeds(rows: list[Results]) -> list[Results]:
+    """Means over seeds of each setting and method, and the spread of the error."""
+    groups: dict[tuple, list[Results]] = {}
+    for row in rows:
+        of = ("dataset", "divided", "num_clients", "wrong", "method", "learning_rate")
+        groups.setdefault(tuple(row[name] for name in of), []).append(row)
+    found = []
+    for group in groups.values():
+        numbers = ("last_error", "last_nll", "last_calibration", "at_equal_gradients", "seconds")
+        means = {name: float(np.mean([row[name] for row in group])) for name in numbers}
+        spread = float(np.std([row["last_error"] for row in group]))
+        found.append({**group[0], **means, "spread": spread, "seeds": len(group)})
+    return found
+
+
+def figure(runs: list[Results]) -> plt.Figure:
+    """Test error against messages, one panel for each setting."""
+    settings = sorted({(r["dataset"], r["divided"], r["num_clients"], r["wrong"]) for r in runs})
+    canvas, panels = plt.subplots(
+        1, len(settings), figsize=(3.6 * len(settings), 3.5), squeeze=False, layout="constrained"
+    )
+    for axes, (dataset, way, number, wrong) in zip(panels[0], settings, strict=True):
+        for place, method in enumerate(METHODS):
+            of = {"dataset": dataset, "divided": way, "num_clients": number, "wrong": wrong}
+            mine = [one for one in runs if {**of, "method": method}.items() <= one.items()]
+            for first, one in enumerate(mine):
+                label = None if first else method
+                axes.semilogy(one["messages"], one["test_error"], color=f"C{place}", label=label)
+        noise = f", {wrong:.0%} wrong" if wrong else ""
+        axes.set(xlabel="messages", title=f"{dataset}, {way}, {number}{noise}")
+        axes.title.set_fontsize(9)
+    panels[0, 0].set_ylabel("test error")
+    canvas.legend(*panels[0, -1].get_legend_handles_labels(), loc="outside right center")
+    return canvas
+
+
+# ---- one run after another ----
+
+
+def tasks_of(arguments: argparse.Namespace) -> list[Task]:
+    """All runs that are asked for; to choose by, one for each rate."""
+    return [
+        Task(
+            name, way, arguments.clients, arguments.wrong, rate, seed, arguments.dataset,
+            arguments.quick, arguments.choose,
+        )
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds)
+        for way in arguments.divided.split(",")
+        for name in arguments.methods.split(",")
+        for rate in METHODS[name].learning_rates[: None if arguments.choose else 1]
+    ]  # fmt: skip
+
+
+def main(arguments: argparse.Namespace) -> None:
+    for name, known in (("methods", METHODS), ("divided", DIVIDED)):
+        unknown = set(getattr(arguments, name).split(",")) - set(known)
+        if unknown:
+            raise InvalidDataError(f"no {sorted(unknown)[0]!r} in {name}: {list(known)}")
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
+    if arguments.choose:
+        X, Y = data.X[-HELD_BACK:], data.Y[-HELD_BACK:]
+        data = replace(data, X=data.X[:-HELD_BACK], Y=data.Y[:-HELD_BACK], X_test=X, Y_test=Y)
+    folder = arguments.out / "runs"
+    perform_missing(tasks_of(arguments), partial(perform, data), folder)
+    runs = kept(folder, quick=arguments.quick, choose=arguments.choose)
+    save_figure(figure(runs), arguments.out, "clients_that_differ.png")
+    command = f"python examples/clients_that_differ.py{' --quick' * arguments.quick}"
+    write_results(arguments.out, {"command": command, "summary": over_seeds(summary(runs))})
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
+    options.add_argument("--divided", default="label,dirichlet-0.1")
+    options.add_argument("--clients", type=int, default=100, help="how many")
+    options.add_argument("--wrong", type=float, default=0.0, help="the share of wrong labels")
+    options.add_argument("--methods", default=",".join(METHODS))
+    options.add_argument("--seeds", type=int, default=3, help="how many")
+    options.add_argument(
+        "--choose", action="store_true", help="score by training images that are held back"
+    )
+    run(main, options)
