@@ -3,7 +3,7 @@
 Ten clients with 6,000 MNIST images each, iid. Every answer is private for each single image, at
 δ = 1e-5, against whoever sees it, the server included. Partitioned variational inference by noisy
 natural gradients beside DP-FedAvg, which is the same clipped and noisy gradients with averaging of
-weights after four local steps or twenty; all have the same accountant, the same rate of
+weights after a few local steps; all have the same accountant, the same rate of
 sampling and as many noisy gradients. Images are smoothed, for every method alike: noise then falls
 on what neighbouring pixels agree on. Smoothing looks at no other image.
 
@@ -50,6 +50,8 @@ SIZES = {"logistic": [784, 10], "network": [784, 100, 10]}
 GRADIENTS = {8.0: 400, 2.0: 200, 1.0: 100}
 """How many noisy gradients of each client: the smaller ε, the fewer with less noise are better."""
 OTHERWISE, RATE, QUICK_ROUNDS, SCORED = 200, 0.25, 3, 10
+SETTING = ("model", "epsilon", "method", "clip", "learning_rate", "noise_multiplier")
+SCORES = ("error", "nll", "calibration")
 SMOOTHED = 1.0
 """Pixels: the standard deviation of the Gaussian by which images are smoothed."""
 HELD_BACK, ROWS = 10_000, 60_000
@@ -88,13 +90,13 @@ class Method:
 
     :param rule: The rule at a learning rate.
     :param damping: What the server does at a learning rate.
-    :param learning_rates: Of each model; chosen among some that differ by a factor of two.
+    :param learning_rate: At an ε; chosen among some that differ by a factor of two.
     """
 
     rule: Callable[[float], Any]
     damping: Callable[[float], Any]
     gradients: int
-    learning_rates: dict[str, float]
+    learning_rate: Callable[[float], float]
     clip: float = 1.0
 
 
@@ -113,11 +115,12 @@ def averaging(steps: int, momentum: float) -> Callable[[float], Any]:
 METHODS = {
     "pvi": Method(
         lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate, cosine=False), 1,
-        {"logistic": 0.2, "network": 0.4},
+        lambda epsilon: 0.4 if epsilon > 4.0 else 0.2,
     ),
-    "fedavg-4": Method(averaging(4, 0.0), lambda rate: 1.0, 4, dict.fromkeys(SIZES, 8.0)),
-    "fedavg-20": Method(averaging(20, 0.9), lambda rate: 1.0, 20, dict.fromkeys(SIZES, 1.0)),
+    "fedavg": Method(averaging(4, 0.0), lambda rate: 1.0, 4, lambda epsilon: 16.0),
+    "fedavg-20": Method(averaging(20, 0.9), lambda rate: 1.0, 20, lambda epsilon: 2.0),
 }  # fmt: skip
+"""Averaging after four local steps, or twenty with momentum."""
 
 
 @lru_cache
@@ -180,14 +183,22 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
 
 
 def summary(runs: list[Results]) -> list[Results]:
-    """What each run has spent and how it ends."""
-    kept_as = ("model", "method", "epsilon", "seed", "clip", "learning_rate", "noise_multiplier")
-    return [
-        {name: one[name] for name in kept_as}
-        | {f"last_{name}": one[f"test_{name}"][-1] for name in ("error", "nll", "calibration")}
-        | {"spent": one["spent"][-1], "rounds": len(one["round"]), "seconds": one["seconds"][-1]}
-        for one in runs
-    ]
+    """What the runs of each setting have spent and how they end: means, and the error's spread."""
+    settings: dict[tuple, list[Results]] = {}
+    for one in runs:
+        settings.setdefault(tuple(one[name] for name in SETTING), []).append(one)
+    rows = []
+    for setting, group in sorted(settings.items(), key=lambda item: item[0][:3]):
+        ends = {kind: [one[f"test_{kind}"][-1] for one in group] for kind in SCORES}
+        rows.append(
+            dict(zip(SETTING, setting, strict=True))
+            | {kind: float(np.mean(values)) for kind, values in ends.items()}
+            | {"spread": float(np.std(ends["error"])), "seeds": len(group)}
+            | {"spent": max(one["spent"][-1] for one in group)}
+            | {"messages": group[0]["messages"][-1]}
+            | {"seconds": float(np.mean([one["seconds"][-1] for one in group]))}
+        )
+    return rows
 
 
 def figure(rows: list[Results]) -> plt.Figure:
@@ -196,14 +207,16 @@ def figure(rows: list[Results]) -> plt.Figure:
     for axes, model in zip(panels, SIZES, strict=True):
         for method in METHODS:
             mine = [one for one in rows if (one["model"], one["method"]) == (model, method)]
-            mine.sort(key=lambda one: float(one["epsilon"]))
-            axes.plot(
-                [one["epsilon"] for one in mine], [one["last_error"] for one in mine], "o-",
-                label=method,
-            )  # fmt: skip
-        axes.set(xlabel="ε of each client at δ = 1e-5", ylabel="test error", title=model)
+            if mine:
+                mine.sort(key=lambda one: float(one["epsilon"]))
+                columns = ([one[name] for one in mine] for name in ("epsilon", "error", "spread"))
+                x, y, error = columns
+                axes.errorbar(x, y, error, fmt="o-", capsize=3, label=method)
         axes.set_xscale("log", base=2)
-        axes.legend()
+        axes.set(xlabel="ε of each client at δ = 1e-5", ylabel="test error", title=model)
+        axes.set_ylim(bottom=0.0)
+        axes.xaxis.set_major_formatter("{x:g}")
+    panels[-1].legend()
     return canvas
 
 
@@ -213,7 +226,7 @@ def tasks_of(arguments: argparse.Namespace) -> list[Task]:
         Task(
             name, model, epsilon, seed, arguments.dataset, arguments.quick,
             arguments.choose, arguments.clip or METHODS[name].clip,
-            arguments.learning_rate or METHODS[name].learning_rates[model],
+            arguments.learning_rate or METHODS[name].learning_rate(epsilon),
         )
         for seed in range(arguments.seed, arguments.seed + arguments.seeds)
         for epsilon in map(float, arguments.epsilons.split(","))
@@ -243,7 +256,7 @@ if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
     options.add_argument("--models", default=",".join(SIZES))
-    options.add_argument("--methods", default=",".join(METHODS))
+    options.add_argument("--methods", default="pvi,fedavg")
     options.add_argument("--epsilons", default="8,2,1")
     options.add_argument("--seeds", type=int, default=3, help="how many")
     options.add_argument(

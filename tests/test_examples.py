@@ -428,6 +428,20 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
     assert all(np.isfinite(one["last_nll"]) for one in results["summary"])
 
 
+@pytest.mark.example
+@pytest.mark.data
+def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tmp_path):
+    choice = ("--quick", "--seeds", "1", "--epsilons", "2", "--models", "logistic")
+    assert run("private_federation.py", tmp_path, *choice).returncode == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert [row["method"] for row in rows] == ["fedavg", "pvi"]
+    assert all(0.0 < row["spent"] <= 2.0 for row in rows)
+    assert all(row["error"] < 0.9 for row in rows)
+    again = run("private_federation.py", tmp_path, *choice)
+    assert "last error" not in again.stdout
+    assert (tmp_path / "private_federation.png").stat().st_size > 10_000
+
+
 @pytest.mark.slow
 @pytest.mark.example
 def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
