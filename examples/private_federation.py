@@ -90,13 +90,13 @@ class Method:
 
     :param rule: The rule at a learning rate.
     :param damping: What the server does at a learning rate.
-    :param learning_rate: At an ε; chosen among some that differ by a factor of two.
+    :param learning_rate: For a model and ε; chosen among some that differ by a factor of two.
     """
 
     rule: Callable[[float], Any]
     damping: Callable[[float], Any]
     gradients: int
-    learning_rate: Callable[[float], float]
+    learning_rate: Callable[[str, float], float]
     clip: float = 1.0
 
 
@@ -115,10 +115,10 @@ def averaging(steps: int, momentum: float) -> Callable[[float], Any]:
 METHODS = {
     "pvi": Method(
         lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate, cosine=False), 1,
-        lambda epsilon: 0.4 if epsilon > 4.0 else 0.2,
+        lambda model, epsilon: 0.2 if model == "network" and epsilon < 4.0 else 0.4,
     ),
-    "fedavg": Method(averaging(4, 0.0), lambda rate: 1.0, 4, lambda epsilon: 16.0),
-    "fedavg-20": Method(averaging(20, 0.9), lambda rate: 1.0, 20, lambda epsilon: 2.0),
+    "fedavg": Method(averaging(4, 0.0), lambda rate: 1.0, 4, lambda *_: 16.0),
+    "fedavg-20": Method(averaging(20, 0.9), lambda rate: 1.0, 20, lambda *_: 2.0),
 }  # fmt: skip
 """Averaging after four local steps, or twenty with momentum."""
 
@@ -166,7 +166,8 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     every = max(1, rounds // SCORED)
 
     def scored(q: Any) -> dict[str, float]:
-        return scores(net, q, data) if (len(server.history) + 1) % every == 0 else {}
+        number = len(server.history) + 1
+        return scores(net, q, data) if number % every == 0 or number == rounds else {}
 
     if len(server.history) < rounds:
         pvi.fit(
@@ -226,7 +227,7 @@ def tasks_of(arguments: argparse.Namespace) -> list[Task]:
         Task(
             name, model, epsilon, seed, arguments.dataset, arguments.quick,
             arguments.choose, arguments.clip or METHODS[name].clip,
-            arguments.learning_rate or METHODS[name].learning_rate(epsilon),
+            arguments.learning_rate or METHODS[name].learning_rate(model, epsilon),
         )
         for seed in range(arguments.seed, arguments.seed + arguments.seeds)
         for epsilon in map(float, arguments.epsilons.split(","))

@@ -57,7 +57,7 @@ class UntilSettled:
     :raises InvalidDataError: if a number is not positive.
     """
 
-    shift: float = 0.2
+    shift: float = 0.5
     every: int | None = 20
 
     def __post_init__(self) -> None:

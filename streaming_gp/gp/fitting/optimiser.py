@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.optimize
 
-from streaming_gp.arguments import typed
+from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.hyperparameters.protocol import Limits
@@ -18,6 +18,8 @@ from streaming_gp.serialization import storable
 from streaming_gp.threads import one_blas_thread
 
 FEWEST_ITERATIONS = 5
+PATIENCE = 5
+"""Iterations whose gains are added up before they are held to be too little."""
 NUGGET_ATTEMPTS = 4
 
 R = TypeVar("R")
@@ -34,6 +36,8 @@ class LocalOptimiser:
 
     :param max_iterations: The number of iterations of the SciPy optimiser in all, over locations
         and q(ε).
+    :param tolerance: The gain in nats: a run ends when its last five iterations together raised the
+        free energy by less. Differences of free energies far below one are lost on predictions.
     :param method: The name of a method of ``scipy.optimize.minimize`` that takes gradients and
         bounds, such as L-BFGS-B, TNC or SLSQP.
     :param rounds: The number of alternations of site steps and optimiser runs, for likelihoods that
@@ -52,6 +56,7 @@ class LocalOptimiser:
     """
 
     max_iterations: int = 50
+    tolerance: float = 1e-4
     method: str = "L-BFGS-B"
     rounds: int = 8
     site_steps: int = 15
@@ -64,6 +69,7 @@ class LocalOptimiser:
     def __post_init__(self) -> None:
         if min(self.max_iterations, self.rounds, self.site_steps) < 1:
             raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
+        require_not_negative("tolerance", self.tolerance)
         if not 0.0 < self.site_damping <= 1.0:
             raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
 
@@ -106,6 +112,7 @@ def minimise(
     method: str,
     max_iterations: int,
     report: Report = lambda *_: None,
+    tolerance: float = 0.0,
 ) -> tuple[np.ndarray, int]:
     """Run SciPy's optimiser; returns the variables and the number of iterations.
 
@@ -119,6 +126,7 @@ def minimise(
     :param method: The name of SciPy's method.
     :param max_iterations: The largest number of iterations.
     :param report: Called with (iteration, free energy).
+    :param tolerance: The gain of five iterations, in nats, under which they are the last.
     :raises NumericalError: if the loss is not finite at the start.
     """
     worst = -np.inf
@@ -133,7 +141,7 @@ def minimise(
             raise NumericalError("the cavity covariance at the pseudo-points is not positive")
         return worst + 1e3 * (1.0 + abs(worst)), np.zeros_like(gradient)
 
-    progress = _IterationCounter(report)
+    progress = _IterationCounter(report, tolerance)
     result = scipy.optimize.minimize(
         objective,
         start,
@@ -147,15 +155,21 @@ def minimise(
 
 
 class _IterationCounter:
-    """SciPy's callback: counts iterations and passes them on."""
+    """SciPy's callback: counts iterations, passes them on, and ends a run that gains little."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, tolerance: float) -> None:
         self.count = 0
         self._report = report
+        self._tolerance = tolerance
+        self._losses: list[float] = []
 
     def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
         self.count += 1
-        self._report(self.count, -float(intermediate_result.fun))
+        loss = float(intermediate_result.fun)
+        self._report(self.count, -loss)
+        self._losses.append(loss)
+        if self.count > PATIENCE and self._losses[-1 - PATIENCE] - loss < self._tolerance:
+            raise StopIteration
 
 
 def with_larger_nuggets(attempt: Callable[[Problem], R], problem: Problem) -> R:

@@ -222,9 +222,8 @@ class Solver:
             return self.bound.objective(places if move else offsets, rest, problem, sites, move)
 
         start = np.concatenate([moving, variables])
-        point, steps = minimise(
-            loss_and_gradient, start, limits, self.optimiser.method, most, report
-        )
+        method, tolerance = self.optimiser.method, self.optimiser.tolerance
+        point, steps = minimise(loss_and_gradient, start, limits, method, most, report, tolerance)
         return point[: len(moving)] if move else offsets, point[len(moving) :], steps
 
     def _relocated(

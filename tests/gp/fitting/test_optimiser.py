@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
@@ -22,6 +23,23 @@ def test_the_optimiser_turns_back_from_where_the_loss_is_not_finite():
     assert 1.0 < best[0] <= 2.0
     assert [i for i, _ in seen] == list(range(1, iterations + 1))
     assert seen[-1][1] == pytest.approx(best[0])
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1, 2.0])
+def test_five_iterations_that_gain_too_little_are_the_last(tolerance):
+    def valley(x):
+        return scipy.optimize.rosen(x), scipy.optimize.rosen_der(x)
+
+    seen = []
+    start, free = np.array([-1.2, 1.0]), [(None, None)] * 2
+    _, iterations = minimise(
+        valley, start, free, "L-BFGS-B", 100, lambda _, f: seen.append(f), tolerance
+    )
+    gains = np.array(seen[5:]) - seen[:-5]
+    assert len(seen) == iterations
+    assert (gains[:-1] >= tolerance).all()
+    assert (gains[-1] < tolerance) == (tolerance > 0.0)
+    assert (seen[-1] > -1e-6) == (tolerance == 0.0)
 
 
 def test_the_optimiser_refuses_a_start_that_is_not_finite():
