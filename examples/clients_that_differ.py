@@ -31,7 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
 from federated_runs import LOADERS, Progress, fewer_images, kept, perform_missing, scores
-from posterior_averaging import PosteriorAveraging
+from posterior_averaging import LocalSGD, PosteriorAveraging
 
 from streaming_gp import bnn, datasets, losses, pvi
 from streaming_gp.datasets import Split
@@ -72,16 +72,20 @@ class Task:
 SETTING = [one.name for one in fields(Task)]
 
 
+Rule = Callable[[float, float], Any]
+"""Of a learning rate and a client's share of all data."""
+
+
 @dataclass(frozen=True)
 class Method:
     """How clients answer and what the server does with it, at a learning rate.
 
-    :param rule: The rule of a client with this share of all data and so many rows.
+    :param rule: The rule of a client with this share of all data.
     :param epochs: How often a client sees each of its images in a visit.
     :param learning_rates: The rates among which one is chosen; the first unless another is better.
     """
 
-    rule: Callable[[float, float, int], Any]
+    rule: Rule
     schedule: Callable[[float, float], Any]
     epochs: int
     learning_rates: tuple[float, ...]
@@ -92,22 +96,18 @@ def synchronous(damping: Callable[[float], Any]) -> Callable[[float, float], Any
     return lambda rate, fraction: pvi.Synchronous(damping=damping(rate), fraction=fraction)
 
 
-def averaging(epochs: int, fixed_rate: float | None = None, **settings: Any) -> Callable[..., Any]:
+def averaging(epochs: int, fixed_rate: float | None = None, proximal: float = 0.0) -> Rule:
     """Federated averaging by epochs of SGD; where its rate is fixed, the rate is the server's."""
-
-    def rule(rate: float, share: float, rows: int) -> pvi.AveragingUpdate:
-        optimiser = pvi.SGD((fixed_rate or rate) / rows, 0.0)
-        fit = pvi.VariationalUpdate(epochs, BATCH, optimiser=optimiser)
-        return pvi.AveragingUpdate(share, fit, **settings)
-
-    return rule
+    return lambda rate, share: pvi.AveragingUpdate(
+        share, LocalSGD(epochs, BATCH, rate=fixed_rate or rate, proximal=proximal)
+    )
 
 
-def posterior_averaging(rate: float, share: float, rows: int) -> pvi.AveragingUpdate:
-    return pvi.AveragingUpdate(share, PosteriorAveraging(5, BATCH, rate))
+def posterior_averaging(rate: float, share: float) -> pvi.AveragingUpdate:
+    return pvi.AveragingUpdate(share, PosteriorAveraging(5, BATCH, rate=rate))
 
 
-def fitted(rate: float, share: float, rows: int) -> pvi.VariationalUpdate:
+def fitted(rate: float, share: float) -> pvi.VariationalUpdate:
     return pvi.VariationalUpdate(1, BATCH, rate)
 
 
@@ -115,10 +115,10 @@ NATURAL = pvi.FixedPointUpdate(batch_size=600)
 ROBUST = replace(NATURAL, loss=losses.GeneralisedCrossEntropy(0.7))
 METHODS = {
     "pvi-natural": Method(
-        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.05, 0.1, 0.02)
+        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.2, 0.1, 0.05)
     ),
     "pvi-robust": Method(
-        lambda *_: ROBUST, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.05, 0.1, 0.02)
+        lambda *_: ROBUST, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.2, 0.1, 0.05)
     ),
     "pvi-sync": Method(fitted, synchronous(lambda rate: 0.1), 1, (5e-4, 2e-3), warm=False),
     "fedavg": Method(averaging(5), synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)),
@@ -149,7 +149,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     net = bnn.MeanFieldBNN([784, 100, 10], gpflow.likelihoods.Softmax(10))
     clients = {}
     for number, (X, Y) in enumerate(divided(data, task)):
-        rule = method.rule(task.learning_rate, len(X) / len(data.X), len(X))
+        rule = method.rule(task.learning_rate, len(X) / len(data.X))
         (client,) = pvi.make_clients(net, [(X, Y)], rule, task.seed + number).values()
         clients[f"c{number}"] = replace(client, client_id=f"c{number}")
     server = pvi.Server(net.prior(), clients, seed=task.seed)

@@ -1,9 +1,10 @@
-"""Federated posterior averaging (FedPA: Al-Shedivat, Gillenwater, Xing & Rostamizadeh 2021).
+"""Local fits of federated averaging, and of federated posterior averaging (FedPA).
 
-A client runs SGD at a constant rate, which wanders about its local posterior. Each epoch after the
-first gives a sample, the mean of its iterates. With their mean x̄ and covariance S, shrunk to
-Σ = ρ I + (1 − ρ) S with ρ = 1 / (1 + (l − 1) s) of l samples, the client answers θ − Δ, where
-Δ = Σ⁻¹ (θ − x̄) and θ is what the server sent. One sample is federated averaging.
+FedPA is by Al-Shedivat, Gillenwater, Xing & Rostamizadeh (2021). A client runs SGD at a constant
+rate, which wanders about its local posterior. Each epoch after the first gives a sample, the mean
+of its iterates. With their mean x̄ and covariance S, shrunk to Σ = ρ I + (1 − ρ) S with
+ρ = 1 / (1 + (l − 1) s) of l samples, the client answers θ − Δ, where Δ = Σ⁻¹ (θ − x̄) and θ is what
+the server sent. One sample is federated averaging.
 """
 
 from __future__ import annotations
@@ -22,37 +23,59 @@ from streaming_gp.pvi.compiled import compiled_for
 
 
 @dataclass(frozen=True)
-class PosteriorAveraging(pvi.VariationalUpdate):
-    """The local fit of a client, for ``AveragingUpdate``, of networks without a spread.
+class LocalSGD(pvi.VariationalUpdate):
+    """SGD on the mean loss of minibatches, of networks without a spread: for ``AveragingUpdate``.
 
-    :param rate: The rate of SGD on the mean loss of a minibatch.
-    :param shrinkage: s of the covariance's shrinkage.
+    :param rate: The rate of a step.
+    :param proximal: FedProx' strength, of the pull to the weights that the server sent.
     """
 
     epochs: int = 5
     batch_size: int | None = 50
     rate: float = 0.05
-    shrinkage: float = 0.01
+    proximal: float = 0.0
     divergence: Divergence = field(default_factory=KL)
 
     def fitted(self, task: pvi.LocalTask) -> tuple[MeanFieldNormal, float, int]:
-        X, Y = task.data
-        theta = start = tf.convert_to_tensor(np.asarray(task.start.mean)[None])
-        step, rate = compiled_for(task.model, "SGD of weights", _descent), tf.constant(self.rate)
-        a_pass = -(-task.num_data // task.size_of(self.batch_size))
-        batches, samples = task.minibatches(self.batch_size), []
-        for epoch in range(self.epochs):
+        start = np.asarray(task.start.mean)
+        last, means = self.walked(task, start)
+        mean = self.answer(start, last, means).astype(np.float32)
+        width = np.full_like(mean, float(np.mean(task.start.variance)))
+        return MeanFieldNormal.from_mean_variance(mean, width), math.nan, self.epochs
+
+    def walked(self, task: pvi.LocalTask, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The last iterate [D], and the mean of each epoch's iterates [E, D]."""
+        (X, Y), batches = task.data, task.minibatches(self.batch_size)
+        step, rate, pull = (
+            compiled_for(task.model, "SGD of weights", _descent),
+            *map(tf.constant, (self.rate, self.proximal)),
+        )
+        theta = origin = tf.convert_to_tensor(start[None])
+        a_pass, means = -(-task.num_data // task.size_of(self.batch_size)), []
+        for _ in range(self.epochs):
             total = tf.zeros_like(theta)
             for rows in islice(batches, a_pass):
-                theta = step(theta, X[rows], Y[rows], rate)
+                theta = step(theta, X[rows], Y[rows], rate, pull, origin)
                 total += theta
-            if epoch > 0:
-                samples.append(total[0].numpy() / a_pass)
-        change = shrunk_solve(np.array(samples), start[0].numpy(), self.shrinkage)
-        mean = (start[0].numpy() - change).astype(np.float32)
-        width = np.full_like(mean, float(np.mean(task.start.variance)))
-        q = MeanFieldNormal.from_mean_variance(mean, width)
-        return q, math.nan, self.epochs * a_pass
+            means.append(total[0].numpy() / a_pass)
+        return theta[0].numpy(), np.array(means)
+
+    def answer(self, start: np.ndarray, last: np.ndarray, means: np.ndarray) -> np.ndarray:
+        """The weights that the client sends: the last ones."""
+        return last
+
+
+@dataclass(frozen=True)
+class PosteriorAveraging(LocalSGD):
+    """FedPA: each epoch after the first gives a sample.
+
+    :param shrinkage: s of the covariance's shrinkage.
+    """
+
+    shrinkage: float = 0.01
+
+    def answer(self, start: np.ndarray, last: np.ndarray, means: np.ndarray) -> np.ndarray:
+        return start - shrunk_solve(means[1:], start, self.shrinkage)
 
 
 def shrunk_solve(samples: np.ndarray, start: np.ndarray, shrinkage: float) -> np.ndarray:
@@ -71,11 +94,11 @@ def _descent(model: Any) -> Any:
     """One step of SGD on the mean loss of some rows, compiled."""
 
     @tf.function(reduce_retracing=True)
-    def step(theta: Any, X: Any, Y: Any, rate: Any) -> Any:
+    def step(theta: Any, X: Any, Y: Any, rate: Any, pull: Any, origin: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(theta)
             loss = -tf.reduce_sum(model.log_likelihood(theta, X, Y))
         size = tf.cast(tf.shape(X)[0], theta.dtype)
-        return theta - rate * tape.gradient(loss, theta) / size
+        return theta - rate * (tape.gradient(loss, theta) / size + pull * (theta - origin))
 
     return step

@@ -636,6 +636,31 @@ def test_the_row_that_is_asked_for_is_the_one_that_tells_most(monkeypatch, rng):
 
 
 @pytest.mark.example
+@pytest.mark.slow  # eight methods compile
+@pytest.mark.data
+def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
+    done = run("clients_that_differ.py", tmp_path, "--quick", "--seeds", "1", "--divided", "iid")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert len(rows) == len({row["method"] for row in rows}) == 8
+    assert len({row["messages"] for row in rows}) == 1
+    assert all(row["last_error"] < 0.9 for row in rows)
+    assert (tmp_path / "clients_that_differ.png").is_file()
+
+
+def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(monkeypatch, rng):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = importlib.import_module("posterior_averaging")
+    samples, start = rng.standard_normal((4, 6)), rng.standard_normal(6)
+    rho = 1.0 / (1.0 + 3.0 * 0.5)
+    covariance = rho * np.eye(6) + (1.0 - rho) * np.cov(samples.T)
+    wanted = np.linalg.solve(covariance, start - samples.mean(axis=0))
+    np.testing.assert_allclose(example.shrunk_solve(samples, start, 0.5), wanted, atol=1e-9)
+    averaged = example.shrunk_solve(samples[:1], start, 0.5)
+    np.testing.assert_allclose(averaged, start - samples[0], atol=1e-9)
+
+
+@pytest.mark.example
 @pytest.mark.slow
 def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
     done = run("csv_stream.py", tmp_path, "--quick")
