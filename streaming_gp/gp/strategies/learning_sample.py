@@ -59,11 +59,13 @@ FINE = LearningSample(num_points=40)
 """What ε is learned from once a budget is full."""
 
 
-LARGEST_SHARE = 1 / 12
+LARGEST_SHARE = 1 / 6
 """Points for each datum of a batch, for :func:`coarse`."""
 LONG_STREAM = 12_000
 """So many data a budget is to last for; what ε can say of f on more points than that is lost."""
 FEWEST_POINTS = 5
+NEIGHBOURS = 2
+"""A batch is served by its own share of the points and by as many of its neighbours'."""
 
 
 def coarse(num_data: int, budget: int) -> LearningSample:
@@ -72,7 +74,7 @@ def coarse(num_data: int, budget: int) -> LearningSample:
     :param num_data: The number of the batch's data.
     :param budget: The number of points of all batches.
     """
-    share = min(LARGEST_SHARE, budget / LONG_STREAM)
+    share = min(LARGEST_SHARE, NEIGHBOURS * budget / LONG_STREAM)
     number = max(np.ceil(share * num_data), min(FEWEST_POINTS, np.ceil(LARGEST_SHARE * num_data)))
     return LearningSample(num_points=int(number), alpha=0.0)
 
