@@ -9,8 +9,8 @@ messages and at the number of gradients that the method with the fewest makes.
 With --wrong a share of the training labels is wrong, another label at random for each; --clients 3
 --divided iid is the setting of FedGVI (2025), with robust losses beside the others.
 
-Rates of each method were chosen among two or three on training images that are held back
-(--choose). Every run is kept in OUT/runs and never repeated. --quick makes a few rounds on 6,000
+A run has the first rate of its method; --choose tries each, and scores by training images that are
+held back. Every run is kept in OUT/runs and never repeated. --quick makes a few rounds on 6,000
 images.
 """
 
@@ -30,7 +30,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
-from federated_runs import LOADERS, Progress, fewer_images, kept, perform_missing, scores
+from federated_runs import (
+    LOADERS,
+    Progress,
+    fewer_images,
+    held_back,
+    kept,
+    perform_missing,
+    scored_rounds,
+    scores,
+)
 from posterior_averaging import LocalSGD, PosteriorAveraging
 
 from streaming_gp import bnn, datasets, losses, pvi
@@ -44,7 +53,7 @@ DIVIDED: dict[str, Callable[..., Any]] = {
     "iid": datasets.partition_iid,
 }
 ROUNDS, QUICK_ROUNDS, SCORED, ASKED = 200, 4, 20, 10
-BATCH, HELD_BACK = 50, 10_000
+BATCH = 50
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Method:
 
     :param rule: The rule of a client with this share of all data.
     :param epochs: How often a client sees each of its images in a visit.
-    :param learning_rates: The rates among which one is chosen; the first unless another is better.
+    :param learning_rates: The rate, and after it others that may be better.
     """
 
     rule: Rule
@@ -115,15 +124,15 @@ NATURAL = pvi.FixedPointUpdate(batch_size=600)
 ROBUST = replace(NATURAL, loss=losses.GeneralisedCrossEntropy(0.7))
 METHODS = {
     "pvi-natural": Method(
-        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.2, 0.1, 0.05)
+        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.1, 0.2, 0.05)
     ),
     "pvi-robust": Method(
-        lambda *_: ROBUST, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.2, 0.1, 0.05)
+        lambda *_: ROBUST, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.1, 0.2, 0.05)
     ),
     "pvi-sync": Method(fitted, synchronous(lambda rate: 0.1), 1, (5e-4, 2e-3), warm=False),
-    "fedavg": Method(averaging(5), synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)),
+    "fedavg": Method(averaging(5), synchronous(lambda rate: pvi.FedAvg()), 5, (0.2, 0.05)),
     "fedprox": Method(
-        averaging(5, proximal=0.01), synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)
+        averaging(5, proximal=0.01), synchronous(lambda rate: pvi.FedAvg()), 5, (0.2, 0.05)
     ),
     "fedadam": Method(
         averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdam(rate)), 5, (3e-3, 1e-2)
@@ -131,7 +140,7 @@ METHODS = {
     "fedyogi": Method(
         averaging(5, 0.05), synchronous(lambda rate: pvi.FedYogi(rate)), 5, (3e-3, 1e-2)
     ),
-    "fedpa": Method(posterior_averaging, synchronous(lambda rate: pvi.FedAvg()), 5, (0.05, 0.2)),
+    "fedpa": Method(posterior_averaging, synchronous(lambda rate: pvi.FedAvg()), 5, (0.2, 0.05)),
 }  # fmt: skip
 
 
@@ -163,11 +172,9 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
 
     schedule = method.schedule(task.learning_rate, min(1.0, ASKED / task.num_clients))
     pvi.fit(server, schedule, rounds, callback=progress, evaluate=scored)
-    records = [one for one in server.history.to_records() if one["metrics"]]
-    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
-    columns = {name: [one[name] for one in records] for name in names}
+    columns, _ = scored_rounds(server.history)
     per_round = method.epochs * len(data.X) * min(1.0, ASKED / task.num_clients)
-    gradients = [per_round * one["round"] for one in records]
+    gradients = [per_round * number for number in columns["round"]]
     return {**asdict(task), **columns, "gradients": gradients}
 
 
@@ -248,9 +255,7 @@ def main(arguments: argparse.Namespace) -> None:
         if unknown:
             raise InvalidDataError(f"no {sorted(unknown)[0]!r} in {name}: {list(known)}")
     data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
-    if arguments.choose:
-        X, Y = data.X[-HELD_BACK:], data.Y[-HELD_BACK:]
-        data = replace(data, X=data.X[:-HELD_BACK], Y=data.Y[:-HELD_BACK], X_test=X, Y_test=Y)
+    data = held_back(data) if arguments.choose else data
     folder = arguments.out / "runs"
     perform_missing(tasks_of(arguments), partial(perform, data), folder)
     runs = kept(folder, quick=arguments.quick, choose=arguments.choose)

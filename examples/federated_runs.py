@@ -29,6 +29,20 @@ def fewer_images(data: Split, quick: bool) -> Split:
     return replace(data, X=data.X[:QUICK_IMAGES], Y=data.Y[:QUICK_IMAGES]) if quick else data
 
 
+def held_back(data: Split) -> Split:
+    """To choose by: the last sixth of the training images in the place of the test images."""
+    kept = len(data.X) - len(data.X) // 6
+    X, Y = data.X[kept:], data.Y[kept:]
+    return replace(data, X=data.X[:kept], Y=data.Y[:kept], X_test=X, Y_test=Y)
+
+
+def scored_rounds(history: pvi.History) -> tuple[Results, list[Results]]:
+    """Scores and traffic of the rounds that have scores, as columns; and all that they hold."""
+    records = [one for one in history.to_records() if one["metrics"]]
+    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
+    return {name: [one[name] for one in records] for name in names}, records
+
+
 def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
     probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
     error, nll = error_and_nll(probabilities, data.Y_test)

@@ -41,17 +41,19 @@ class LocalSGD(pvi.VariationalUpdate):
         last, means = self.walked(task, start)
         mean = self.answer(start, last, means).astype(np.float32)
         width = np.full_like(mean, float(np.mean(task.start.variance)))
-        return MeanFieldNormal.from_mean_variance(mean, width), math.nan, self.epochs
+        steps = self.epochs * self.steps_of_an_epoch(task)
+        return MeanFieldNormal.from_mean_variance(mean, width), math.nan, steps
+
+    def steps_of_an_epoch(self, task: pvi.LocalTask) -> int:
+        return -(-task.num_data // task.size_of(self.batch_size))
 
     def walked(self, task: pvi.LocalTask, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The last iterate [D], and the mean of each epoch's iterates [E, D]."""
         (X, Y), batches = task.data, task.minibatches(self.batch_size)
-        step, rate, pull = (
-            compiled_for(task.model, "SGD of weights", _descent),
-            *map(tf.constant, (self.rate, self.proximal)),
-        )
+        step = compiled_for(task.model, "SGD of weights", _descent)
+        rate, pull = tf.constant(self.rate), tf.constant(self.proximal)
         theta = origin = tf.convert_to_tensor(start[None])
-        a_pass, means = -(-task.num_data // task.size_of(self.batch_size)), []
+        a_pass, means = self.steps_of_an_epoch(task), []
         for _ in range(self.epochs):
             total = tf.zeros_like(theta)
             for rows in islice(batches, a_pass):

@@ -7,8 +7,9 @@ weights after a few local steps; all have the same accountant, the same rate of
 sampling and as many noisy gradients. Images are smoothed, for every method alike: noise then falls
 on what neighbouring pixels agree on. Smoothing looks at no other image.
 
-Rates were chosen on the last 10,000 training images (--choose), never on test images. Every run is
-kept in OUT/runs and never repeated; one that is not over goes on after its last round. Stop and
+Rates were chosen on the last 10,000 training images (--choose); the number of steps, the size of
+samples, tanh and smoothing before that, by a simulation in which the test error was seen. Every run
+is kept in OUT/runs and never repeated; one that is not over goes on after its last round. Stop and
 start again at will. --quick makes a few rounds on 6,000 images. The noise has a seed here, so that
 a run can be repeated: the images are public.
 """
@@ -35,8 +36,10 @@ from federated_runs import (
     NUM_CLIENTS,
     Progress,
     fewer_images,
+    held_back,
     kept,
     perform_missing,
+    scored_rounds,
     scores,
 )
 
@@ -54,7 +57,7 @@ SETTING = ("model", "epsilon", "method", "clip", "learning_rate", "noise_multipl
 SCORES = ("error", "nll", "calibration")
 SMOOTHED = 1.0
 """Pixels: the standard deviation of the Gaussian by which images are smoothed."""
-HELD_BACK, ROWS = 10_000, 60_000
+ROWS = 60_000
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,7 @@ def noise(epsilon: float, gradients: int) -> float:
 def images(arguments: argparse.Namespace) -> Split:
     """Smoothed ones; to choose by, the last training images are in the place of test images."""
     data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
-    if arguments.choose:
-        X, Y = data.X[-HELD_BACK:], data.Y[-HELD_BACK:]
-        data = replace(data, X=data.X[:-HELD_BACK], Y=data.Y[:-HELD_BACK], X_test=X, Y_test=Y)
+    data = held_back(data) if arguments.choose else data
     return replace(data, X=smoothed(data.X), X_test=smoothed(data.X_test))
 
 
@@ -176,9 +177,7 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
             evaluate=scored,
         )  # fmt: skip
     checkpoint.unlink(missing_ok=True)
-    records = [one for one in server.history.to_records() if one["metrics"]]
-    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
-    columns = {name: [one[name] for one in records] for name in names}
+    columns, records = scored_rounds(server.history)
     spent = [max(one["epsilon"].values()) for one in records]
     return {**asdict(task), "noise_multiplier": multiplier, **columns, "spent": spent}
 
