@@ -13,10 +13,12 @@ from streaming_gp.engines import flower_link as links
 from streaming_gp.engines.flower_place import at_work
 from streaming_gp.engines.flower_run import begun
 from streaming_gp.engines.flower_session import FlowerSession
+from streaming_gp.engines.flower_sum_session import FlowerSumSession
 from streaming_gp.engines.remote import RESULT, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.site import Clients
+from streaming_gp.pvi.sums import Shares, rule_of_sums
 
 PathLike = str | os.PathLike[str]
 
@@ -34,6 +36,8 @@ class Flower:
     :func:`~streaming_gp.pvi.serve`.
 
     A question is put again where Flower says that it is lost, until it is answered or overdue.
+    Sites whose rule is ``privacy.SummedChanges`` are asked by Flower's SecAgg+, which lets the
+    coordinator see nothing but the sum of what they say.
 
     :param address: The host and port of the SuperLink, for a coordinator, or of the SuperNode on
         the same machine, for a site: where Flower has its runtime interface.
@@ -62,15 +66,21 @@ class Flower:
     # ---- the coordinator's end ----
 
     @contextmanager
-    def session(self, clients: Clients) -> Iterator[FlowerSession]:
+    def session(self, clients: Clients) -> Iterator[FlowerSession | FlowerSumSession]:
         """A run of Flower for the time of a ``with`` block.
 
         :raises InvalidDataError: if Flower is not installed, a file is missing, the SuperLink gives
-            no run, a place has no key, or a client is no ``Site``: no data are sent.
+            no run, a place has no key, or a client is no ``Site``: no data are sent. Also if sites
+            that answer within sums do not agree on the terms, or two of them are at one place.
         """
-        keys = self._keys_of(places_of(clients))
+        keys, rule = self._keys_of(places_of(clients)), rule_of_sums(clients)
+        if rule is not None and len(set(keys.values())) < len(keys):
+            raise InvalidDataError(f"wanted one site at each place in a sum, got {list(clients)}")
         with begun(self._link()) as run:
-            yield FlowerSession(run, keys, self.deadline)
+            if rule is None:
+                yield FlowerSession(run, keys, self.deadline)
+            else:
+                yield FlowerSumSession(run, keys, self.deadline, rule, Shares(clients))
 
     def publish(self, places: Iterable[str], content: bytes) -> None:
         """Send a result to places, such as the bytes of a file that ``gp.export`` has written.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streaming_gp.engines import flower_link as links
+from streaming_gp.engines.flower_sum_place import masked_reply
 from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk
@@ -57,7 +58,6 @@ class _Place:
 
     def _answered_one(self, tasks: Any) -> bool:
         """Whether there was a message to answer."""
-        from flwr.app import Message
         from flwr.supercore.constant import TaskType
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
         from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
@@ -69,12 +69,18 @@ class _Place:
         try:
             with links.alive(client):
                 message, context, *_ = pull_task_input(client)
-                reply = links.reply_of(*self._reply(message))
-                push_message(client, Message(reply, reply_to=message), context)
+                push_message(client, self._replied(message, context), context)
                 links.finish(client, context)
         finally:
             client.close()
         return True
+
+    def _replied(self, message: Any, context: Any) -> Any:
+        from flwr.app import Message, MessageType
+
+        if message.metadata.message_type == MessageType.TRAIN:
+            return masked_reply(self._desk, message, context)
+        return Message(links.reply_of(*self._reply(message)), reply_to=message)
 
     def _reply(self, message: Any) -> tuple[bytes | None, str | None]:
         """What there is to reply, or why not."""

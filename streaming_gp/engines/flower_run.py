@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from streaming_gp.engines import flower_link as links
+from streaming_gp.engines.flower_sums import Sum, summed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.pvi.privacy.summed_changes import SummedChanges
 
 PATIENCE = 30.0
 """The seconds in which a SuperLink gives a run to whoever has started it."""
@@ -91,6 +93,12 @@ class Run:
             elif message.metadata.src_node_id == nodes.get(identity):
                 found[identity] = links.content_and_objection(message)
         return found
+
+    def summed(
+        self, questions: Mapping[int, bytes], rule: SummedChanges, deadline: float | None
+    ) -> Sum:
+        """Ask nodes for their parts of a sum."""
+        return summed(self._grid, questions, rule, deadline)
 
 
 def _token_of_a_run(link: links.Link) -> str:

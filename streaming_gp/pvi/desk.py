@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.messages import Ask, Failure, decoded_question, encoded
+from streaming_gp.pvi.privacy.summed_changes import SummedChanges
 from streaming_gp.pvi.reading import described
 from streaming_gp.pvi.resident import Resident
 from streaming_gp.pvi.site import Site
@@ -39,17 +40,22 @@ class Desk:
         self._answers: dict[str, bytes | None] = {}
         self._changed = threading.Condition()
 
-    def put(self, message: bytes) -> str:
+    def put(self, message: bytes, in_sum: bool = False) -> str:
         """Take a question.
 
+        :param in_sum: Whether the answer leaves this process within a sum only.
         :returns: its nonce, to ask for the answer by.
         :raises FileFormatError: if the message is damaged, foreign, or of another version.
-        :raises InvalidDataError: if it is for a site that is not here.
+        :raises InvalidDataError: if it is for a site that is not here, or for one whose answers
+            leave it in the other way.
         """
         ask = decoded_question(message)
         name, nonce = ask.client_id, ask.nonce
         if name not in self.sites:
             raise InvalidDataError(f"there is no site {name!r} here, but {list(self.sites)}")
+        if isinstance(self.sites[name].update, SummedChanges) != in_sum:
+            way = "by itself" if in_sum else "within sums only"
+            raise InvalidDataError(f"site {name!r} answers {way}")
         with self._changed:
             if self._newest.get(name) != nonce:
                 self._answers.pop(self._newest.get(name, ""), None)

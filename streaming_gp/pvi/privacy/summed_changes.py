@@ -1,0 +1,155 @@
+"""Changes of a client's factor that leave it within a sum, and in no other way."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streaming_gp.arguments import require_positive, require_positive_integer, typed
+from streaming_gp.errors import BudgetSpentError, InvalidDataError
+from streaming_gp.expfam import Factor
+from streaming_gp.pvi.checks import NO_LIMITS, Checks
+from streaming_gp.pvi.damping import damped
+from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.model import HasChecks
+from streaming_gp.pvi.privacy.kept import change_between, changed, keep, own_factor
+from streaming_gp.pvi.privacy.private_rule import PrivateFitError, require_family, require_rule
+from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask
+
+LOG = logging.getLogger("streaming_gp.privacy")
+MODULUS = 2**32
+"""Sums are counted modulo this."""
+FEWEST = 3
+"""Of a sum of two, each of the two knows what the other has said."""
+
+
+@typed
+@dataclass(frozen=True, kw_only=True)
+class SummedChanges:
+    """Any rule, around which a site answers by the change of its factor, and only within a sum.
+
+    An engine that sums securely, such as ``engines.Flower``, asks all sites at once and gets the
+    sum of their changes. The server has an equal share of it in the place of each site's factor, so
+    that its posterior is right and the shares tell nothing beyond the sum; each site keeps its own
+    factor. The site also damps its change, and lets its own checks pass judgement on it, as the
+    server cannot. Engines that do not sum show the server each change: ``engines.Serial`` gives
+    the run to compare with.
+
+    Changes are rounded to multiples of ``resolution``. A site keeps what it has rounded to, so that
+    errors do not add up over rounds, and each natural parameter of the posterior is off by at most
+    ``sites / 2`` times that in any one.
+
+    :param rule: Any update rule of an exponential family, private ones included.
+    :param sites: The number of sites, of which each answers by this rule.
+    :param record: The folder in which a site keeps its factor, at its own place.
+    :param damping: ρ in (0, 1], the part of its step that a site takes; one over ``sites`` if None.
+        The schedule's is to be None, or 1.
+    :param limit: The largest change of a natural parameter in one answer, a power of two. A site
+        that would change one by more does not answer.
+    :param least: The smallest number of sites that a site lets itself be summed with, itself
+        included; at least 3.
+    :raises InvalidDataError: if a number is none of these.
+    """
+
+    rule: Any = field(kw_only=False)
+    sites: int
+    record: str
+    damping: float | None = None
+    limit: float = 1024.0
+    least: int = FEWEST
+    is_discreet: ClassVar[bool] = True
+    server_damping: ClassVar[float | None] = 1.0
+    wants_prior: ClassVar[bool] = True
+    checks: ClassVar[Checks] = NO_LIMITS  # shares of a sum, which is judged as a whole
+
+    def __post_init__(self) -> None:
+        require_rule(type(self).__name__, self.rule)
+        require_positive_integer("sites", self.sites)
+        require_positive("limit", self.limit)
+        if math.frexp(self.limit)[0] != 0.5:
+            raise InvalidDataError(f"limit must be a power of two, got {self.limit:g}")
+        if not FEWEST <= self.least <= self.sites:
+            raise InvalidDataError(
+                f"least must lie between {FEWEST} and the number of sites, which is {self.sites}, "
+                f"got {self.least}"
+            )
+        if not 0.0 < self._rho <= 1.0:
+            raise InvalidDataError(f"damping must lie in (0, 1], got {self.damping}")
+
+    @property
+    def levels(self) -> int:
+        """The number of steps from −limit to limit: a power of two, below 2³² over all sites."""
+        return int(min(2**30, 2 ** (((MODULUS - 1) // self.sites).bit_length() - 1)))
+
+    @property
+    def resolution(self) -> float:
+        """What changes are multiples of."""
+        return 2.0 * self.limit / self.levels
+
+    def checks_with(self, model: Any) -> Checks:
+        """What a site's answer is judged by at the site, and a sum at the server: the limits that
+        the model has, or the rule, or the defaults.
+        """
+        owners = (model, self.rule)
+        limits = [one.checks for one in owners if isinstance(one, HasChecks)]
+        return next((one for one in limits if one is not None), Checks())
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Answer by the site's share of the sums so far, times its change.
+
+        :raises BudgetSpentError: as the rule does.
+        :raises InvalidDataError: if the posterior is of no exponential family, or the site's factor
+            is not kept here.
+        :raises PrivateFitError: if the fit fails, or the site's checks refuse it; the site's log
+            has the reason.
+        """
+        require_family(task)
+        own = own_factor(self.record, task)
+        try:
+            found = self.rule(replace(task, own=own))
+            change = self._allowed(task, own, found.factor)
+        except BudgetSpentError:
+            raise
+        except Exception:  # its text, and what it was raised from, may hold rows
+            LOG.warning("%r does not answer", task.client_id, exc_info=True)
+            raise PrivateFitError("it does not answer, and does not say why") from None
+        keep(self.record, task, own, change)
+        spent = {name: e for name, e in found.diagnostics.items() if name == EPSILON}
+        return LocalResult(changed(task.own, change), diagnostics=spent)
+
+    def rounded(self, change: Factor) -> Factor:
+        """The nearest change whose natural parameters are multiples of the resolution.
+
+        :raises InvalidDataError: if one of them is beyond the limit.
+        """
+        parts = [np.asarray(eta) for eta in change.natural]
+        largest = max(float(np.max(np.abs(eta), initial=0.0)) for eta in parts)
+        if not largest <= self.limit:
+            raise InvalidDataError(f"it changes by {largest:.3g}, the limit is {self.limit:g}")
+        # exact, as all are powers of two
+        whole = tuple(np.round(eta / self.resolution) * self.resolution for eta in parts)
+        return Factor(change.family, whole)
+
+    @property
+    def _rho(self) -> float:
+        return 1.0 / self.sites if self.damping is None else self.damping
+
+    def _allowed(self, task: LocalTask, own: Factor | None, proposal: Factor) -> Factor:
+        """The change by which the site answers.
+
+        :raises InvalidDataError: if the site's checks refuse it.
+        """
+        new = damped(own, proposal, self._rho)
+        change = self.rounded(change_between(own, new))
+        together = (task.posterior / task.prior).as_arrays()
+        ledger: Ledger[Any] = Ledger(task.prior, {"all": together})
+        checks = self.checks_with(task.model)
+        objection = checks.objection(ledger, proposal, task.num_data)
+        objection = objection or checks.objection_to_step(ledger, {"all": together * change})
+        if objection:
+            raise InvalidDataError(objection)
+        return change
