@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,12 +29,14 @@ class Kept:
     :param own: The site's factor; None if it had none.
     :param change: The change of it that was the answer, of which the site does not know yet whether
         it has entered a sum.
+    :param past: Digests of the shares that the server had before, in this run.
     """
 
     sequence: int
     share: Factor | None
     own: Factor | None
     change: Factor
+    past: tuple[str, ...] = ()
 
     def own_at(self, task: LocalTask) -> Factor | None:
         """The site's factor when it is asked again.
@@ -44,10 +47,10 @@ class Kept:
         """
         if same_factor(task.own, self.share):
             return self.own
-        if task.sequence <= self.sequence:
+        if task.sequence <= self.sequence or _digest(task.own) in self.past:
             raise InvalidDataError(
-                f"question {task.sequence} is older than question {self.sequence}, which has been "
-                "answered: the factor of that time is not kept"
+                "the server is back where it was before it had the last sums, and the site's "
+                "factor of that time is not kept"
             )
         return changed(self.own, self.change)
 
@@ -59,10 +62,9 @@ def own_factor(folder: str, task: LocalTask) -> Factor | None:
     """
     if task.own is None:
         return None
-    path = _path(folder, task.client_id)
-    if not path.exists():
+    kept = _read(folder, task.client_id)
+    if kept is None:
         raise InvalidDataError(f"the factor of {task.client_id!r} is not kept in {folder!r}")
-    kept: Kept = serialization.read(path, KIND, serialization.registered_classes(), Kept)
     return kept.own_at(task)
 
 
@@ -77,7 +79,8 @@ def keep(folder: str, task: LocalTask, own: Factor | None, change: Factor) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileFormatError(f"there can be no record in {folder!r}: {error.strerror}") from error
-    kept = Kept(task.sequence, share, own, change)
+    past = _past(_read(folder, task.client_id), share)
+    kept = Kept(task.sequence, share, own, change, past)
     serialization.write(path, KIND, kept, serialization.registered_classes())
 
 
@@ -96,6 +99,26 @@ def same_factor(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
     return all(np.array_equal(x, y) for x, y in zip(a.natural, b.natural, strict=True))
+
+
+def _read(folder: str, client_id: str) -> Kept | None:
+    path = _path(folder, client_id)
+    if not path.exists():
+        return None
+    kept: Kept = serialization.read(path, KIND, serialization.registered_classes(), Kept)
+    return kept
+
+
+def _past(before: Kept | None, share: Factor | None) -> tuple[str, ...]:
+    if before is None or before.share is None or share is None:
+        return ()
+    if same_factor(before.share, share):
+        return before.past
+    return (*before.past, _digest(before.share))
+
+
+def _digest(share: Any) -> str:
+    return sha256(b"".join(np.asarray(eta).tobytes() for eta in share.natural)).hexdigest()
 
 
 def _path(folder: str, client_id: str) -> Path:
