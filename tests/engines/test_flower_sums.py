@@ -69,7 +69,7 @@ def failing(places):
         note.unlink()
 
 
-def here(folder, rounds, names=("s0", "s1", "s2", "s3")):
+def here(rounds, names=("s0", "s1", "s2", "s3")):
     """The run of one process that has all data, and asks these."""
     rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
     shards = {name: sums_of_tests.shard(int(name[1:])) for name in names}
@@ -119,7 +119,7 @@ def test_a_run_is_that_of_one_process_to_the_resolution(places):
     history = pvi.fit(server, pvi.Synchronous(), 3, places.engine())
     assert not any(one.failed or one.refused for one in history)
     resolution = sums_of_tests.rule("").resolution
-    assert far(server.posterior, here(places.folder, 3).posterior) < 20 * resolution
+    assert far(server.posterior, here(3).posterior) < 20 * resolution
     own = [places.kept(f"s{number}") for number in range(4)]
     factors = [one.change if one.own is None else one.own * one.change for one in own]
     assert_same(server.posterior, server.prior.times(factors), 1e-12)
@@ -128,8 +128,7 @@ def test_a_run_is_that_of_one_process_to_the_resolution(places):
 def test_the_coordinator_never_sees_the_change_of_one_place(places, heard):
     rule, server = sums_of_tests.rule(""), places.server()
     pvi.fit(server, pvi.Synchronous(), 1, places.engine())
-    whole = [(np.concatenate([np.ravel(eta) for eta in places.kept(f"s{k}").change.natural]))
-             for k in range(4)]  # fmt: skip
+    whole = [flat(places.kept(name).change) for name in server.clients]
     steps = [np.round((one + rule.limit) / rule.resolution).astype(np.int64) for one in whole]
     seen = [found for one in heard if (found := masked_numbers(one)) is not None]
     assert len(seen) == len(PLACES)
@@ -148,11 +147,12 @@ def test_the_coordinator_never_sees_the_change_of_one_place(places, heard):
     assert not any(pieces_of(everything, one) for one in [*whole, *steps])
     assert pieces_of(everything, seen[0])  # the search finds what is there
     assert not any(record for message in heard for record in message.content.array_records.values())
-    total = np.sum(seen, axis=0)  # the weights aside, only this is without the masks between places
-    assert total.shape == whole[0].shape
-    server_has = server.posterior.as_factor() / server.prior.as_factor()
-    found = np.concatenate([np.ravel(eta) for eta in server_has.natural])
+    found = flat(server.posterior / server.prior)
     np.testing.assert_allclose(found, np.sum(whole, axis=0), atol=1e-9)
+
+
+def flat(factor):
+    return np.concatenate([np.ravel(eta) for eta in factor.natural])
 
 
 def pieces_of(record, numbers):
@@ -172,7 +172,7 @@ def test_without_a_place_that_does_not_answer_the_others_are_summed(places, fail
     assert "patient" not in one.failed["s1"]
     assert "patient 7" in places.log("clinic-b")
     resolution = sums_of_tests.rule("").resolution
-    others = here(places.folder, 1, ["s0", "s2", "s3"])
+    others = here(1, ["s0", "s2", "s3"])
     assert far(server.posterior, others.posterior) < 20 * resolution
 
 
