@@ -60,7 +60,18 @@ class Calls:
         self._out.write_text(json.dumps(self._found))
 
 
+def callers(found: dict[str, Any], place: str) -> dict[str, Any]:
+    """The tests that call the function at this place; all of them if none is known to."""
+    name = place.rsplit(".", 1)[-1]
+    return {test: one for test, one in found.items() if name in one["names"]} or found
+
+
 def in_order(found: dict[str, Any], place: str) -> tuple[str, ...]:
     """All tests, those that call the function at this place before others, quick ones first."""
-    name = place.rsplit(".", 1)[-1]
-    return tuple(sorted(found, key=lambda t: (name not in found[t]["names"], found[t]["seconds"])))
+    first = callers(found, place)
+    return tuple(sorted(found, key=lambda test: (test not in first, found[test]["seconds"])))
+
+
+def seconds_of(found: dict[str, Any]) -> float:
+    """How long the tests take, without any mutant."""
+    return float(sum(one["seconds"] for one in found.values()))

@@ -3,7 +3,7 @@
 import ast
 import sys
 
-from tests.mutations.calls import in_order, marked
+from tests.mutations.calls import callers, in_order, marked, seconds_of
 from tests.mutations.mutants import mutants
 from tests.mutations.targets import ROOT, TARGETS
 
@@ -57,6 +57,9 @@ def test_tests_that_call_a_function_come_first_and_quick_ones_before_others():
         "quick": {"names": ["loss"], "seconds": 0.5},
     }
     assert in_order(found, "Model.loss") == ("quick", "slow", "other")
+    assert set(callers(found, "Model.loss")) == {"quick", "slow"}
+    assert callers(found, "Model.gain") == found
+    assert seconds_of(callers(found, "Model.loss")) == 2.5
 
 
 def test_marked_functions_say_that_they_are_called(monkeypatch):
