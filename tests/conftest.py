@@ -56,6 +56,16 @@ def rng():
 
 
 @pytest.fixture
+def eager():
+    """To trace what is called once takes longer than to run it."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
 def nowhere(monkeypatch, tmp_path):
     """No data folder and an empty cache."""
     monkeypatch.delenv("STREAMING_GP_DATA", raising=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import gpflow
@@ -12,6 +13,7 @@ import numpy as np
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.hyperparameter_terms import HyperparameterTerms
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.modules import refuse_misfits
@@ -61,6 +63,11 @@ class CompiledGP:
                 self._predictors[number] = PredictionFunctions(self.local, number)
             functions = self._predictors[number]
         return self.outputs.predictions(functions.at(process, draws, token))
+
+    @cached_property
+    def terms(self) -> HyperparameterTerms:
+        """The free energy by a point ε."""
+        return HyperparameterTerms(self.local)
 
     @property
     def num_latent_gps(self) -> int:

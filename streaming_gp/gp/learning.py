@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -16,13 +15,13 @@ from streaming_gp.arguments import require_flag, require_fraction
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP, unchanged
+from streaming_gp.gp.federated import FederatedGP
 from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
-from streaming_gp.gp.ledger_operations import LedgerOperationsGP, batch_name
+from streaming_gp.gp.ledger_operations import batch_name
 from streaming_gp.gp.modules import refuse_indices
-from streaming_gp.gp.prediction import default_output_dim
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import one_at_a_time
@@ -32,7 +31,7 @@ from streaming_gp.validation import as_data
 Data = tuple[Any, Any]
 
 
-class LearningGP(LedgerOperationsGP):
+class LearningGP(FederatedGP):
     """A ledger of Gaussian-process factors that learns."""
 
     @one_at_a_time
@@ -125,7 +124,7 @@ class LearningGP(LedgerOperationsGP):
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
         refuse_foreign(ledger, self._now.ledger.prior)
-        compiled = self._compile(*self._dims_of(ledger))
+        compiled = self._compile(*self._dims_of(ledger.posterior))
         gp, input_dim = compiled.local.gp, compiled.local.input_dim
         sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
         refuse_sizes(ledger.posterior, sizes)
@@ -147,9 +146,7 @@ class LearningGP(LedgerOperationsGP):
         """
         self.settings.hyperparameters.check_round()
         checked = as_data(data, self.likelihood, *self._now.dims)
-        compiled = self._compile(checked[0].shape[1], checked[1].shape[1])
-        if None in self._now.dims:
-            self._compiled = compiled
+        compiled = self._compiled_to_fit(checked[0].shape[1], checked[1].shape[1])
         seed = _seed(self.settings.seed, _fingerprint(checked[0]))
         batch = Batch("", compiled.outputs.data(checked), seed, hold=hold)
         return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
@@ -254,14 +251,6 @@ class LearningGP(LedgerOperationsGP):
         seed = _seed(self.settings.seed, number)
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
         return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
-
-    def _dims_of(self, ledger: GPLedger) -> tuple[int, int]:
-        """D and P of the data that a ledger's factors speak of."""
-        input_dim, output_dim = self._now.dims
-        extra = self._outputs.index_columns
-        known = chain.from_iterable(one.pseudo_observations for one in ledger.factors.values())
-        columns = next((one.Z.shape[1] for one in known), 1 + extra)
-        return input_dim or columns - extra, output_dim or default_output_dim(self)
 
 
 def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:

@@ -12,9 +12,10 @@ import numpy as np
 
 from streaming_gp.arguments import as_groups, require_fraction, require_positive, typed
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Gaussian
+from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.model import HyperparameterModel
 from streaming_gp.pvi.quadratic import bounded_precision, newton_step, slope_and_precision
 from streaming_gp.pvi.server import Server
 
@@ -107,13 +108,16 @@ def _scaled(prior: Gaussian, growth: np.ndarray) -> Gaussian:
 @typed
 @dataclass(frozen=True)
 class LikelihoodParameters:
-    """Learns a likelihood's trainable parameters ε: maximum likelihood by the free energy (eq. 5).
+    """Learns a model's trainable parameters ε: maximum likelihood by the free energy (eq. 5).
 
     Every answer says how its client's expected log-likelihood depends on ε under q after the
     client's fit: to second order, with a curvature that was tried out. The newest of these of all
     clients add up, each about the ε that it was asked under, as late ones want it; after a round ε
     takes one Newton step on their sum. The step is bounded: in one round GPflow's positive
     parameters change by a factor of about e at most.
+
+    Of a Gaussian process with fixed hyperparameters all trainable parameters are learned, those of
+    kernel and mean function as well: the server adds the prior's term of eq. 5 to what clients say.
 
     :param learning_rate: The share of that step, in (0, 1].
     :param max_step: The bound, in unconstrained numbers u. GPflow's positive numbers are
@@ -147,7 +151,7 @@ class LikelihoodParameters:
         if server.hyperparameters is None or not factors:
             return {"gradient_norm": float("nan")}
         numbers = server.hyperparameters
-        said: Any = reduce(mul, factors.values())
+        said: Any = reduce(mul, [*factors.values(), *_of_the_prior(server)])
         gradient, precision = slope_and_precision(said, numbers)
         precision = bounded_precision(numbers, gradient, precision, self.max_step)
         step = newton_step(gradient, precision)
@@ -155,6 +159,14 @@ class LikelihoodParameters:
         model_parameters.set_values(_model(server), server.hyperparameters)
         num_data = sum(server.clients[name].num_data for name in factors)
         return {"gradient_norm": float(np.linalg.norm(gradient)) / num_data}
+
+
+def _of_the_prior(server: Server) -> list[Factor]:
+    """What the prior says of the parameters under the server's posterior, if it depends on them."""
+    model = _model(server)
+    if not isinstance(model, HyperparameterModel):
+        return []
+    return [model_parameters.prior_factor(model, server.posterior)]
 
 
 def _model(server: Server) -> Any:

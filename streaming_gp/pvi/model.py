@@ -6,8 +6,8 @@ Every model is a :class:`Model`. The other protocols are asked for by single rul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -144,6 +144,34 @@ class TrainableModel(Protocol):
     @property
     def trainable_variables(self) -> Sequence[tf.Variable]:
         """These parameters, unconstrained."""
+        ...
+
+
+class SecondOrder(NamedTuple):
+    """A number with its gradient [H] by hyperparameters, and their Hessian [H, H] when wanted."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: Callable[[], np.ndarray]
+
+
+@runtime_checkable
+class HyperparameterModel(TrainableModel, Protocol):
+    """A model whose prior has parameters to learn, as its likelihood may (PVI 2018, eq. 5)."""
+
+    def data_term_by_hyperparameters(self, q: Any, data: Data) -> SecondOrder:
+        """``E_q[log p(y | θ, ε)]``, at the ε that the model has.
+
+        :param q: A posterior.
+        :param data: Inputs X [N, D] and observations Y [N, P].
+        """
+        ...
+
+    def prior_term_by_hyperparameters(self, q: Any) -> SecondOrder:
+        """``−KL(q ‖ p(θ | ε))``, at the ε that the model has.
+
+        :param q: A posterior.
+        """
         ...
 
 

@@ -11,7 +11,13 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
 from streaming_gp.pvi.compiled import compiled_for, tensors
-from streaming_gp.pvi.model import Data, TrainableModel, require
+from streaming_gp.pvi.model import (
+    Data,
+    HyperparameterModel,
+    SecondOrder,
+    TrainableModel,
+    require,
+)
 from streaming_gp.pvi.quadratic import bounded_precision, newton_step
 
 MAX_HALVINGS = 12
@@ -53,22 +59,37 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
     :param data: Inputs X [N, D] and observations Y [N, P].
     :param seed: The seed of the estimate, if it is one.
     """
-    compiled = compiled_for(model, "by hyperparameters", _derivatives)
-    seeds = np.array([seed, 0], np.int32)
-    found = [compiled(type(q), tensors(q.natural), *data, seeds) for q in candidates]
-    best = int(np.argmax([np.nan_to_num(float(one[0]), nan=-np.inf) for one in found]))
-    value, gradient, hessian = (part.numpy() for part in found[best])
-    numbers, q = values(model), candidates[best]
+    found = [_data_term(model, q, data, seed) for q in candidates]
+    best = int(np.argmax([np.nan_to_num(one.value, nan=-np.inf) for one in found]))
+    value, gradient, hessian = found[best]
+    numbers = values(model)
 
     def gain(step: np.ndarray) -> float:
         set_values(model, numbers + step)
-        return float(compiled(type(q), tensors(q.natural), *data, seeds)[0]) - float(value)
+        return _data_term(model, candidates[best], data, seed).value - value
 
     try:
-        precision = _trusted(numbers, gradient, -hessian, gain, ROUNDING * abs(float(value)))
+        precision = _trusted(numbers, gradient, -hessian(), gain, ROUNDING * abs(value))
     finally:
         set_values(model, numbers)
     return Factor(Normal, (gradient + precision @ numbers, precision))
+
+
+def prior_factor(model: HyperparameterModel, q: Any) -> Factor:
+    """``−KL(q ‖ p(θ | ε))`` to second order about the ε that the model has, as a factor of ε."""
+    _, gradient, hessian = model.prior_term_by_hyperparameters(q)
+    precision = -hessian()
+    return Factor(Normal, (gradient + precision @ values(model), precision))
+
+
+def _data_term(model: Any, q: Any, data: Data, seed: int) -> SecondOrder:
+    """By the model's own formula if it has one."""
+    if isinstance(model, HyperparameterModel):
+        return model.data_term_by_hyperparameters(q, data)
+    derivatives = compiled_for(model, "by hyperparameters", _derivatives)
+    seeds = np.array([seed, 0], np.int32)
+    value, gradient, hessian = derivatives(type(q), tensors(q.natural), *data, seeds)
+    return SecondOrder(float(value), gradient.numpy(), hessian.numpy)
 
 
 def _trusted(
