@@ -50,6 +50,8 @@ TARGETS = {
     "updates/local": Target(
         "pvi/updates/local/*.py",
         (
+            f"{UPDATES}/test_local_rules.py",
+            f"{UPDATES}/test_optimisers.py",
             f"{UPDATES}/test_plateau.py",
             f"{UPDATES}/test_generalised.py",
             "tests/pvi/test_federated.py",
@@ -61,5 +63,7 @@ TARGETS = {
         (f"{UPDATES}/test_committees.py", f"{UPDATES}/test_baselines.py"),
     ),
     "updates/sampled": Target("pvi/updates/sampled/*.py", (f"{UPDATES}/test_snep.py",)),
-    "gp/bounds": Target("gp/bounds/*.py", ("tests/gp/bounds",)),
+    "gp/bounds": Target(
+        "gp/bounds/*.py", ("tests/gp/bounds/test_dense_bounds.py", "tests/gp/bounds")
+    ),
 }

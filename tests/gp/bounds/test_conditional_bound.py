@@ -1,4 +1,4 @@
-"""The bound of conditional points, for likelihoods with parameters of their own."""
+"""The bound of conditional points (PVI 2018, eqs. 93 and 94): in dense matrices, and its sites."""
 
 import gpflow
 import numpy as np
@@ -8,9 +8,10 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Conditional
 from streaming_gp.gp.bounds import Sites
-from tests.gp.builders import FIXED, kernel
-from tests.reference import smooth_data
-from tests.tolerances import ALGEBRA
+from tests.gp.bounds.problems import known_points, problem_of
+from tests.gp.builders import FIXED, kernel, known_model
+from tests.reference import conditional_bound, expected_log_prior, smooth_data
+from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +49,32 @@ def test_sites_are_averaged_over_the_likelihoods_own_parameters(student):
     for one, other, mean in zip(narrow, wide, both, strict=True):
         assert np.abs(one - other).max() > 0.1
         np.testing.assert_allclose(mean, 0.5 * (one + other), rtol=ALGEBRA)
+
+
+REMEMBERING = [
+    sgp.VariationalHyperparameters(),
+    sgp.PointHyperparameters(),
+    sgp.PointHyperparameters(remember=False),
+]
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("hyperparameters", REMEMBERING, ids=["eq. 94", "eq. 93", "forgetful"])
+def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters):
+    """Away from the ε that was before: only where a point remembers does the past answer to it."""
+    model = known_model(sgp.ConditionalPseudoPoints(6), None, hyperparameters)
+    local, frozen, data = model._compile(2, 1).local, known_points(rng, 5), smooth_data(rng, 15)
+    problem = problem_of(local, data, frozen, rng)
+    none = Sites(*(tf.zeros([15, 1], tf.float64) for _ in range(2)))
+    before = expected_log_prior(model.kernel, model.mean_function, frozen)
+    epsilon = local.parameters.value() + 0.3 * rng.standard_normal(local.parameters.size)
+    at, Z, bound = tf.constant(epsilon[None]), problem.Z_start, Conditional()
+    value = float(bound.free_energy(local, at, Z, problem, none))
+    summary = bound.summary(local, at, at[0], Z, problem, none)
+    added = bound.pseudo_observations(local, summary, problem, none)
+    model.parameter_vector.assign(epsilon)
+    known = model.kernel, model.mean_function, model.likelihood.variance.numpy()
+    wanted = conditional_bound(*known, frozen, added, data)
+    if hyperparameters == sgp.PointHyperparameters():
+        wanted += expected_log_prior(*known[:2], frozen) - before
+    assert value == pytest.approx(wanted, abs=THROUGH_CHOLESKY)

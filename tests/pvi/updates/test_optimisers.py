@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.expfam import Factor, MeanFieldNormal
 from tests.tolerances import ALGEBRA
 
 
@@ -27,6 +27,31 @@ def test_velocity_is_what_is_left_of_earlier_gradients():
     np.testing.assert_allclose(found.variance, np.ones(2), atol=ALGEBRA)
     at_the_step_before = 0.25 * gradient @ gradient - 3.0
     np.testing.assert_allclose(free_energy, at_the_step_before, atol=ALGEBRA)
+
+
+def test_online_newton_steps_are_those_of_its_formulas():
+    """Three steps on ``g m − ½ h (m² + v)``, whose natural gradient is (g, h), under a cavity."""
+    rule = pvi.VariationalOnlineNewton(learning_rate=0.1, precision_rate=0.3, momentum=0.5)
+    g, h, cavity = np.array([1.0, -2.0]), np.array([4.0, 0.5]), np.array([0.5, 3.0])
+    mean, precision, velocity = np.array([0.3, 0.1]), np.array([2.0, 5.0]), np.zeros(2)
+    state = rule.begin(MeanFieldNormal(precision * mean, precision))
+    for _ in range(3):
+        energy = np.sum(g * mean - 0.5 * h * (mean**2 + 1.0 / precision)) - np.sum(mean)
+        state, free_energy = rule.step(
+            MeanFieldNormal,
+            state,
+            lambda q: tf.reduce_sum(g * q.mean - 0.5 * h * (q.mean**2 + q.variance)),
+            lambda q: tf.reduce_sum(q.mean),
+            Factor(MeanFieldNormal, (0.2 * cavity, cavity)),
+        )
+        velocity = 0.5 * velocity + g + 0.2 * cavity - (h + cavity) * mean
+        change = 0.3 * (h + cavity - precision)
+        precision = precision + change + change**2 / (2.0 * precision)
+        mean = mean + 0.1 * velocity / precision
+        np.testing.assert_allclose(free_energy, energy, atol=ALGEBRA)
+    found = rule.member(MeanFieldNormal, state)
+    np.testing.assert_allclose(found.precision, precision, atol=ALGEBRA)
+    np.testing.assert_allclose(found.mean, mean, atol=ALGEBRA)
 
 
 @pytest.mark.parametrize("field", [{"learning_rate": 0.0}, {"momentum": 1.0}])

@@ -1,0 +1,51 @@
+"""Local rules by themselves: limits of honest answers, and whose formula is taken."""
+
+import pytest
+
+from streaming_gp import expfam, linear, losses, pvi
+from streaming_gp.errors import InvalidDataError
+from tests.reference import assert_same, labelled_data, task_of
+from tests.tolerances import ALGEBRA
+
+
+class Doubled(linear.BayesianLinearRegression):
+    """Says of its own natural gradient that it is twice as large."""
+
+    def natural_gradient(self, q, X, Y, seed):
+        return q.natural_gradient(lambda q: 2.0 * self.expected_log_likelihood(q, X, Y, seed))
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_model_s_own_natural_gradient_is_taken_but_not_for_another_loss(rng):
+    X, Y = labelled_data(rng)
+    plain, doubled = linear.BayesianLinearRegression(3), Doubled(3)
+    likelihood = plain.likelihood_factor(X, Y)
+    loss = losses.NegativeLogLikelihood()
+    for model, given, power in ((plain, None, 1.0), (doubled, None, 2.0), (doubled, loss, 1.0)):
+        found = pvi.FixedPointUpdate(loss=given)(task_of(model, X, Y))
+        assert_same(found.factor, likelihood**power, ALGEBRA)
+
+
+def test_the_answer_of_a_conjugate_model_is_its_likelihood_in_one_step(rng):
+    X, Y = labelled_data(rng)
+    model = linear.BayesianLinearRegression(3)
+    found = pvi.AnalyticUpdate()(task_of(model, X, Y))
+    assert_same(found.factor, model.likelihood_factor(X, Y), ALGEBRA)
+    assert found.steps == 1
+
+
+LOSS, DIVERGENCE = losses.BetaLoss(1.5), expfam.Renyi(0.5)
+
+
+@pytest.mark.parametrize("settings", [{"loss": LOSS}, {"divergence": DIVERGENCE}])
+def test_only_gradients_of_a_likelihood_under_kl_are_known_to_take_no_precision_away(settings):
+    assert pvi.FixedPointUpdate().checks == pvi.Checks(max_precision_loss=1e-3)
+    assert pvi.FixedPointUpdate(**settings).checks is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps": 0}, {"damping": 0.0}, {"damping": 1.5}, {"damping": -0.5}]
+)
+def test_steps_and_damping_out_of_range_are_refused(settings):
+    with pytest.raises(InvalidDataError, match="steps must be positive and damping"):
+        pvi.FixedPointUpdate(**settings)
