@@ -228,6 +228,9 @@ STAYING = sgp.SharedPseudoPoints(POINTS_IN_ALL, kept_batches=1, fresh=0)
 """All points from the first batch, each update starting where they are: as in the published code of
 Bui et al. (2017a), which also takes 50 iterations a batch."""
 
+INDEPENDENT = sgp.IndependentPseudoPoints(POINTS_IN_ALL, growth=POINTS_A_BATCH)
+"""As the growing shared points, but for a posterior in which they do not depend on ε."""
+
 STREAMS: dict[str, Runner] = {
     "private VI": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), VI),
     "private VI forgetting": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), FORGETTING),
@@ -238,6 +241,7 @@ STREAMS: dict[str, Runner] = {
     "inputs VI forgetting": streaming(AT_INPUTS, FORGETTING),
     "private ML": streaming(sgp.PrivatePseudoPoints(POINTS_A_BATCH), ML),
     "conditional VI": streaming(sgp.ConditionalPseudoPoints(POINTS_A_BATCH), VI),
+    "independent VI": streaming(INDEPENDENT, VI, SHARED),
     "shared VI from the first batch": streaming(ANEW, VI, SHARED),
     "shared VI staying": streaming(STAYING, VI),
     "shared ML from the first batch": streaming(ANEW, sgp.PointHyperparameters()),

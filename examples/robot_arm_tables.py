@@ -9,6 +9,7 @@ import numpy as np
 from common import Results, mean_and_error_of
 
 COLOURS = list(plt.colormaps["tab20"]([1, 0, 8, 5, 4, 2, 18, 14, 15, 7, 6, 16, 12, 10]))
+COLOURS.insert(7, plt.colormaps["tab20"](17))
 COLOURS[5:5] = plt.colormaps["gray"]([0.0, 0.5])
 FORGETTING = " forgetting"
 """Ends the names of methods with a forgetting factor."""
