@@ -8,7 +8,7 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Conditional
 from streaming_gp.gp.bounds import Sites
-from tests.gp.bounds.problems import known_points, problem_of
+from tests.gp.bounds.problems import COLUMNS, columns_of, known_points, problem_of
 from tests.gp.builders import FIXED, kernel, known_model
 from tests.reference import conditional_bound, expected_log_prior, smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
@@ -63,10 +63,19 @@ REMEMBERING = [
 def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters):
     """Away from the ε that was before: only where a point remembers does the past answer to it."""
     model = known_model(sgp.ConditionalPseudoPoints(6), None, hyperparameters)
-    local, frozen, data = model._compile(2, 1).local, known_points(rng, 5), smooth_data(rng, 15)
+    local, frozen, data = (
+        model._compile(2, COLUMNS).local,
+        known_points(rng, 5),
+        smooth_data(rng, 15, COLUMNS),
+    )
     problem = problem_of(local, data, frozen, rng)
-    none = Sites(*(tf.zeros([15, 1], tf.float64) for _ in range(2)))
-    before = expected_log_prior(model.kernel, model.mean_function, frozen)
+    none = Sites(*(tf.zeros([15, COLUMNS], tf.float64) for _ in range(2)))
+
+    def of_past():
+        prior = model.kernel, model.mean_function
+        return sum(expected_log_prior(*prior, one) for _, one in columns_of(data, frozen))
+
+    before = of_past()
     epsilon = local.parameters.value() + 0.3 * rng.standard_normal(local.parameters.size)
     at, Z, bound = tf.constant(epsilon[None]), problem.Z_start, Conditional()
     value = float(bound.free_energy(local, at, Z, problem, none))
@@ -74,7 +83,8 @@ def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters):
     added = bound.pseudo_observations(local, summary, problem, none)
     model.parameter_vector.assign(epsilon)
     known = model.kernel, model.mean_function, model.likelihood.variance.numpy()
-    wanted = conditional_bound(*known, frozen, added, data)
+    each = columns_of(data, frozen, added)
+    wanted = sum(conditional_bound(*known, *points, mine) for mine, *points in each)
     if hyperparameters == sgp.PointHyperparameters():
-        wanted += expected_log_prior(*known[:2], frozen) - before
+        wanted += of_past() - before
     assert value == pytest.approx(wanted, abs=THROUGH_CHOLESKY)

@@ -33,11 +33,11 @@ def pseudo_observations(rng, Z, groups, nugget):
     return PseudoObservations(Z, R, np.swapaxes(R, 1, 2) @ u, nugget)
 
 
-def setting(rng, name, takes_over=False):
+def setting(rng, name, takes_over=False, hyperparameters=FIXED):
     """A batch, new points, sites, a cavity of three points, and four earlier ones if wanted."""
     likelihood = LIKELIHOODS[name]()
     gp = sgp.StreamingGP(
-        kernel(), likelihood, mean_of_two(), sgp.PrivatePseudoPoints(M), FIXED, COLUMNS
+        kernel(), likelihood, mean_of_two(), sgp.PrivatePseudoPoints(M), hyperparameters, COLUMNS
     )
     local = gp._compile(2, COLUMNS).local
     groups = local.gp.num_groups
@@ -115,9 +115,14 @@ def expected_less_evidence(R, s, mean, covariance, one):
     """``E_q log t(b) − log ∫ t(b) p(b) db`` of one group."""
     trace = mean.shape[1] * np.trace(R.T @ covariance @ R)
     expected = -0.5 * (np.sum((s - R.T @ mean) ** 2) + trace)
-    B, residual = np.eye(len(R)) + R.T @ one.K @ R, s - R.T @ one.m_b
-    logdet = mean.shape[1] * np.linalg.slogdet(B)[1]
-    return expected + 0.5 * (logdet + np.sum(residual * np.linalg.solve(B, residual)))
+    return expected - log_evidence(R, s, one.K, one.m_b)
+
+
+def log_evidence(R, s, K, mean):
+    """``log ∫ t(u) N(u; mean, K) du`` of one group."""
+    B, residual = np.eye(len(R)) + R.T @ K @ R, s - R.T @ mean
+    square = np.sum(residual * np.linalg.solve(B, residual))
+    return -0.5 * (s.shape[1] * np.linalg.slogdet(B)[1] + square)
 
 
 @pytest.mark.parametrize("takes_over", [False, True], ids=["alone", "takes over"])
@@ -158,6 +163,31 @@ def test_with_a_point_at_every_input(rng, name):
         g, c = divmod(column, COLUMNS // at.groups)
         np.testing.assert_allclose(kept.precision[g], np.diag(precision[:, column]), rtol=1e-9)
         np.testing.assert_allclose(kept.precision_mean[g, :, c], mean[:, column], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bound", "takes_over"), [(Exact(), False), (Variational(), False), (Variational(), True)]
+)
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_point_that_remembers_answers_to_the_evidence_of_all_that_is_known(
+    name, bound, takes_over
+):
+    def at_a_point(remember):
+        rng, point = np.random.default_rng(1), sgp.PointHyperparameters(remember=remember)
+        at = setting(rng, name, takes_over, point)
+        given = at.draws, at.problem.Z_start, at.problem, at.sites
+        return at, float(bound.free_energy(at.local, *given))
+
+    (at, remembering), (_, forgetful) = at_a_point(True), at_a_point(False)
+    wanted, Z = 0.0, at.known.Z
+    K = kernel()(Z).numpy() + at.known.nugget * np.eye(len(Z))
+    for g, one in enumerate(under_the_cavity(at, at.problem.Z_start.numpy(), NUGGET)):
+        observations = at.known.precision_factor[g], at.known.pseudo_targets[g]
+        wanted += log_evidence(*observations, K, np.full_like(observations[1], 2.0))
+        if takes_over:
+            observations = at.earlier.precision_factor[g], at.earlier.pseudo_targets[g]
+            wanted += log_evidence(*observations, one.K, one.m_b)
+    assert remembering - forgetful == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0])

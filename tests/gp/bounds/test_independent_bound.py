@@ -9,7 +9,7 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Independent
 from streaming_gp.gp.bounds import Sites
-from tests.gp.bounds.problems import known_points, problem_of
+from tests.gp.bounds.problems import COLUMNS, columns_of, known_points, problem_of
 from tests.gp.builders import known_model
 from tests.reference import independent_bound, smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("eager")
 def second_batch(rng, request):
     """A model, a batch as its problem where earlier points are known, and values of ε."""
     model = known_model(sgp.IndependentPseudoPoints(6), None, sgp.VariationalHyperparameters())
-    local = model._compile(2, 1).local
+    local = model._compile(2, COLUMNS).local
     earlier = known_points(rng, 5)
-    data, vector = smooth_data(rng, 15), local.parameters.value()
+    data, vector = smooth_data(rng, 15, COLUMNS), local.parameters.value()
     draws = vector + 0.3 * rng.standard_normal((request.param, len(vector)))
     return model, local, problem_of(local, data, earlier, rng), data, draws, earlier
 
@@ -32,7 +32,7 @@ def second_batch(rng, request):
 def solved(second_batch):
     """The bound and what is kept of q(b)."""
     _, local, problem, data, draws, _ = second_batch
-    none = Sites(*(tf.zeros([len(data[0]), 1], tf.float64) for _ in range(2)))
+    none = Sites(*(tf.zeros([len(data[0]), COLUMNS], tf.float64) for _ in range(2)))
     bound, Z, at = Independent(), problem.Z_start, tf.constant(draws)
     summary = bound.summary(local, at, at[0], Z, problem, none)
     found = bound.pseudo_observations(local, summary, problem, none)
@@ -46,10 +46,9 @@ def dense(second_batch, added):
     before, found = vector.value(), []
     for epsilon in draws:
         vector.assign(epsilon)
-        noise = model.likelihood.variance.numpy()
-        found.append(
-            independent_bound(model.kernel, model.mean_function, noise, earlier, added, data)
-        )
+        known = model.kernel, model.mean_function, model.likelihood.variance.numpy()
+        each = columns_of(data, earlier, added)
+        found.append(sum(independent_bound(*known, *points, mine) for mine, *points in each))
     vector.assign(before)
     return np.mean(found)
 
