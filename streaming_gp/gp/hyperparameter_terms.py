@@ -6,7 +6,8 @@ With ``q(f | ε) = p(f | ε) Π_m t_m(u_m) / 𝒵(ε)`` and factors that are hel
 
 and its gradient is a sum over clients and the prior, as in PVI 2018, eq. 5. With L and w the
 factorised stack of all pseudo-observations (``conditioning``), ``−KL = log 𝒵 − E_q[log Π t]`` is
-``−C log det L − ½ ‖w‖² + ½ (‖L⁻ᵀ w‖² + C (R − ‖L⁻¹‖²))``.
+``−C log det L − ½ ‖w‖² + ½ (‖L⁻ᵀ w‖² + C (R − ‖L⁻¹‖²))``. Where parameters have GPflow priors, the
+prior's term has their log density as well (MAP).
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class HyperparameterTerms:
         epsilon, stack = spec(local.parameters.size), local.gp.stack_spec(local.input_dim)
         X, Y = spec(None, local.input_dim), spec(None, local.output_dim)
         self._data_term = compiled(self._with_gradient(self._expected), epsilon, stack, X, Y)
-        self._prior_term = compiled(self._with_gradient(self._divergence), epsilon, stack)
+        self._prior_term = compiled(self._with_gradient(self._of_the_prior), epsilon, stack)
 
     def of_data(self, q: Process, data: Data) -> SecondOrder:
         """``Σ_n E_q(f|ε)[log p(y_n | f_n, ε)]`` of X [N, D] and Y [N, P]."""
         return self._at_present(self._data_term, q, *data)
 
     def of_prior(self, q: Process) -> SecondOrder:
-        """``−KL(q(f | ε) ‖ p(f | ε))``."""
+        """``−KL(q(f | ε) ‖ p(f | ε)) + log p(ε)``."""
         return self._at_present(self._prior_term, q)
 
     def _at_present(self, term: Callable[..., Any], q: Process, *data: np.ndarray) -> SecondOrder:
@@ -67,14 +68,18 @@ class HyperparameterTerms:
         mean, variance = gp.predict(stack, gp.condition(stack), X)
         return sites.expected_log_density(self._local.likelihood, X, mean, variance, Y)
 
+    def _of_the_prior(self, stack: Stack) -> tf.Tensor:
+        return self._local.parameters.log_prior_density() - self._divergence(stack)
+
     def _divergence(self, stack: Stack) -> tf.Tensor:
+        """``KL(q(f | ε) ‖ p(f | ε))``: []."""
         gp = self._local.gp
         L, w = conditioned = gp.condition(stack)
         inverse = solve_lower(L, tf.linalg.diag(tf.ones_like(L[..., 0])))
         error = tf.matmul(inverse, w, transpose_a=True)
         size = tf.cast(tf.size(L[..., 0]), L.dtype)
         left = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
-        return gp.log_normaliser(conditioned) + 0.5 * (tf.reduce_sum(tf.square(error)) + left)
+        return -gp.log_normaliser(conditioned) - 0.5 * (tf.reduce_sum(tf.square(error)) + left)
 
     def _with_gradient(self, term: Callable[..., tf.Tensor]) -> Callable[..., Any]:
         """The value of a term and its gradient [E] by ε."""

@@ -168,7 +168,7 @@ class HyperparameterModel(TrainableModel, Protocol):
         ...
 
     def prior_term_by_hyperparameters(self, q: Any) -> SecondOrder:
-        """``−KL(q ‖ p(θ | ε))``, at the ε that the model has.
+        """``−KL(q ‖ p(θ | ε))``, and log p(ε) if ε has a prior, at the ε that the model has.
 
         :param q: A posterior.
         """
