@@ -10,8 +10,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from streaming_gp import bnn, datasets, linear, pvi, samplers
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.updates.ep.distributed_ep import moved
+from streaming_gp.pvi.updates.ep.tilted import minibatches
 from tests import reference
 from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 from tests.reference import assert_same, labelled_data, pooled, regression_data, server, task_of
@@ -108,6 +110,43 @@ def test_assumed_density_filtering_is_one_sequential_pass(rng):
     mean, covariance = reference.probit_by_assumed_density_filtering(X, Y)
     np.testing.assert_allclose(found.posterior.mean, mean, rtol=1e-9)
     np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-9)
+
+
+def test_a_sequential_sweep_of_one_client_refines_each_site_under_those_before(rng):
+    """From sites that say nothing that is assumed density filtering, in the order of the sweep."""
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    task = task_of(model, X, Y)
+    found = pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True)(task)
+    order = np.ravel(minibatches(task, 1, len(X)))
+    mean, covariance = reference.probit_by_assumed_density_filtering(X[order], Y[order])
+    q = (task.cavity * found.factor).normalised()
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(q.covariance, covariance, rtol=1e-9)
+
+
+def test_sequential_sweeps_end_where_parallel_ones_do(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    task = task_of(model, X, Y)
+    ends = [pvi.PowerEPUpdate(1.0, 40, 0.5, each)(task).factor for each in (True, False)]
+    assert_same(*ends, 1e-6)
+
+
+def test_draws_move_a_gaussian_by_what_their_weights_are_off_equal_ones(rng):
+    q = Normal.from_mean_covariance(np.array([0.5, -1.0]), np.array([[1.0, 0.3], [0.3, 2.0]]))
+    theta, weights = rng.standard_normal((5, 2)), np.array([0.3, 0.1, 0.2, 0.15, 0.25])
+    found = moved(q, tf.constant(theta), tf.constant(weights))
+    mean = np.asarray(q.mean) + (weights - 0.2) @ theta
+    second = np.asarray(q.covariance) + np.outer(q.mean, q.mean)
+    second += theta.T * (weights - 0.2) @ theta
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(found.covariance, second - np.outer(mean, mean), rtol=1e-9)
+
+
+def test_equal_weights_are_as_many_effective_samples_as_there_are():
+    weights = tf.fill([5], np.float64(0.2))
+    pvi.DistributedEPUpdate(min_effective=4.9)._checked(weights)
+    with pytest.raises(NumericalError, match="5 effective"):
+        pvi.DistributedEPUpdate(min_effective=5.1)._checked(weights)
 
 
 @pytest.mark.parametrize("passes", [1, 2])
