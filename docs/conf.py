@@ -17,6 +17,7 @@ extensions = [
     "myst_nb",
     "sphinx_copybutton",
     "sphinx_design",
+    "summaries",
     "tables",
 ]
 exclude_patterns = ["_build", "*.py", "start/*.py", "howto/*/*.py"]

@@ -117,3 +117,13 @@ def test_what_markdown_files_link_to_exists(name):
     assert pages
     for page in pages:
         assert (ROOT / page).exists(), page
+
+
+def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used():
+    pytest.importorskip("sphinx")
+    summaries = runpy.run_path(str(DOCS / "summaries.py"))
+    lines = list(summaries["table_of"](["streaming_gp.StreamingGP", "streaming_gp.pvi.fit"]))
+    of_model, of_fit = ([*map(str.strip, lines[start : start + 3])] for start in (7, 10))
+    assert of_model[0] == "* - :py:obj:`~streaming_gp.StreamingGP`"
+    assert of_fit[1].endswith(".") and len(of_fit[1]) > 20
+    assert ":doc:`/start/" in of_model[2] and ":doc:`/howto/" in of_fit[2]
