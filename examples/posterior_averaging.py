@@ -21,6 +21,9 @@ from streaming_gp import pvi
 from streaming_gp.expfam import KL, Divergence, MeanFieldNormal
 from streaming_gp.pvi.compiled import compiled_for
 
+AT_ONCE = 10
+"""So many steps are one call of a compiled function."""
+
 
 @dataclass(frozen=True)
 class LocalSGD(pvi.VariationalUpdate):
@@ -50,15 +53,16 @@ class LocalSGD(pvi.VariationalUpdate):
     def walked(self, task: pvi.LocalTask, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The last iterate [D], and the mean of each epoch's iterates [E, D]."""
         (X, Y), batches = task.data, task.minibatches(self.batch_size)
-        step = compiled_for(task.model, "SGD of weights", _descent)
+        walk = compiled_for(task.model, "SGD of weights", _descent)
         rate, pull = tf.constant(self.rate), tf.constant(self.proximal)
         theta = origin = tf.convert_to_tensor(start[None])
         a_pass, means = self.steps_of_an_epoch(task), []
         for _ in range(self.epochs):
             total = tf.zeros_like(theta)
-            for rows in islice(batches, a_pass):
-                theta = step(theta, X[rows], Y[rows], rate, pull, origin)
-                total += theta
+            for first in range(0, a_pass, AT_ONCE):
+                rows = np.array(list(islice(batches, min(AT_ONCE, a_pass - first))))
+                number, filled = tf.constant(len(rows)), np.resize(rows, (AT_ONCE, rows.shape[1]))
+                theta, total = walk(theta, total, X[filled], Y[filled], number, rate, pull, origin)
             means.append(total[0].numpy() / a_pass)
         return theta[0].numpy(), np.array(means)
 
@@ -93,14 +97,21 @@ def shrunk_solve(samples: np.ndarray, start: np.ndarray, shrinkage: float) -> np
 
 
 def _descent(model: Any) -> Any:
-    """One step of SGD on the mean loss of some rows, compiled."""
+    """Steps of SGD on the mean loss of so many minibatches X [AT_ONCE, B, D], compiled: θ after
+    them, and the sum with all θ on the way.
+    """
 
-    @tf.function(reduce_retracing=True)
-    def step(theta: Any, X: Any, Y: Any, rate: Any, pull: Any, origin: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(theta)
-            loss = -tf.reduce_sum(model.log_likelihood(theta, X, Y))
-        size = tf.cast(tf.shape(X)[0], theta.dtype)
-        return theta - rate * (tape.gradient(loss, theta) / size + pull * (theta - origin))
+    @tf.function(jit_compile=True)
+    def walk(
+        theta: Any, total: Any, X: Any, Y: Any, number: Any, rate: Any, pull: Any, origin: Any
+    ) -> Any:
+        def step(count: Any, theta: Any, total: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(theta)
+                loss = -tf.reduce_sum(model.log_likelihood(theta, X[count], Y[count])) / X.shape[1]
+            theta -= rate * (tape.gradient(loss, theta) + pull * (theta - origin))
+            return count + 1, theta, total + theta
 
-    return step
+        return tf.while_loop(lambda count, *_: count < number, step, (0, theta, total))[1:]
+
+    return walk

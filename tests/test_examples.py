@@ -4,13 +4,16 @@ import importlib
 import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import streaming_gp as sgp
+from streaming_gp import bnn, pvi
 from streaming_gp.datasets import load_banana
 from streaming_gp.metrics import error_rate, mean_negative_log_density, smse
 
@@ -642,10 +645,34 @@ def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     done = run("clients_that_differ.py", tmp_path, "--quick", "--seeds", "1", "--divided", "iid")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
-    assert len(rows) == len({row["method"] for row in rows}) == 8
+    assert len(rows) == len({row["method"] for row in rows}) == 10
     assert len({row["messages"] for row in rows}) == 1
     assert all(row["last_error"] < 0.9 for row in rows)
     assert (tmp_path / "clients_that_differ.png").is_file()
+
+
+def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(monkeypatch, rng):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = importlib.import_module("posterior_averaging")
+    X = rng.standard_normal((3 * example.AT_ONCE - 4, 2)).astype(
+        np.float32
+    )  # no whole number of calls
+    Y = (X[:, :1] > 0.0).astype(np.float32)
+    net = bnn.MeanFieldBNN([2, 3, 2], gpflow.likelihoods.Softmax(2))
+    q = net.initial(0)
+    task = pvi.LocalTask(net, (X, Y), q, None, q, seed=0)
+    rule = example.LocalSGD(epochs=2, batch_size=2, rate=0.3, proximal=0.5)
+    last, means = rule.walked(task, np.asarray(q.mean))
+    theta, iterates = tf.constant(q.mean), []
+    for rows in islice(task.minibatches(2), len(X)):
+        with tf.GradientTape() as tape:
+            tape.watch(theta)
+            loss = -0.5 * tf.reduce_sum(net.log_likelihood(theta[None], X[rows], Y[rows]))
+        theta = theta - 0.3 * (tape.gradient(loss, theta) + 0.5 * (theta - q.mean))
+        iterates.append(theta.numpy())
+    np.testing.assert_allclose(last, theta, atol=1e-5)
+    wanted = np.reshape(iterates, [2, len(X) // 2, -1]).mean(axis=1)
+    np.testing.assert_allclose(means, wanted, atol=1e-5)
 
 
 def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(monkeypatch, rng):
