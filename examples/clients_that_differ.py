@@ -227,6 +227,7 @@ def summary(runs: list[Results]) -> list[Results]:
             {name: one[name] for name in SETTING}
             | {f"last_{kind}": one[f"test_{kind}"][-1] for kind in ("error", "nll", "calibration")}
             | {"at_equal_gradients": one["test_error"][at], "gradients": one["gradients"][-1]}
+            | {"best_error": min(one["test_error"])}
             | {"messages": one["messages"][-1], "seconds": one["seconds"][-1]}
         )
     return rows
@@ -240,7 +241,10 @@ def over_seeds(rows: list[Results]) -> list[Results]:
         groups.setdefault(tuple(row[name] for name in of), []).append(row)
     found = []
     for group in groups.values():
-        numbers = ("last_error", "last_nll", "last_calibration", "at_equal_gradients", "seconds")
+        numbers = (
+            "last_error", "last_nll", "last_calibration", "best_error", "at_equal_gradients",
+            "seconds",
+        )  # fmt: skip
         means = {name: float(np.mean([row[name] for row in group])) for name in numbers}
         spread = float(np.std([row["last_error"] for row in group]))
         found.append({**group[0], **means, "spread": spread, "seeds": len(group)})
@@ -250,8 +254,9 @@ def over_seeds(rows: list[Results]) -> list[Results]:
 def figure(runs: list[Results]) -> plt.Figure:
     """Test error against messages, one panel for each setting."""
     settings = sorted({(r["dataset"], r["divided"], r["num_clients"], r["wrong"]) for r in runs})
+    size = (3.6 * len(settings) + 1.8, 3.5)
     canvas, panels = plt.subplots(
-        1, len(settings), figsize=(3.6 * len(settings), 3.5), squeeze=False, layout="constrained"
+        1, len(settings), figsize=size, squeeze=False, layout="constrained"
     )
     for axes, (dataset, way, number, wrong) in zip(panels[0], settings, strict=True):
         for place, method in enumerate(METHODS):
@@ -263,6 +268,8 @@ def figure(runs: list[Results]) -> plt.Figure:
         noise = f", {wrong:.0%} wrong" if wrong else ""
         axes.set(xlabel="messages", title=f"{dataset}, {way}, {number}{noise}")
         axes.title.set_fontsize(9)
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.yaxis.set_minor_formatter("{x:.3g}")
     panels[0, 0].set_ylabel("test error")
     canvas.legend(*panels[0, -1].get_legend_handles_labels(), loc="outside right center")
     return canvas
@@ -304,8 +311,19 @@ def main(arguments: argparse.Namespace) -> None:
     perform_missing(tasks_of(arguments), partial(perform, data), folder)
     runs = kept(folder, quick=arguments.quick, choose=arguments.choose)
     save_figure(figure(runs), arguments.out, "clients_that_differ.png")
-    command = f"python examples/clients_that_differ.py{' --quick' * arguments.quick}"
-    write_results(arguments.out, {"command": command, "summary": over_seeds(summary(runs))})
+    results = {"command": command(arguments), "summary": over_seeds(summary(runs))}
+    write_results(arguments.out, results)
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """What was typed last; the runs of earlier calls are in the results as well."""
+    names = (
+        "dataset", "divided", "clients", "wrong", "rounds", "methods", "learning_rate", "seeds",
+    )  # fmt: skip
+    values = {name.replace("_", "-"): getattr(arguments, name) for name in names}
+    flags = [f"--{name} {value}" for name, value in values.items() if value is not None]
+    flags += ["--quick"] * arguments.quick
+    return " ".join(["python examples/clients_that_differ.py", *flags])
 
 
 if __name__ == "__main__":

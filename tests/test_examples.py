@@ -654,9 +654,8 @@ def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
 def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(monkeypatch, rng):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     example = importlib.import_module("posterior_averaging")
-    X = rng.standard_normal((3 * example.AT_ONCE - 4, 2)).astype(
-        np.float32
-    )  # no whole number of calls
+    num_rows = 3 * example.AT_ONCE - 4  # whose minibatches of two do not make whole calls
+    X = rng.standard_normal((num_rows, 2)).astype(np.float32)
     Y = (X[:, :1] > 0.0).astype(np.float32)
     net = bnn.MeanFieldBNN([2, 3, 2], gpflow.likelihoods.Softmax(2))
     q = net.initial(0)
