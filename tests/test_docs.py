@@ -125,5 +125,7 @@ def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used(
     lines = list(summaries["table_of"](["streaming_gp.StreamingGP", "streaming_gp.pvi.fit"]))
     of_model, of_fit = ([*map(str.strip, lines[start : start + 3])] for start in (7, 10))
     assert of_model[0] == "* - :py:obj:`~streaming_gp.StreamingGP`"
-    assert of_fit[1].endswith(".") and len(of_fit[1]) > 20
-    assert ":doc:`/start/" in of_model[2] and ":doc:`/howto/" in of_fit[2]
+    assert of_fit[1].endswith(".")
+    assert len(of_fit[1]) > 20
+    assert ":doc:`/start/" in of_model[2]
+    assert ":doc:`/howto/" in of_fit[2]
