@@ -76,7 +76,11 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
 
 
 def prior_factor(model: HyperparameterModel, q: Any) -> Factor:
-    """``−KL(q ‖ p(θ | ε))`` to second order about the ε that the model has, as a factor of ε."""
+    """What the prior says of ε, to second order about the ε that the model has (PVI 2018, eq. 5).
+
+    :param model: It says ``−KL(q ‖ p(θ | ε))``, and log p(ε) where ε has a prior.
+    :param q: The server's posterior.
+    """
     _, gradient, hessian = model.prior_term_by_hyperparameters(q)
     precision = -hessian()
     return Factor(Normal, (gradient + precision @ values(model), precision))
