@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 DOCS = Path(__file__).parent
 ENTRY = re.compile(r"^\.\. auto(?:class|function|data)::\s+(\S+)", re.MULTILINE)
 CODE = re.compile(r"^( *)\.\. code-block:: python\n((?:\n|\1 +.*\n)+)", re.MULTILINE)
 FILE = re.compile(r"literalinclude:: (\S+\.py)$", re.MULTILINE)
+SENTENCE_END = re.compile(r"(?<=\.)(?<!\bal\.)(?<!\beq\.)(?<!\beqs\.)\s")
 MOST = 2
 """So many pages are named of all that use an object."""
 
@@ -35,7 +37,7 @@ def table_of(names: list[str]) -> Iterator[str]:
     yield from ("   * - object", "     - what it is", "     - used in")
     for name in names:
         yield f"   * - :py:obj:`~{name}`"
-        yield f"     - {first_sentence(found(name))}"
+        yield f"     - {first_sentence(docstring_of(name))}"
         yield f"     - {', '.join(uses_of(name))}"
 
 
@@ -45,18 +47,38 @@ def found(name: str) -> Any:
     return getattr(import_module(module), last)
 
 
-def first_sentence(thing: Any) -> str:
-    """Of its docstring; data have none of their own."""
-    documented = inspect.isclass(thing) or inspect.isroutine(thing)
-    paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0] if documented else ""
-    return re.split(r"(?<=[.:])\s", " ".join(paragraph.split()))[0].rstrip(":")
+def docstring_of(name: str) -> str:
+    """Of data it is in the source alone, below their assignment."""
+    thing = found(name)
+    if inspect.isclass(thing) or inspect.isroutine(thing):
+        return inspect.getdoc(thing) or ""
+    module, _, last = name.rpartition(".")
+    return "\n".join(ModuleAnalyzer.for_module(module).find_attr_docs().get(("", last), []))
+
+
+def first_sentence(docstring: str) -> str:
+    """Its end is no full stop of an abbreviation."""
+    paragraph = docstring.split("\n\n")[0]
+    return SENTENCE_END.split(" ".join(paragraph.split()))[0].rstrip(":")
 
 
 def uses_of(name: str) -> list[str]:
     """Links to the pages whose code names an object; where there is none, examples that do."""
-    word = re.compile(rf"\b{re.escape(name.rsplit('.', 1)[-1])}\b")
-    pages = [f":doc:`/{page}`" for page, code in code_of_pages().items() if word.search(code)]
-    return pages[:MOST] or [f"``{at}``" for at, code in examples().items() if word.search(code)][:1]
+    use = use_of(name)
+    pages = [f":doc:`/{page}`" for page, code in code_of_pages().items() if use.search(code)]
+    return pages[:MOST] or [f"``{at}``" for at, code in examples().items() if use.search(code)][:1]
+
+
+def use_of(name: str) -> re.Pattern[str]:
+    """An object as it is written after its module's name, or imported from the module, from one
+    above it or from one within.
+    """
+    *modules, last = name.split(".")
+    before = "|".join(["sgp", *modules])
+    above = "|".join(re.escape(".".join(modules[:depth])) for depth in range(1, len(modules)))
+    sources = rf"(?:{above or '(?!)'}|{re.escape('.'.join(modules))}(?:\.\w+)*)"
+    imported = rf"from {sources} import (?:\([^)]*|[^\n(]*)\b{last}\b"
+    return re.compile(rf"\b(?:{before})\.{last}\b|{imported}")
 
 
 @cache

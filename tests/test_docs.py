@@ -129,3 +129,27 @@ def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used(
     assert len(of_fit[1]) > 20
     assert ":doc:`/start/" in of_model[2]
     assert ":doc:`/howto/" in of_fit[2]
+
+
+def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
+    pytest.importorskip("sphinx")
+    summaries = runpy.run_path(str(DOCS / "summaries.py"))
+
+    docstring = "Natural gradients (Khan et al. 2018): quick. And\nmore.\n\n:param rate: None."
+    assert summaries["first_sentence"](docstring) == "Natural gradients (Khan et al. 2018): quick."
+    of_data = summaries["docstring_of"]("streaming_gp.pvi.checks.NO_LIMITS")
+    assert of_data.startswith("For point estimates")
+    use = summaries["use_of"]("streaming_gp.gp.bounds.Problem")
+    for code in (
+        "from streaming_gp.gp.bounds import LocalModel, Problem",
+        "from streaming_gp.gp.bounds import (\n    LocalModel,\n    Problem,\n)",
+        "bounds.Problem(X, Y)",
+    ):
+        assert use.search(code), code
+    for code in (
+        "Problem(X, Y)",
+        "other.Problem",
+        "from streaming_gp import gp\n\nProblem(X)",
+        "from streaming_gp.river import Problem",
+    ):
+        assert not use.search(code), code
