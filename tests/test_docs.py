@@ -33,6 +33,7 @@ NEEDED = {
     "docs/howto/changing_world.rst": "river",
     "docs/howto/privacy.rst": "dp_accounting",
     "docs/howto/river.rst": "river",
+    "docs/howto/tables.rst": "pyarrow",
 }
 """Extras that a page is about."""
 
@@ -153,3 +154,12 @@ def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
         "from streaming_gp.river import Problem",
     ):
         assert not use.search(code), code
+
+
+def test_every_object_of_the_reference_has_a_snippet_or_an_example():
+    pytest.importorskip("sphinx")
+    summaries = runpy.run_path(str(DOCS / "summaries.py"))
+    pages = [path.read_text() for path in (DOCS / "reference").rglob("*.rst")]
+    names = [name for page in pages for name in summaries["ENTRY"].findall(page)]
+    assert names
+    assert [name for name in names if not summaries["uses_of"](name)] == []
