@@ -107,7 +107,7 @@ class Method:
 
 
 def in_turn(rate: float, fraction: float) -> pvi.Sequential:
-    return pvi.Sequential("random", damping=0.5)
+    return pvi.Sequential("random", damping=pvi.Annealed(0.5))
 
 
 def synchronous(damping: Callable[[float], Any]) -> Callable[[float, float], Any]:
@@ -157,10 +157,10 @@ METHODS = {
         averaging(5, proximal=0.01), synchronous(lambda rate: pvi.FedAvg()), 5, RATES
     ),
     "fedadam": Method(
-        averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdam(rate)), 5, (3e-3, 1e-2)
+        averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdam(rate)), 5, (1e-2, 3e-3, 3e-2)
     ),
     "fedyogi": Method(
-        averaging(5, 0.05), synchronous(lambda rate: pvi.FedYogi(rate)), 5, (3e-3, 1e-2)
+        averaging(5, 0.05), synchronous(lambda rate: pvi.FedYogi(rate)), 5, (1e-2, 3e-3, 3e-2)
     ),
     "fedpa": Method(posterior_averaging, synchronous(lambda rate: pvi.FedAvg()), 5, RATES),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.continual import Continual, continual_clients
 from streaming_gp.pvi.damping import (
     Agreement,
+    Annealed,
     BoundedInfluence,
     Damping,
     DampingRule,
@@ -104,6 +105,7 @@ __all__ = [
     "Adam",
     "Agreement",
     "AnalyticUpdate",
+    "Annealed",
     "Answer",
     "Arrivals",
     "Ask",

@@ -1,6 +1,7 @@
 """Damping rules: how proposed factors enter the ledger."""
 
 from streaming_gp.pvi.damping.adam import ServerAdam
+from streaming_gp.pvi.damping.annealed import Annealed
 from streaming_gp.pvi.damping.around import AroundRule, Rho
 from streaming_gp.pvi.damping.federated import (
     AdaptiveOptimiser,
@@ -20,6 +21,7 @@ from streaming_gp.pvi.damping.tempering import Agreement, BoundedInfluence
 __all__ = [
     "AdaptiveOptimiser",
     "Agreement",
+    "Annealed",
     "AroundRule",
     "BoundedInfluence",
     "Damping",

@@ -32,17 +32,20 @@ class AroundRule:
     damping: Rho = None
 
     def inner(self, ledger: Ledger[Any], proposals: Mapping[str, Any]) -> DampingRule:
-        """The rule that it is around.
-
-        :raises InvalidDataError: if the ledger is not of an exponential family: factors of others
-            have no coordinates in common.
-        """
-        if not isinstance(ledger.prior, ExponentialFamily):
-            name, family = type(self).__name__, type(ledger.prior).__name__
-            raise InvalidDataError(f"{name} is for exponential families, not for {family}")
+        """The rule that it is around."""
         if isinstance(self.damping, DampingRule):
             return self.damping
         return Damping(self.damping, len(ledger.factors.keys() | proposals))
+
+
+def require_coordinates(rule: DampingRule, ledger: Ledger[Any]) -> None:
+    """Check that factors have coordinates in common.
+
+    :raises InvalidDataError: if the ledger is not of an exponential family.
+    """
+    if not isinstance(ledger.prior, ExponentialFamily):
+        name, family = type(rule).__name__, type(ledger.prior).__name__
+        raise InvalidDataError(f"{name} is for exponential families, not for {family}")
 
 
 def product_with(ledger: Ledger[Any], factors: Mapping[str, Any]) -> Natural:

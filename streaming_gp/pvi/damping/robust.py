@@ -24,7 +24,7 @@ import scipy.stats
 from streaming_gp.arguments import require_number, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.pvi.damping.around import AroundRule, Natural
+from streaming_gp.pvi.damping.around import AroundRule, Natural, require_coordinates
 from streaming_gp.pvi.damping.rule import Factors, Memory
 from streaming_gp.pvi.ledger import Ledger
 
@@ -57,6 +57,7 @@ class RobustMean(AroundRule):
 
         :raises InvalidDataError: if the ledger is not of an exponential family.
         """
+        require_coordinates(self, ledger)
         rule = self.inner(ledger, proposals)
         part = self._part(ledger, proposals)
         old = ledger.factors

@@ -21,7 +21,7 @@ import scipy.optimize
 from streaming_gp.arguments import require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Gaussian
-from streaming_gp.pvi.damping.around import AroundRule, Natural, product_with
+from streaming_gp.pvi.damping.around import AroundRule, Natural, product_with, require_coordinates
 from streaming_gp.pvi.damping.rule import Factors, Memory
 from streaming_gp.pvi.ledger import Ledger
 
@@ -63,6 +63,7 @@ class Tempering(AroundRule):
 
         :raises InvalidDataError: if the ledger is of a family that the rule is not for.
         """
+        require_coordinates(self, ledger)
         rule = self.inner(ledger, proposals)
         factors, memory = rule.applied(ledger, proposals, share, progress, memory)
         return self._tempered(ledger, factors), memory
