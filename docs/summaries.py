@@ -33,7 +33,7 @@ class ApiSummary(SphinxDirective):
 
 def table_of(names: list[str]) -> Iterator[str]:
     """The lines of the table, in reStructuredText."""
-    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 28 52 20", "")
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: auto", "")
     yield from ("   * - object", "     - what it is", "     - used in")
     for name in names:
         yield f"   * - :py:obj:`~{name}`"

@@ -3,9 +3,9 @@
 Images of MNIST or Fashion-MNIST, divided among 100 clients of whom a tenth is asked in each round,
 or among ten who are all asked: at random, by shares of each label from a Dirichlet distribution, or
 with one label a client. A network of 784-100-10. Every method sends as many messages; pvi-in-turn
-sends them to all clients one after another, a tenth as many passes as rounds. What a method costs
-the clients is the number of gradients of single images, and the table has the error at equal
-messages and at the number of gradients that the method with the fewest makes.
+and pvi-annealed send them to all clients one after another, a tenth as many passes as rounds. What
+a method costs the clients is the number of gradients of single images, and the table has the error
+at equal messages and at the number of gradients that the method with the fewest makes.
 
 With --wrong a share of the training labels is wrong, another label at random for each; --clients 3
 --divided iid --rounds 25 is the setting of FedGVI (2025): pvi-robust has a robust loss.
@@ -83,6 +83,8 @@ class Task:
         return f"{of}-{self.method}-{self.learning_rate:g}-{self.seed}{kind}.json"
 
 
+COLOURS = plt.colormaps["tab20"]
+"""One for each method."""
 SETTING = [one.name for one in fields(Task)]
 
 
@@ -107,6 +109,10 @@ class Method:
 
 
 def in_turn(rate: float, fraction: float) -> pvi.Sequential:
+    return pvi.Sequential("random", damping=0.5)
+
+
+def in_turn_annealed(rate: float, fraction: float) -> pvi.Sequential:
     return pvi.Sequential("random", damping=pvi.Annealed(0.5))
 
 
@@ -152,6 +158,7 @@ METHODS = {
     "pvi-colder": Method(colder, synchronous(lambda rate: None), 4, (2e-3, 1e-3, 5e-4)),
     "pvi-robust": Method(robust, synchronous(lambda rate: None), 4, (2e-3, 1e-3, 5e-4)),
     "pvi-in-turn": Method(shorter, in_turn, 2, (2e-3, 1e-3, 5e-4)),
+    "pvi-annealed": Method(shorter, in_turn_annealed, 2, (2e-3, 1e-3, 5e-4)),
     "fedavg": Method(averaging(5), synchronous(lambda rate: pvi.FedAvg()), 5, RATES),
     "fedprox": Method(
         averaging(5, proximal=0.01), synchronous(lambda rate: pvi.FedAvg()), 5, RATES
@@ -264,14 +271,16 @@ def figure(runs: list[Results]) -> plt.Figure:
             mine = [one for one in runs if {**of, "method": method}.items() <= one.items()]
             for first, one in enumerate(mine):
                 label = None if first else method
-                axes.semilogy(one["messages"], one["test_error"], color=f"C{place}", label=label)
+                axes.semilogy(one["messages"], one["test_error"], color=COLOURS(place), label=label)
         noise = f", {wrong:.0%} wrong" if wrong else ""
         axes.set(xlabel="messages", title=f"{dataset}, {way}, {number}{noise}")
         axes.title.set_fontsize(9)
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")
     panels[0, 0].set_ylabel("test error")
-    canvas.legend(*panels[0, -1].get_legend_handles_labels(), loc="outside right center")
+    shown = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in panels[0]]
+    lines = {label: line for panel in shown for line, label in panel}
+    canvas.legend(lines.values(), lines.keys(), loc="outside right center")
     return canvas
 
 

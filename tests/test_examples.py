@@ -639,13 +639,13 @@ def test_the_row_that_is_asked_for_is_the_one_that_tells_most(monkeypatch, rng):
 
 
 @pytest.mark.example
-@pytest.mark.slow  # eight methods compile
+@pytest.mark.slow  # eleven methods compile
 @pytest.mark.data
 def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     done = run("clients_that_differ.py", tmp_path, "--quick", "--seeds", "1", "--divided", "iid")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
-    assert len(rows) == len({row["method"] for row in rows}) == 10
+    assert len(rows) == len({row["method"] for row in rows}) == 11
     assert len({row["messages"] for row in rows}) == 1
     assert all(row["last_error"] < 0.9 for row in rows)
     assert (tmp_path / "clients_that_differ.png").is_file()
