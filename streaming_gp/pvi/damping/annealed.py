@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from streaming_gp.pvi.damping.around import AroundRule
-from streaming_gp.pvi.damping.rule import Factors, Memory
+from streaming_gp.pvi.damping.rule import Factors, Memory, annealed
 from streaming_gp.pvi.ledger import Ledger
 
 
@@ -34,6 +32,5 @@ class Annealed(AroundRule):
         progress: float,
         memory: Memory,
     ) -> tuple[Factors, Memory]:
-        size = share * 0.5 * (1.0 + np.cos(np.pi * progress))
         rule = self.inner(ledger, proposals)
-        return rule.applied(ledger, proposals, float(size), progress, memory)
+        return rule.applied(ledger, proposals, share * annealed(progress), progress, memory)

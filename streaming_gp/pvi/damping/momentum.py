@@ -10,7 +10,13 @@ import numpy as np
 
 from streaming_gp.arguments import require_decay, require_fraction, typed
 from streaming_gp.expfam import Factor, MeanFieldNormal
-from streaming_gp.pvi.damping.rule import Factors, Memory, damped, require_mean_field
+from streaming_gp.pvi.damping.rule import (
+    Factors,
+    Memory,
+    annealed,
+    damped,
+    require_mean_field,
+)
 from streaming_gp.pvi.ledger import Ledger
 
 
@@ -59,7 +65,7 @@ class Momentum:
     ) -> tuple[Factors, Memory]:
         require_mean_field(self, ledger)
         mean = np.asarray(ledger.posterior.mean)
-        size = share * (0.5 * (1.0 + np.cos(np.pi * progress)) if self.cosine else 1.0)
+        size = share * (annealed(progress) if self.cosine else 1.0)
         rho, rate = size * self.learning_rate, size * self.precision_rate
         old = {name: ledger.factors.get(name, _unit(mean)) for name in proposals}
         change = {k: gradient(new, mean) - gradient(old[k], mean) for k, new in proposals.items()}

@@ -44,6 +44,15 @@ class DampingRule(Protocol):
         ...
 
 
+def annealed(progress: float) -> float:
+    """The share ``(1 + cos πp) / 2`` of a step, which falls from 1 to 0 over the rounds of a run
+    (Loshchilov & Hutter 2017, eq. 5).
+
+    :param progress: The fraction p of all rounds that is over, in [0, 1).
+    """
+    return float(0.5 * (1.0 + np.cos(np.pi * progress)))
+
+
 def damped(old: Any, new: Any, rho: float) -> Any:
     """``old^(1−ρ) · new^ρ`` (PVI 2018, section 5).
 
