@@ -14,6 +14,7 @@ FLOORS = [
         "arguments",
         "conversion",
         "linalg",
+        "dense",
         "symmetric",
         "triangular",
         "quadrature",

@@ -45,12 +45,12 @@ class BatchUnderCavity:
         """The batch, with observations Y [N, C] and the points' nugget."""
         R, white = self._num_earlier, self.cavity.white
         V_points, V_data = self._projected
-        among = prior.among[:, R:, R:] - transposed(V_points) @ V_points
+        among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
         among = stacks.with_diagonal(among, np.full(self.num_points, nugget))
         mean = prior.mean_data if self._has_points else prior.mean_points[:, R:]
         return UnderCavity(
             among,
-            prior.between[:, R:] - transposed(V_points) @ V_data,
+            prior.between[:, R:] - stacks.product(transposed(V_points), V_data),
             prior.variance - np.einsum("srn,srn->sn", V_data, V_data),
             Y - mean - transposed(V_data if self._has_points else V_points) @ white,
             prior.noise,
@@ -64,8 +64,10 @@ class BatchUnderCavity:
         """
         R, white = self._num_earlier, self.cavity.white
         V_points, V_data = self._projected
-        by_points = -2.0 * (V_points @ by.among) - V_data @ transposed(by.between)
-        by_data = -(V_points @ by.between) - 2.0 * V_data * by.variance[:, None]
+        by_points = -2.0 * stacks.product(V_points, by.among)
+        by_points -= stacks.product(V_data, transposed(by.between))
+        by_data = V_data * (-2.0 * by.variance[:, None])
+        by_data -= stacks.product(V_points, by.between)
         observed, by_observed = (V_data, by_data) if self._has_points else (V_points, by_points)
         by_observed -= white @ transposed(by.residual)
         by_K, by_between, by_mean = self.cavity.pullback(

@@ -30,7 +30,7 @@ class AtEveryInput:
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
         C = batch.residual.shape[2]
-        L = np.linalg.cholesky(stacks.with_diagonal(batch.among, batch.noise))
+        L = stacks.cholesky(stacks.with_diagonal(batch.among, batch.noise))
         white = stacks.solve(L, batch.residual)
         a = stacks.solve(L, white, transposed=True)
         value = -C * stacks.half_logdet(L) - 0.5 * np.sum(white**2) - _constant(batch)
@@ -55,7 +55,7 @@ class OnPoints:
 
     def value_and_gradient(self, batch: UnderCavity) -> tuple[float, UnderCavity]:
         """As that of :class:`AtEveryInput`."""
-        L = np.linalg.cholesky(batch.among)
+        L = stacks.cholesky(batch.among)
         A = stacks.solve(L, batch.between)
         left = batch.variance - np.einsum("smn,smn->sn", A, A)
         unexplained = np.maximum(left, 0.0)
@@ -68,7 +68,7 @@ class OnPoints:
         by_variance = np.where(left > 0.0, self.alpha * by_widened - weight, 0.0)
         by_A -= 2.0 * by_variance[:, None] * A
         by_between = stacks.solve(L, by_A, transposed=True)
-        by_among = stacks.cholesky_pullback(L, by_A @ transposed(A))
+        by_among = stacks.cholesky_pullback(L, stacks.product(by_A, transposed(A)))
         return value, UnderCavity(by_among, by_between, by_variance, -a, by_noise)
 
     def _correction(self, share: np.ndarray) -> float:
@@ -100,8 +100,8 @@ def _low_rank(
     M, C = A.shape[1], residual.shape[2]
     root = np.sqrt(diagonal)[:, None]
     scaled, target = A / root, residual / transposed(root)
-    P = scaled @ transposed(scaled)
-    L = np.linalg.cholesky(stacks.with_diagonal(P, np.ones(M)))
+    P = stacks.product(scaled, transposed(scaled))
+    L = stacks.cholesky(stacks.with_diagonal(P, np.ones(M)))
     half = stacks.solve(L, scaled)
     white = half @ target
     a = (target - transposed(half) @ white) / transposed(root)

@@ -32,7 +32,10 @@ class Observed:
         """``Rᵀ B`` for B [S, R, Q]."""
         ends = np.cumsum([len(block) for block in self.blocks])
         pieces = np.split(B, ends[:-1], axis=1)
-        found = [block.T @ piece for block, piece in zip(self.blocks, pieces, strict=True)]
+        found = [
+            stacks.product(np.broadcast_to(block.T, (len(B), *block.shape)), piece)
+            for block, piece in zip(self.blocks, pieces, strict=True)
+        ]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
@@ -68,12 +71,14 @@ class Cavity:
         """
         R, columns = self.white.shape[1:]
         by_white = by_white - by_evidence * self.white
-        product = by_projected @ transposed(self.projected) + by_white @ transposed(self.white)
+        product = stacks.product(by_projected, transposed(self.projected))
+        product += by_white @ transposed(self.white)
         # −½ C log det B adds C to the diagonal: see stacks.cholesky_pullback, with L⁻¹ for P
         product = stacks.with_diagonal(product, np.full(R, by_evidence * columns))
         back = transposed(self.projector)
-        by_K = -0.5 * (back @ stacks.symmetric(product) @ self.projector)
-        return by_K, back @ by_projected, -(back @ by_white)
+        half = stacks.product(back, stacks.symmetric(product))
+        by_K = -0.5 * stacks.product(half, self.projector)
+        return by_K, stacks.product(back, by_projected), -(back @ by_white)
 
 
 def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np.ndarray) -> Cavity:
@@ -86,9 +91,9 @@ def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np
     """
     K = stacks.with_diagonal(K, observed.nugget)
     B = observed.weighted(np.ascontiguousarray(transposed(observed.weighted(K))))
-    L = np.linalg.cholesky(stacks.with_diagonal(B, np.ones(len(observed.nugget))))
+    L = stacks.cholesky(stacks.with_diagonal(B, np.ones(len(observed.nugget))))
     root = observed.weighted(np.eye(len(observed.nugget))[None])
     P = stacks.solve(L, np.broadcast_to(root, L.shape))
     targets = np.broadcast_to(observed.targets, (len(L), *observed.targets.shape))
     white = stacks.solve(L, targets) - P @ mean
-    return Cavity(L, P, P @ between, white)
+    return Cavity(L, P, stacks.product(P, between), white)

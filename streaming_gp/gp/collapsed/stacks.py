@@ -5,12 +5,39 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lapack
 
-from streaming_gp import triangular
+from streaming_gp import dense, triangular
+
+FEW_PRODUCTS = 30_000
+"""Of numbers: with fewer, calling BLAS for each matrix takes longer than multiplying."""
 
 
 def transposed(A: np.ndarray) -> np.ndarray:
     """Each of them transposed."""
     return np.swapaxes(A, 1, 2)
+
+
+def product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """``A B`` for A [S, M, K] and B [S, K, N]."""
+    if A.shape[1] * A.shape[2] * B.shape[2] < FEW_PRODUCTS:
+        return A @ B
+    found = np.empty((len(A), A.shape[1], B.shape[2]))
+    for left, right, out in zip(A, B, found, strict=True):
+        dense.product(left, right, out)
+    return found
+
+
+def cholesky(A: np.ndarray) -> np.ndarray:
+    """L [S, M, M] with ``A = L Lᵀ``.
+
+    :raises numpy.linalg.LinAlgError: if one is not positive, or not finite.
+    """
+    found = np.empty(A.shape)
+    for one, out in zip(A, found, strict=True):
+        L = triangular.cholesky(one)
+        if L is None:
+            raise np.linalg.LinAlgError("a covariance is not positive definite")
+        out[:] = L
+    return found
 
 
 def with_diagonal(A: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streaming_gp import triangular
+from streaming_gp import dense, triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
@@ -136,7 +136,7 @@ class Factorised:
                 mine = slice(start, start + row.size)
                 right = _weighted(row.members, group, K[mine])
                 if start > 0:
-                    right -= row.left[index] @ V[:start]
+                    right = dense.less_product(right, row.left[index], V[:start])
                 V[mine] = triangular.solve(row.chol[index], right)
                 start = mine.stop
             yield V
@@ -147,7 +147,8 @@ class Factorised:
 
     def covariance(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
         """Covariance [S G, N, N] at X, from its projection."""
-        return np.asarray(self.prior.covariance(X) - np.swapaxes(V, 1, 2) @ V)
+        prior = self.prior.covariance(X)
+        return np.stack([k - dense.product(v.T, v) for k, v in zip(prior, V, strict=True)])
 
     def marginals(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [S G, N, C] and variance [S G, N] at X; one group after another, to save memory.
@@ -212,7 +213,7 @@ def _extension(
     """
     left = _weighted(members, group, V.T)
     B = _weighted(members, group, _weighted(members, group, K).T)
-    B -= left @ left.T
+    B = dense.less_product(B, left, left.T)
     np.einsum("mm->m", B)[:] += 1.0
     chol = triangular.cholesky(B)
     if chol is None:
