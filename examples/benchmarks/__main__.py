@@ -24,6 +24,7 @@ from common import parser, run, write_results  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from benchmarks.figures import draw  # noqa: E402
+from benchmarks.machine import fast_routines  # noqa: E402
 from benchmarks.one_run import Row, Task  # noqa: E402
 from benchmarks.plan import EVERYTHING, tasks  # noqa: E402
 from benchmarks.streams import load  # noqa: E402
@@ -64,7 +65,8 @@ def _ended(command: list[str], most_seconds: float) -> str:
         resource.setrlimit(resource.RLIMIT_CPU, (int(most_seconds), int(most_seconds) + 5))
 
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ours = {**ONE_THREAD, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**fast_routines(), **os.environ, **ours}
     try:
         process = subprocess.run(
             command, env=environment, preexec_fn=limit, timeout=SLACK * most_seconds,

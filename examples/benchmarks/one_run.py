@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from common import write_json
 
+from benchmarks.machine import reference_seconds
 from benchmarks.methods import METHODS, Hyperparameters, Learner, Setup
 from benchmarks.scores import scores
 from benchmarks.streams import Stream, load
@@ -125,7 +126,7 @@ def attempted(task: Task, data: Path | None, kept: Path) -> Row:
     except Exception as error:  # whatever a rival's library raises is its result
         line = str(error).strip().splitlines()[-1:]
         found = {"failed": f"{type(error).__name__}: {''.join(line)[:200]}"}
-    return {**asdict(task), **about, **found}
+    return {**asdict(task), **about, "reference_cpu_seconds": reference_seconds(), **found}
 
 
 def main() -> None:

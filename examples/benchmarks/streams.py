@@ -143,13 +143,12 @@ _ALL: dict[str, Callable[[Path | None], Stream]] = {
     "barrett3-by1-100": partial(barrett, 3, 1, 100),
     **{f"kin8nm-{size}": partial(shuffled, "kin8nm", size) for size in (500, 100)},
     "kin8nm-1": partial(shuffled, "kin8nm", 1, most=SINGLES),
-    **{f"power-{size}": partial(shuffled, "power-plant", size) for size in (500, 100)},
+    "power-500": partial(shuffled, "power-plant", 500),
     "protein-500": partial(protein, 500),
     "banana-133": partial(banana, 134, 10),
     "banana-10": partial(banana, 10, 2),
     "banana-1": partial(banana, 1, 1),
-    **{f"drift-{size}": partial(drift, size, 5000) for size in (500, 100)},
-    "drift-1": partial(drift, 1, SINGLES),
+    "drift-500": partial(drift, 500, 5000),
 }
 STREAMS = {name: _ALL[name] for name in (*FIRST, *(one for one in _ALL if one not in FIRST))}
 """How each stream is made from a data folder; the most telling come first."""

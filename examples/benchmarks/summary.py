@@ -77,10 +77,17 @@ def summarised(rows: list[Row]) -> dict[str, Any]:
             "methods": len({row["method"] for row in rows if row["stream"] == name}),
             "of": len(planned(name)),
             "runs": sum(row["stream"] == name for row in rows),
+            "reference": _reference([row for row in rows if row["stream"] == name]),
         }
         for name in streams
     ]
     return {**tables, "failures": failures, "progress": progress}
+
+
+def _reference(rows: list[Row]) -> str:
+    """The least and the most CPU seconds that the same computation took beside the runs."""
+    seconds = [row["reference_cpu_seconds"] for row in rows if "reference_cpu_seconds" in row]
+    return f"{min(seconds):.1f} to {max(seconds):.1f}" if seconds else "not measured"
 
 
 def as_line(row: Row) -> Row:
