@@ -22,6 +22,9 @@ from benchmarks.machine import fast_routines  # noqa: E402
 from benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup  # noqa: E402
 from benchmarks.scores import pit_deviation, scores  # noqa: E402
 from benchmarks.summary import MEANS, best_settings, over_seeds, summarised  # noqa: E402
+from rows_of_a_batch import nats  # noqa: E402
+
+from tests.tolerances import ALGEBRA  # noqa: E402
 
 OF = Hyperparameters(1.3, np.array([0.8, 1.4]), 0.05)
 
@@ -229,6 +232,20 @@ def test_hyperparameters_are_learned_from_two_batches_or_a_few_more_points():
     assert len(streams.load("drift-500").first()[0]) == 1000
     assert len(streams.drift(1, 1000, None).first()[0]) == 200
     assert len(streams.load("banana-10").first()[0]) == 100
+
+
+def test_what_a_batch_says_is_what_it_adds_to_the_log_evidence(rng):
+    earlier, X = rng.uniform(-2.0, 2.0, (20, 2)), rng.uniform(-2.0, 2.0, (10, 2))
+
+    def information(X):
+        K = np.array(OF.kernel()(X)) / OF.noise
+        return 0.5 * np.linalg.slogdet(K + np.eye(len(X)))[1]
+
+    found = nats(OF, X, earlier)
+    assert np.all(np.diff(found) <= 0.0)
+    added = information(np.concatenate([earlier, X])) - information(earlier)
+    np.testing.assert_allclose(np.sum(found), added, rtol=ALGEBRA)
+    np.testing.assert_allclose(np.sum(nats(OF, X, X[:0])), information(X), rtol=ALGEBRA)
 
 
 # ---- scores and choices ----

@@ -188,6 +188,17 @@ def test_threads_see_committed_states_alone(tmp_path):
         assert row["predictions"] > row["states"] == 21
 
 
+@pytest.mark.example
+def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
+    finished = run("rows_of_a_batch.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    first, last = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert 0.0 < last["nats"] < first["nats"]
+    for row in (first, last):
+        assert row["of_10_rows"] < row["of_30_rows"] < 1.0
+        assert row["rows_for_0.5"] < row["rows_for_0.9"] < row["rows_for_0.99"] <= row["data"]
+
+
 @pytest.mark.slow
 @pytest.mark.example
 def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
