@@ -261,11 +261,15 @@ def over_seeds(rows: list[Results]) -> list[Results]:
 def figure(runs: list[Results]) -> plt.Figure:
     """Test error against messages, one panel for each setting."""
     settings = sorted({(r["dataset"], r["divided"], r["num_clients"], r["wrong"]) for r in runs})
-    size = (3.6 * len(settings) + 1.8, 3.5)
-    canvas, panels = plt.subplots(
-        1, len(settings), figsize=size, squeeze=False, layout="constrained"
-    )
-    for axes, (dataset, way, number, wrong) in zip(panels[0], settings, strict=True):
+    columns = len(settings) if len(settings) <= 4 else 3
+    rows = -(-len(settings) // columns)
+    size = (3.6 * columns + 1.8, 3.5 * rows)
+    canvas, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    panels = grid.ravel()
+    for axes in panels[len(settings) :]:
+        axes.remove()
+    panels = panels[: len(settings)]
+    for axes, (dataset, way, number, wrong) in zip(panels, settings, strict=True):
         for place, method in enumerate(METHODS):
             of = {"dataset": dataset, "divided": way, "num_clients": number, "wrong": wrong}
             mine = [one for one in runs if {**of, "method": method}.items() <= one.items()]
@@ -277,8 +281,9 @@ def figure(runs: list[Results]) -> plt.Figure:
         axes.title.set_fontsize(9)
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")
-    panels[0, 0].set_ylabel("test error")
-    shown = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in panels[0]]
+    for axes in grid[:, 0]:
+        axes.set_ylabel("test error")
+    shown = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in panels]
     lines = {label: line for panel in shown for line, label in panel}
     canvas.legend(lines.values(), lines.keys(), loc="outside right center")
     return canvas

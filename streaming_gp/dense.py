@@ -36,6 +36,6 @@ def _gemm(weight: float, A: np.ndarray, B: np.ndarray, kept: float, out: np.ndar
 
 
 def _columns(A: np.ndarray) -> tuple[np.ndarray, bool]:
-    """``Aᵀ`` in Fortran order: a view of it, or one of A and that it is to be transposed."""
+    """What BLAS takes for ``Aᵀ``: an array in Fortran order, and whether it is to be transposed."""
     is_transposed = A.flags.f_contiguous and not A.flags.c_contiguous
     return (A, True) if is_transposed else (A.T, False)
