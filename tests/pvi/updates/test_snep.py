@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from streaming_gp import datasets, linear, pvi, samplers
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates.sampled import snep
 from streaming_gp.pvi.updates.sampled.moment_sharing import matched
@@ -420,6 +420,44 @@ def test_a_worker_whose_answer_was_lost_starts_again_from_the_ledger(rng):
     assert_same(resident.answer(ask).result.factor, fresh.result.factor, ALGEBRA)
 
 
+def test_the_first_answer_counts_once_it_is_in_the_ledger(rng):
+    model, shards = logistic(rng)
+    found = server(model, shards, SGLD)
+    resident = found.clients["c1"].at_work()
+    ask = found.ask("c1")[0]
+    first, again = resident.answer(ask), resident.answer(ask)
+    assert_same(again.result.factor, first.result.factor, ALGEBRA)
+    assert found.accept([again], pvi.Damping(1.0, 1)).accepted
+    ask = found.ask("c1")[0]
+    fresh, on = (client.answer(ask) for client in (found.clients["c1"], resident))
+    difference = on.result.factor.natural[0] - fresh.result.factor.natural[0]
+    assert np.max(np.abs(difference)) > 1e-3
+
+
+def test_a_worker_says_whether_it_has_something_to_go_on_with(rng):
+    model, shards = logistic(rng)
+    resident = server(model, shards, SGLD).clients["c1"].at_work()
+    assert not resident.advance(3)
+    resident.answer(server(model, shards, SGLD).ask("c1")[0])
+    assert resident.advance(3)
+
+
+def for_two_iterations(iteration):
+    return tf.where(iteration < 2, 0.5, 0.0)
+
+
+def test_a_learning_rate_may_depend_on_the_iteration_which_counts_from_zero(rng):
+    model, shards = logistic(rng)
+    rules = [
+        pvi.SNEPUpdate(ExactGaussian(), learning_rate=rate, sync=sync)
+        for rate, sync in ((0.5, 2), (for_two_iterations, 5))
+    ]
+    servers = [server(model, shards, rule) for rule in rules]
+    constant, stopped = (one.clients["c0"].answer(one.ask("c0")[0]).result for one in servers)
+    assert (constant.steps, stopped.steps) == (2, 5)
+    assert_same(stopped.factor, constant.factor, ALGEBRA)
+
+
 def test_a_worker_goes_on_from_its_own_factor_once_that_is_in_the_ledger(rng):
     model, shards = logistic(rng)
     found = server(model, shards, SGLD)
@@ -449,6 +487,15 @@ def test_the_precision_of_few_draws_is_unbiased(rng, family):
     found = tf.vectorized_map(lambda one: matched(family, one).natural[1], draws).numpy()
     error = STANDARD_ERRORS * found.std(axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(found.mean(axis=0) - q.precision), error)
+
+
+@pytest.mark.parametrize(("family", "fewest"), [(MeanFieldNormal, 4), (Normal, 5)])
+def test_a_precision_takes_as_many_draws_as_leave_a_degree_of_freedom(family, fewest):
+    q = family.from_mean_scale(np.array([1.0, -2.0]), 0.8 * np.eye(2))
+    draws = q.sample(fewest, 5)
+    assert matched(family, draws).is_proper
+    with pytest.raises(NumericalError, match=f"wanted more than {fewest - 1}"):
+        matched(family, draws[1:])
 
 
 def test_moment_sharing_with_exact_moments_is_ep(rng):
