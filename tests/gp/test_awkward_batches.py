@@ -116,6 +116,21 @@ def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
     assert info.num_pseudo_points == 3
 
 
+@pytest.mark.parametrize("budget", [None, 220])
+def test_a_batch_far_from_all_others_is_learned_from(rng, budget):
+    """Its covariance with them is zero, and there are too many of them to look at all."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1), optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=budget),
+    )  # fmt: skip
+    for number, offset in enumerate((0.0, 0.0, 0.0, 1e4, 0.0)):
+        X, Y = smooth_data(rng, 110)
+        info = model.update((X + offset, Y))
+        assert np.isfinite(info.free_energy), number
+        mean, _ = model.predict_f(X + offset)
+        assert np.mean((np.asarray(mean) - Y) ** 2) < 0.5 * np.var(Y)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8, bool, tf.float32])
 def test_any_real_dtype_is_taken(of_labels, dtype):
     X = np.arange(12).reshape(6, 2) % 5

@@ -46,7 +46,8 @@ def nearby(
     process = factorised(Process(_closest_rows(prior, plain(cavity), X)))
     Z = np.concatenate([one.Z for one in process.members])
     points = Z[_most_correlated(process, X, Z, number)]
-    return Process((_marginal(process, points),), cavity.hyperparameters)
+    observations = (_marginal(process, points),) if len(points) > 0 else ()
+    return Process(observations, cavity.hyperparameters)
 
 
 def _closest_rows(
@@ -78,7 +79,8 @@ def _rows(one: PseudoObservations, kept: np.ndarray) -> PseudoObservations:
 def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: int) -> np.ndarray:
     """Points that explain most of the prior variance at X, one after another.
 
-    A point j explains ``Σ_n cov(f_n, f_j)² / var(f_j)``, given those before.
+    A point j explains ``Σ_n cov(f_n, f_j)² / var(f_j)``, given those before. There are none where
+    X is so far from all of them that every covariance is zero.
     """
     probes = X[np.unique(np.linspace(0, len(X) - 1, PROBES).astype(int))]
     between = process.prior.covariance(probes, Z).mean(axis=0)
@@ -100,7 +102,7 @@ def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: 
         variance = variance - row**2
         variance[best] = 0.0
         chosen.append(best)
-    return np.array(chosen)
+    return np.array(chosen, dtype=int)
 
 
 def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:

@@ -49,6 +49,16 @@ def test_points_near_the_batch_are_taken(rng):
     assert (found.pseudo_observations[0].Z > 0.0).all()
 
 
+def test_far_from_all_points_there_is_the_prior(rng):
+    at, cavity = prior(), Process((at_inputs(rng, 30),))
+    found = nearby(
+        at, lambda process: Factorised(at).conditioned_on(process.pseudo_observations),
+        cavity, np.full((4, 2), 1e3), 10,
+    )  # fmt: skip
+    assert found.pseudo_observations == ()
+    assert found.hyperparameters is cavity.hyperparameters
+
+
 def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
     monkeypatch.setattr(compression, "MOST_ROWS", 20)
     at, seen = prior(), []
