@@ -1,7 +1,7 @@
 """Products of matrices by SciPy's BLAS, without copies of those that lie in one piece.
 
 GPflow keeps NumPy below 2, whose wheels come with an OpenBLAS of early 2023. On processors that are
-newer it falls back to its slowest routines, a quarter as fast as those of SciPy's wheels.
+newer it falls back to its slowest routines; SciPy's wheels know them.
 """
 
 from __future__ import annotations

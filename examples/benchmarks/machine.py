@@ -9,6 +9,7 @@ from scipy.linalg import cholesky
 from benchmarks.tuning import Seconds
 
 SIZE, TIMES = 1500, 10
+"""Of the reference computation: rows of its matrices, and how often they are factorised."""
 
 
 def fast_routines() -> dict[str, str]:
