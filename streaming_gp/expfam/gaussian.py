@@ -99,6 +99,10 @@ class Gaussian(ExponentialFamily):
         ``V − V (g gᵀ − 2 D) V``, or what the family keeps of it, from gradients g and D.
         """
 
+    @abc.abstractmethod
+    def _half_logdet(self) -> tf.Tensor:
+        """Half the log determinant of the precision."""
+
     @property
     @abc.abstractmethod
     def mean(self) -> Any:
@@ -113,6 +117,28 @@ class Gaussian(ExponentialFamily):
     @abc.abstractmethod
     def scale(self) -> tf.Tensor:
         """Lower factor [D, D] of the covariance."""
+
+    def entropy(self) -> tf.Tensor:
+        return 0.5 * (1.0 + LOG_TWO_PI) * self._dimension() - self._half_logdet()
+
+    def kl_divergence(self: G, other: G) -> tf.Tensor:
+        """As in the base, by moments: ``½ (dᵀ Λ' d + tr Λ' V − D + log |Λ| − log |Λ'|)`` with
+        ``d = m − m'``.
+
+        By natural parameters, a Gaussian much narrower than it is far from 0 loses all digits.
+        """
+        mean, covariance = self.moments()
+        away = mean - other.mean
+        distance = tf.reduce_sum(away * self._times(other.precision, away))
+        widths = self._trace(other.precision, covariance) - self._dimension()
+        return 0.5 * (distance + widths) + self._half_logdet() - other._half_logdet()
+
+    def _trace(self, precision: Any, covariance: Any) -> tf.Tensor:
+        """The trace of the product of a precision and a covariance."""
+        return tf.reduce_sum(precision * covariance)
+
+    def _dimension(self) -> tf.Tensor:
+        return tf.cast(tf.shape(self.precision_mean)[0], tf.as_dtype(self.precision_mean.dtype))
 
     def natural_gradient(self: G, function: Callable[[G], tf.Tensor]) -> Factor:
         """As in the base, by mean m and covariance V: ``(∂_m − 2 ∂_V m, −2 ∂_V)``.
@@ -160,5 +186,4 @@ class Gaussian(ExponentialFamily):
         return tf.fill(tf.shape(x)[:1], tf.cast(self.expected_log_base_measure(), x.dtype))
 
     def expected_log_base_measure(self) -> tf.Tensor:
-        dimension = tf.cast(tf.shape(self.precision_mean)[0], tf.as_dtype(self.precision.dtype))
-        return -0.5 * LOG_TWO_PI * dimension
+        return -0.5 * LOG_TWO_PI * self._dimension()

@@ -72,8 +72,11 @@ class IsotropicNormal(Gaussian):
         precision = bend / shrinkage
         return precision * mean + by_mean / shrinkage, precision
 
-    def _dimension(self) -> tf.Tensor:
-        return tf.cast(tf.shape(self.precision_mean)[0], tf.as_dtype(self.precision_mean.dtype))
+    def _trace(self, precision: Any, covariance: Any) -> tf.Tensor:
+        return self._dimension() * precision * covariance
+
+    def _half_logdet(self) -> tf.Tensor:
+        return 0.5 * self._dimension() * tf.math.log(self.precision)
 
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         mean, variance = self.moments()
@@ -105,7 +108,7 @@ class IsotropicNormal(Gaussian):
 
     def log_partition(self) -> tf.Tensor:
         quadratic = tf.reduce_sum(tf.square(self.precision_mean)) / self.precision
-        return 0.5 * (quadratic - self._dimension() * tf.math.log(self.precision))
+        return 0.5 * quadratic - self._half_logdet()
 
     @staticmethod
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:

@@ -90,7 +90,10 @@ class MeanFieldNormal(Gaussian):
 
     def log_partition(self) -> tf.Tensor:
         quadratic = tf.square(self.precision_mean) / self.precision
-        return 0.5 * tf.reduce_sum(quadratic - tf.math.log(self.precision))
+        return 0.5 * tf.reduce_sum(quadratic) - self._half_logdet()
+
+    def _half_logdet(self) -> tf.Tensor:
+        return 0.5 * tf.reduce_sum(tf.math.log(self.precision))
 
     @staticmethod
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:

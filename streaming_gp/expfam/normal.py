@@ -144,6 +144,9 @@ class Normal(Gaussian):
         white = tf.linalg.triangular_solve(chol, self.precision_mean[:, None])
         return 0.5 * (tf.reduce_sum(tf.square(white)) - logdet_from_cholesky(chol))
 
+    def _half_logdet(self) -> tf.Tensor:
+        return 0.5 * logdet_from_cholesky(self._chol())
+
     @staticmethod
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
         x = tf.convert_to_tensor(x)

@@ -127,3 +127,16 @@ def test_a_single_number_that_is_not_finite_makes_no_gaussian(family, place, wro
     assert family.is_proper_natural(*natural)
     natural[place].flat[0] = wrong
     assert not family.is_proper_natural(*natural)
+
+
+@gaussians
+def test_a_divergence_keeps_its_digits_where_a_width_is_much_smaller_than_a_mean(family):
+    mean = np.full(DIMENSION, 20.0)
+    away = family.from_mean_scale(mean, 1e-9 * np.eye(DIMENSION))
+    standard = family.from_mean_scale(np.zeros(DIMENSION), np.eye(DIMENSION))
+    log_widths = np.log(1e-18)
+    exact = 0.5 * DIMENSION * (20.0**2 + 1e-18 - 1.0 - log_widths)
+    np.testing.assert_allclose(away.kl_divergence(standard), exact, rtol=1e-12)
+    np.testing.assert_allclose(
+        away.entropy(), 0.5 * DIMENSION * (np.log(2.0 * np.pi) + 1.0 + log_widths), rtol=1e-12
+    )
