@@ -45,7 +45,22 @@ def nearby(
     """
     process = factorised(Process(_closest_rows(prior, plain(cavity), X)))
     Z = np.concatenate([one.Z for one in process.members])
-    points = Z[_most_correlated(process, X, Z, number)]
+    return _reduced(process, Z[_most_correlated(process, X, Z, number)], cavity)
+
+
+def sampled(
+    factorised: Callable[[Process], Factorised], cavity: Process, number: int, seed: int
+) -> Process:
+    """As :func:`nearby`, at points drawn at random from all of the cavity's.
+
+    :param seed: The seed of the draw.
+    """
+    process = factorised(Process(plain(cavity)))
+    Z = np.concatenate([one.Z for one in process.members])
+    return _reduced(process, np.random.default_rng(seed).permutation(Z)[:number], cavity)
+
+
+def _reduced(process: Factorised, points: np.ndarray, cavity: Process) -> Process:
     observations = (_marginal(process, points),) if len(points) > 0 else ()
     return Process(observations, cavity.hyperparameters)
 

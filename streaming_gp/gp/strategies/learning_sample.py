@@ -68,13 +68,18 @@ NEIGHBOURS = 2
 """A batch is served by its own share of the points and by as many of its neighbours'."""
 
 
+def points_per_datum(budget: int) -> float:
+    """How many points serve each datum when a stream has become long."""
+    return NEIGHBOURS * budget / LONG_STREAM
+
+
 def coarse(num_data: int, budget: int) -> LearningSample:
     """So few points of a batch that it takes for noise what the budget cannot hold.
 
     :param num_data: The number of the batch's data.
     :param budget: The number of points of all batches.
     """
-    share = min(LARGEST_SHARE, NEIGHBOURS * budget / LONG_STREAM)
+    share = min(LARGEST_SHARE, points_per_datum(budget))
     number = max(np.ceil(share * num_data), min(FEWEST_POINTS, np.ceil(LARGEST_SHARE * num_data)))
     return LearningSample(num_points=int(number), alpha=0.0)
 

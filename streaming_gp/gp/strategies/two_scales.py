@@ -201,6 +201,12 @@ def _log_scale(factor: PseudoPointFactor, fine: float, coarse: float) -> float:
     return float(misfit * fine / coarse - 0.5 * number * (LOG_TWO_PI + np.log(coarse)))
 
 
+def num_data(ledger: GPLedger) -> int:
+    """The number of targets that the factors of a ledger have seen."""
+    factors = map(of_two_scales, ledger.factors.values())
+    return sum(one.num_projected + num_unprojected(one) for one in factors)
+
+
 def num_unprojected(factor: PseudoPointFactor) -> int:
     """The number of targets of a factor that still has a pseudo-observation for each."""
     if of_two_scales(factor).num_projected > 0:

@@ -13,7 +13,7 @@ import streaming_gp as sgp
 from streaming_gp import expfam, pvi
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies import MERGED, two_scales
+from streaming_gp.gp.strategies import MERGED, every_input, two_scales
 from streaming_gp.gp.strategies.two_scales import TwoScaleFactor
 from tests.gp.builders import EVERY_INPUT, NOISE, assert_same_arrays, evidence, known_model
 from tests.reference import smooth_data
@@ -147,3 +147,30 @@ def test_the_coarse_scale_takes_over_where_a_budget_cannot_hold_the_function(rng
     error = np.mean([(np.asarray(model.predict_f(X)[0]) - Y) ** 2 for X, Y in smooth])
     assert error < 0.02
     assert np.isfinite(evidence(model))
+
+
+def test_all_targets_are_counted_whether_projected_or_not(rng):
+    model = known_model(
+        sgp.PrivatePseudoPoints("all", budget=40), hyperparameters=sgp.FixedHyperparameters()
+    )
+    for number, size in enumerate((30, 35, 12)):
+        X, Y = walk(rng, number, 0.3)
+        model.update((X[:size], Y[:size]))
+        assert two_scales.num_data(model.ledger) == [30, 65, 77][number]
+
+
+@pytest.mark.slow
+def test_the_coarse_scale_is_learned_under_as_few_points_as_will_be_left(rng, monkeypatch):
+    batches, found = [walk(rng, number, 0.3) for number in range(2)], []
+    for per_datum in (lambda budget: 0.7, lambda budget: 1.0, lambda budget: 9.0):
+        monkeypatch.setattr(every_input, "points_per_datum", per_datum)
+        model = known_model(
+            sgp.PrivatePseudoPoints("all", budget=260),
+            hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+        )
+        for batch in batches:
+            model.update(batch)
+        found.append(np.asarray(two_scales.coarse_epsilon(model.ledger, "").mean))
+    few, enough, all_of_them = found
+    np.testing.assert_array_equal(enough, all_of_them)
+    assert np.max(np.abs(few - enough)) > 1e-3
