@@ -201,6 +201,19 @@ def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.example
+def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
+    finished = run("stochastic_ep_readings.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    found = [float(row["test_log_likelihood"].split()[0]) for row in rows]
+    assert len(rows) == 4
+    assert {row["paper_log_likelihood"] for row in rows} == {-0.378}
+    assert found[0] > found[2] > found[3]  # a narrower kernel and a smaller prior are less certain
+    assert found[0] > found[1] > found[3]
+
+
+@pytest.mark.slow
+@pytest.mark.example
 def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
     finished = run("overconfidence.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
