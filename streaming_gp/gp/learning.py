@@ -193,7 +193,8 @@ class LearningGP(FederatedGP):
         else:
             (point,) = (report.epsilon for report in done.reports.values())
         after = strategy.merge(compiled.fitter, done.ledger, point)
-        shift = self._shift_to(point, compiled, done.ledger) if learn else None
+        learned = any(report.iterations for report in done.reports.values())
+        shift = self._shift_to(point, compiled, done.ledger) if learned else None
         self._commit(compiled, after, point, len(new), shift, time)
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
@@ -247,10 +248,13 @@ class LearningGP(FederatedGP):
 
         :param streams: Whether it is the next one of the stream, and not one of many visits.
         """
+        first = _seed(self.settings.seed, 0)
         number = self._now.num_updates if streams else _fingerprint(data[0])
         seed = _seed(self.settings.seed, number)
         report = _reporter(callback, name, self.settings.optimiser.max_iterations)
-        return Batch(name, data, seed, report, hold=rho < 1.0, learn=learn)
+        return Batch(
+            name, data, seed, report, rho < 1.0, learn, stream_seed=first if streams else None
+        )
 
 
 def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:

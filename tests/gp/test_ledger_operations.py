@@ -7,7 +7,6 @@ import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.strategies import MERGED
 from tests.gp.builders import (
-    EVERY_INPUT,
     assert_unchanged,
     evidence,
     known_model,
@@ -37,7 +36,7 @@ def test_removing_the_newest_batch_gives_the_model_before(data, new_inputs):
 def test_removal_takes_a_batch_out_of_the_hyperparameters_too(data):
     shards = thirds(*data)
     fitted = known_model(
-        EVERY_INPUT,
+        sgp.PrivatePseudoPoints(15),
         hyperparameters=sgp.VariationalHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=20),
     )

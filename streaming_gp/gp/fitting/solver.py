@@ -32,6 +32,8 @@ class Batch:
     :param hold: Whether points that the batch has had before stay where they are.
     :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
     :param epsilon: The ε [E] at which it is absorbed, where a point was learned a moment ago.
+    :param stream_seed: The seed that the first batch of its stream had, if it is the next one of
+        a stream and not one of many visits.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Batch:
     hold: bool = False
     learn: bool = True
     epsilon: np.ndarray | None = None
+    stream_seed: int | None = None
 
 
 class FitReport(NamedTuple):

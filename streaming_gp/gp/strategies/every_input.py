@@ -54,7 +54,7 @@ def fitted(
         return _absorbed(fitter, cavity, batch, fitter.location(cavity), most)
     of_epsilon, report = learned(fitter, cavity, batch, sample)
     if fitter.bound.is_conjugate and len(batch.data[0]) <= (most or np.inf):
-        observations, constant = _likelihood(fitter, batch, report.epsilon)
+        observations, constant = likelihood(fitter, batch, report.epsilon)
         factor = PseudoPointFactor((observations,), of_epsilon, constant)
         return factor, fitter.of_what_is_kept(cavity, batch, factor, report)
     moved = cavity if of_epsilon is None else cavity.times([PseudoPointFactor((), of_epsilon)])
@@ -134,7 +134,7 @@ def _at_every_input(
     if not fitter.bound.is_conjugate:
         at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)
-    observations, constant = _likelihood(fitter, batch, epsilon)
+    observations, constant = likelihood(fitter, batch, epsilon)
     before = fitter.factorisations.at(epsilon, cavity)
     after = fitter.factorisations.at(epsilon, cavity.times([PseudoPointFactor((observations,))]))
     free_energy = after.log_normaliser - before.log_normaliser + constant
@@ -142,7 +142,7 @@ def _at_every_input(
     return PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant), report
 
 
-def _likelihood(
+def likelihood(
     fitter: Fitter, batch: Batch, epsilon: np.ndarray
 ) -> tuple[PseudoObservations, float]:
     """Gaussian noise at ε as pseudo-observations at every input, and its log constant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies import every_input
+from streaming_gp.gp.strategies import every_input, together
 from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
@@ -43,6 +44,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
         until the budget is reached; then the points that matter least go, and what they said is
         projected onto the others. The newest batches that hold a tenth of the budget stay apart.
+        With ``"all"``, Gaussian noise and a variational ε, small batches learn ε together: the
+        first 200 data as one batch, later ones when 50 have come.
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
@@ -96,16 +99,31 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def visit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
-        cavity = question.cavity
-        if self.budget is not None and self._learns_at_two_scales(fitter, cavity, batch):
-            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, self.budget)
-        return super().visit(fitter, ledger, question, batch)
+        is_next = batch.stream_seed is not None
+        if is_next and self._learns_from_likelihoods(fitter, question.cavity, batch):
+            fit = partial(self._fit_new, fitter)
+            return together.fitted(fitter, ledger, batch, self.budget, fit)
+        return self._visit(fitter, ledger, question, batch)
 
-    def _learns_at_two_scales(self, fitter: Fitter, cavity: Process, batch: Batch) -> bool:
-        """Points at every input, within a budget that is full; noise is Gaussian, ε has a q."""
-        is_asked = self.number == "all" and self.sample is None and batch.learn
-        is_possible = fitter.bound.is_conjugate and cavity.hyperparameters is not None
-        return is_asked and is_possible and self._is_full(batch, cavity)
+    def _learns_from_likelihoods(self, fitter: Fitter, cavity: Process, batch: Batch) -> bool:
+        """Factors are likelihoods, as noise is Gaussian and each input has a point; ε has a q."""
+        is_exact = self.number == "all" and fitter.bound.is_conjugate
+        has_q = cavity.hyperparameters is not None and fitter.local.parameters.size > 0
+        return is_exact and has_q and batch.learn
+
+    def _fit_new(
+        self, fitter: Fitter, ledger: GPLedger, batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        return self._visit(fitter, ledger, pvi.Question(ledger.posterior, None), batch)
+
+    def _visit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        cavity, budget = question.cavity, self.budget
+        learns = self._learns_from_likelihoods(fitter, cavity, batch) and self.sample is None
+        if budget is not None and learns and self._is_full(batch, cavity):
+            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, budget)
+        return super().visit(fitter, ledger, question, batch)
 
     def fit_alone(
         self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None

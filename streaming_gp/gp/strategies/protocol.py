@@ -44,7 +44,8 @@ class PseudoPointStrategy(Protocol):
         """Fit a batch under the cavity of a question.
 
         :returns: the ledger that the new factor belongs into, which is another one only if earlier
-            factors were projected onto other points; the factor, undamped; and what was done.
+            factors were projected onto other points or learned ε with it; the factor, undamped;
+            and what was done.
         """
         ...
 

@@ -8,7 +8,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import ImproperError, InvalidDataError
-from streaming_gp.gp.strategies import MERGED, every_input
+from streaming_gp.gp.strategies import MERGED, every_input, together
 from streaming_gp.gp.strategies.every_input import LearningSample
 from tests.gp.builders import (
     EVERY_INPUT,
@@ -106,8 +106,10 @@ def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
     assert_same_predictions(learner, known, new_inputs, 1e-6)  # where steps on the sites rest
 
 
-def test_a_sample_of_everything_learns_from_everything(data):
+def test_a_sample_of_everything_learns_from_everything(data, monkeypatch):
     """The sample is the batch and the cavity it is fitted under where both are small."""
+    monkeypatch.setattr(together, "ENOUGH", 1)
+    monkeypatch.setattr(together, "WORTH_LEARNING", 1)
     X, Y = data
     models = [
         model_of(sgp.VariationalHyperparameters(num_samples=2)),

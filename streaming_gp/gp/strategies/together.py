@@ -1,0 +1,204 @@
+"""Small batches that learn ε together.
+
+A handful of data has many explanations, and a Gaussian q(ε) learned from them holds on to one:
+noise alone, say, or a lengthscale near zero, from where no gradient leads back. Batches that are
+as small never get it out of there. So until :data:`ENOUGH` data have come, a batch learns ε with
+all earlier ones, under the prior, as if all were one batch; and after that small batches wait for
+each other until :data:`WORTH_LEARNING` data have come. They share the factor of ε that they get,
+each in proportion to its data, as the tied factors of stochastic EP do (Li et al. 2015): so each
+can still be removed.
+
+This is for Gaussian noise and a point at every input. The factor of a batch is its likelihood then,
+and the data can be read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+
+from streaming_gp.gp.bounds.exact import at_every_input
+from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.problem import Data
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
+from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.strategies import every_input
+from streaming_gp.gp.strategies.protocol import MERGED
+
+ENOUGH = 200
+"""From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
+GROWTH = 0.25
+"""Fewer data than that grow by this share before ε is learned anew, which bounds what it costs."""
+WORTH_LEARNING = 50
+"""So many data are worth a fit of their own."""
+
+Fit = Callable[[GPLedger, Batch], tuple[GPLedger, PseudoPointFactor, FitReport]]
+
+
+def fitted(
+    fitter: Fitter, ledger: GPLedger, batch: Batch, budget: int | None, fit: Fit
+) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    """The factor of the next batch of a stream, learned with earlier ones that belong to it.
+
+    What these were told is taken off the free energy, so that the free energies of a stream add up
+    to the bound on all of it.
+
+    :param budget: The largest number of points of all batches; None for no limit.
+    :param fit: Fits a batch that is new to a ledger.
+    :returns: the ledger, in which the batches that it was learned with have new factors as well;
+        the factor; what was done.
+    """
+    names = _company(fitter, ledger, len(batch.data[0]), budget)
+    if names == []:
+        return fit(ledger, batch)
+    assert batch.stream_seed is not None
+    batch = replace(batch, seed=batch.stream_seed)  # or free energies would not add up
+    if names is None:
+        return _waiting(fitter, ledger, batch, fit)
+    parts = [_data_of(ledger.factors[name]) for name in names]
+    rest = _without(ledger, names)
+    found, factor, report = fit(rest, replace(batch, data=_joined([*parts, batch.data])))
+    told = _told(fitter, ledger, rest, replace(batch, data=_joined(parts)), names)
+    *earlier, own = _divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])
+    changes = {**found.factors, **dict(zip(names, earlier, strict=True))}
+    after = ledger.with_factors(changes)
+    return after, own, report._replace(free_energy=report.free_energy - told)
+
+
+# ---- which batches ----
+
+
+def _company(
+    fitter: Fitter, ledger: GPLedger, num_new: int, budget: int | None
+) -> list[str] | None:
+    """The names of the batches that a new one learns with; None if all of them wait for more."""
+    held = ledger.posterior.num_pseudo_points
+    newest = reversed(list(ledger.factors))
+    waiting = list(takewhile(lambda name: _says_nothing_of_epsilon(ledger, name), newest))
+    num_waiting = _num_points(ledger, waiting)
+    if held < ENOUGH:
+        everything = list(ledger.factors)
+        if held + num_new > (budget or np.inf) or not _are_data(fitter, ledger, everything):
+            return []
+        is_worth_it = num_waiting + num_new >= GROWTH * (held - num_waiting)
+        return everything if is_worth_it or held + num_new >= ENOUGH else None
+    worth = WORTH_LEARNING if budget is None else min(WORTH_LEARNING, budget // 10)
+    if num_new >= worth or not _are_data(fitter, ledger, waiting):
+        return []
+    if num_waiting + num_new < worth:
+        return None
+    return _that_hold(ledger, waiting, worth - num_new)
+
+
+def _says_nothing_of_epsilon(ledger: GPLedger, name: str) -> bool:
+    of_epsilon = ledger.factors[name].hyperparameters
+    return name != MERGED and not any(np.any(eta) for eta in of_epsilon.natural)
+
+
+def _num_points(ledger: GPLedger, names: Sequence[str]) -> int:
+    return sum(len(ledger.factors[name].Z) for name in names)
+
+
+def _that_hold(ledger: GPLedger, newest: Sequence[str], most: int) -> list[str]:
+    """The newest of these batches that hold at most so many points, in order of arrival."""
+    total = np.cumsum([len(ledger.factors[name].Z) for name in newest])
+    return list(reversed(newest[: int(np.sum(total <= most))]))
+
+
+def _are_data(fitter: Fitter, ledger: GPLedger, names: Sequence[str]) -> bool:
+    """Whether the factors of these batches are their likelihoods at today's ε: nothing was merged,
+    damped or forgotten.
+    """
+    said = [one for name in names for one in ledger.factors[name].pseudo_observations]
+    rows = [one for one in said if isinstance(one, PseudoObservations) and one.is_diagonal]
+    if not len(rows) == len(said) == len(names):
+        return False
+    if not names:
+        return True
+    X = np.concatenate([one.Z for one in rows])
+    precision = fitter.local.noise_precision(fitter.location(ledger.posterior), X)
+    wanted = at_every_input(X, Sites(precision, precision), fitter.local.gp.num_groups)
+    found = np.concatenate([_roots(one) for one in rows], axis=1)
+    return np.allclose(found, _roots(wanted), rtol=1e-6, atol=0.0)
+
+
+# ---- their data and their factors ----
+
+
+def _roots(one: PseudoObservations) -> np.ndarray:
+    """The diagonal of R, which is one over the standard deviation of noise [G, N]."""
+    return np.diagonal(one.precision_factor, axis1=1, axis2=2)
+
+
+def _data_of(factor: PseudoPointFactor) -> Data:
+    """X [N, D] and Y [N, P] of a batch whose factor is its likelihood."""
+    (one,) = plain(Process(factor.pseudo_observations))
+    Y = one.pseudo_targets / _roots(one)[:, :, None]
+    return one.Z, np.reshape(np.swapaxes(Y, 0, 1), (len(one.Z), -1))
+
+
+def _joined(parts: Sequence[Data]) -> Data:
+    X, Y = zip(*parts, strict=True)
+    return np.concatenate(X), np.concatenate(Y)
+
+
+def _without(ledger: GPLedger, names: Sequence[str]) -> GPLedger:
+    for name in names:
+        ledger = ledger.without(name)
+    return ledger
+
+
+def _divided(
+    fitter: Fitter,
+    factor: PseudoPointFactor,
+    epsilon: np.ndarray,
+    batch: Batch,
+    parts: Sequence[Data],
+) -> list[PseudoPointFactor]:
+    """A factor of several batches as one for each: its likelihood, and its share of what all of
+    them say of ε.
+    """
+    total = sum(len(X) for X, _ in parts)
+    found = []
+    for part in parts:
+        rows, constant = every_input.likelihood(fitter, replace(batch, data=part), epsilon)
+        share = factor ** (len(part[0]) / total)
+        found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
+    return found
+
+
+# ---- batches that wait ----
+
+
+def _waiting(
+    fitter: Fitter, ledger: GPLedger, batch: Batch, fit: Fit
+) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    """A batch is absorbed at the present q(ε)."""
+    found, factor, report = fit(ledger, replace(batch, learn=False))
+    return found, factor, fitter.of_what_is_kept(ledger.posterior, batch, factor, report)
+
+
+def _told(
+    fitter: Fitter, ledger: GPLedger, rest: GPLedger, batch: Batch, names: Sequence[str]
+) -> float:
+    """The free energy in nats of what earlier batches say now, which is about to be replaced.
+
+    :param rest: The ledger without them.
+    :param batch: Their data.
+    """
+    epsilon = fitter.location(ledger.posterior)
+    rows, constant = every_input.likelihood(fitter, batch, epsilon)
+    of_epsilon = product_of_epsilon(*(ledger.factors[name].hyperparameters for name in names))
+    before, after = (
+        fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (rest, ledger)
+    )
+    report = FitReport(epsilon, after - before, 0, 0.0, 0)
+    factor = PseudoPointFactor((rows,), of_epsilon, constant)
+    return fitter.of_what_is_kept(rest.posterior, batch, factor, report).free_energy
