@@ -9,22 +9,39 @@ import numpy as np
 from scipy.linalg import blas, lapack
 
 
-def times_transposed(R: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """``Rᵀ B`` for a lower triangle R [M, M] and B [M, N]."""
+def product(
+    R: np.ndarray, B: np.ndarray, transposed: bool = False, overwrite: bool = False
+) -> np.ndarray:
+    """``R B``, or ``Rᵀ B``, for a lower triangle R [M, M] and B [M, N].
+
+    :param overwrite: Whether the result is written over B, which must lie in C order.
+    """
     if B.shape[1] == 1:
-        return blas.dtrmv(R.T, B[:, 0], lower=0, trans=0)[:, None]
-    return blas.dtrmm(1.0, R.T, B.T, side=1, lower=0, trans_a=1).T
+        column, trans = B[:, 0], int(not transposed)
+        return blas.dtrmv(R.T, column, lower=0, trans=trans, overwrite_x=overwrite)[:, None]
+    trans = int(transposed)
+    return blas.dtrmm(1.0, R.T, B.T, side=1, lower=0, trans_a=trans, overwrite_b=overwrite).T
 
 
-def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """``L⁻¹ B``, or ``L⁻ᵀ B``, for a lower triangle L [M, M] and B [M, N]."""
+def solve(
+    L: np.ndarray, B: np.ndarray, transposed: bool = False, overwrite: bool = False
+) -> np.ndarray:
+    """``L⁻¹ B``, or ``L⁻ᵀ B``, for a lower triangle L [M, M] and B [M, N].
+
+    :param overwrite: As in :func:`product`.
+    """
     if B.shape[1] == 1:
-        return blas.dtrsv(L.T, B[:, 0], lower=0, trans=int(not transposed))[:, None]
-    return blas.dtrsm(1.0, L.T, B.T, side=1, lower=0, trans_a=int(transposed)).T
+        column, trans = B[:, 0], int(not transposed)
+        return blas.dtrsv(L.T, column, lower=0, trans=trans, overwrite_x=overwrite)[:, None]
+    trans = int(transposed)
+    return blas.dtrsm(1.0, L.T, B.T, side=1, lower=0, trans_a=trans, overwrite_b=overwrite).T
 
 
-def cholesky(A: np.ndarray) -> np.ndarray | None:
-    """L [M, M] with ``A = L Lᵀ`` for a symmetric A, or None if it is not positive or not finite."""
-    upper, failed = lapack.dpotrf(A.T, lower=0, clean=1)
+def cholesky(A: np.ndarray, overwrite: bool = False) -> np.ndarray | None:
+    """L [M, M] with ``A = L Lᵀ`` for a symmetric A, or None if it is not positive or not finite.
+
+    :param overwrite: Whether the result is written over A, which must lie in C order.
+    """
+    upper, failed = lapack.dpotrf(A.T, lower=0, clean=1, overwrite_a=overwrite)
     is_found = not failed and np.isfinite(upper.diagonal()).all()  # LAPACK may pass over NaN
     return upper.T if is_found else None

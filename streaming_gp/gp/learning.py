@@ -26,6 +26,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
+from streaming_gp.threads import blas_threads_for
 from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]
@@ -166,6 +167,18 @@ class LearningGP(FederatedGP):
 
         :param time: The time of the next batch of the stream; None where there is no order.
         """
+        with blas_threads_for(self.posterior_process.num_pseudo_points):
+            return self._one_step(shards, rho, callback, is_round, learn, time)
+
+    def _one_step(
+        self,
+        shards: Mapping[str, Data],
+        rho: float,
+        callback: Callback | None,
+        is_round: bool,
+        learn: bool,
+        time: float | None,
+    ) -> dict[str, UpdateInfo]:
         start = perf_counter()
         checked = self._checked(shards)
         unchanged(self.modules, self.parameter_vector, self._compiled)

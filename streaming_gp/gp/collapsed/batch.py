@@ -46,7 +46,7 @@ class BatchUnderCavity:
         R, white = self._num_earlier, self.cavity.white
         V_points, V_data = self._projected
         among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
-        among = stacks.with_diagonal(among, np.full(self.num_points, nugget))
+        among = stacks.with_diagonal(among, nugget)
         mean = prior.mean_data if self._has_points else prior.mean_points[:, R:]
         return UnderCavity(
             among,

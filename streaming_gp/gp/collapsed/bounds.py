@@ -30,7 +30,7 @@ class AtEveryInput:
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
         C = batch.residual.shape[2]
-        L = stacks.cholesky(stacks.with_diagonal(batch.among, batch.noise))
+        L = stacks.cholesky(batch.among, batch.noise)
         white = stacks.solve(L, batch.residual)
         a = stacks.solve(L, white, transposed=True)
         value = -C * stacks.half_logdet(L) - 0.5 * np.sum(white**2) - _constant(batch)
@@ -68,7 +68,8 @@ class OnPoints:
         by_variance = np.where(left > 0.0, self.alpha * by_widened - weight, 0.0)
         by_A -= 2.0 * by_variance[:, None] * A
         by_between = stacks.solve(L, by_A, transposed=True)
-        by_among = stacks.cholesky_pullback(L, stacks.product(by_A, transposed(A)))
+        back = stacks.solve(L, A, transposed=True)
+        by_among = -0.5 * stacks.product(by_between, transposed(back))  # as in Cavity.pullback
         return value, UnderCavity(by_among, by_between, by_variance, -a, by_noise)
 
     def _correction(self, share: np.ndarray) -> float:
@@ -97,11 +98,11 @@ def _low_rank(
     :param diagonal: That of D [S, N].
     :param residual: [S, N, C].
     """
-    M, C = A.shape[1], residual.shape[2]
+    C = residual.shape[2]
     root = np.sqrt(diagonal)[:, None]
     scaled, target = A / root, residual / transposed(root)
     P = stacks.product(scaled, transposed(scaled))
-    L = stacks.cholesky(stacks.with_diagonal(P, np.ones(M)))
+    L = stacks.cholesky(P, 1.0)
     half = stacks.solve(L, scaled)
     white = half @ target
     a = (target - transposed(half) @ white) / transposed(root)

@@ -1,7 +1,7 @@
 """Conditions the prior on a cavity's pseudo-observations, forwards and backwards.
 
 With ``B = I + Rᵀ K R = L Lᵀ`` (see :mod:`streaming_gp.gp.process.conditioning`) and
-``P = L⁻¹ Rᵀ``, the projections ``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its
+``P = L⁻¹ Rᵀ`` the projections ``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its
 mean ``m + Vᵀ w`` and its covariance ``k − Vᵀ V``.
 """
 
@@ -10,9 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import block_diag
 
+from streaming_gp import triangular
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.collapsed.stacks import transposed
+
+FEW_ROWS = 32
+"""Of fewer a product with a triangle takes as long as one with a square."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +35,22 @@ class Observed:
 
     def weighted(self, B: np.ndarray) -> np.ndarray:
         """``Rᵀ B`` for B [S, R, Q]."""
-        ends = np.cumsum([len(block) for block in self.blocks])
-        pieces = np.split(B, ends[:-1], axis=1)
-        found = [
-            stacks.product(np.broadcast_to(block.T, (len(B), *block.shape)), piece)
-            for block, piece in zip(self.blocks, pieces, strict=True)
-        ]
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+        found, start = np.array(B, order="C"), 0
+        for block in self.blocks:
+            _weight(block, found[:, start : start + len(block)])
+            start += len(block)
+        return found
+
+
+def _weight(R: np.ndarray, B: np.ndarray) -> None:
+    """Write ``Rᵀ B`` over B [S, m, Q], for one R [m, m]."""
+    if not np.any(np.tril(R, -1)) and not np.any(np.triu(R, 1)):
+        B *= R.diagonal()[:, None]
+    elif len(R) < FEW_ROWS or np.any(np.triu(R, 1)):
+        B[:] = stacks.product(np.broadcast_to(R.T, (len(B), *R.shape)), B)
+    else:
+        for one in B:
+            triangular.product(R, one, transposed=True, overwrite=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +79,28 @@ class Cavity:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Derivatives by K [S, R, R], by k(Z, ·) [S, R, T] and by m(Z) [S, R, C].
 
+        Nothing depends on V and w but by ``VᵀV``, ``Vᵀw`` and ``wᵀw``, which no rotation of both
+        changes. So ``Y = V̄Vᵀ + w̄wᵀ`` is symmetric, and the derivative by K is ``−½ Pᵀ Y P`` (Murray
+        2016, "Differentiation of the Cholesky decomposition"); ``−½ C log det B`` adds C to the
+        diagonal of Y.
+
         :param by_projected: The derivative by V [S, R, T].
         :param by_white: That by w [S, R, C].
         :param by_evidence: That by the log evidence.
         """
-        R, columns = self.white.shape[1:]
-        by_white = by_white - by_evidence * self.white
-        product = stacks.product(by_projected, transposed(self.projected))
-        product += by_white @ transposed(self.white)
-        # −½ C log det B adds C to the diagonal: see stacks.cholesky_pullback, with L⁻¹ for P
-        product = stacks.with_diagonal(product, np.full(R, by_evidence * columns))
-        back = transposed(self.projector)
-        half = stacks.product(back, stacks.symmetric(product))
-        by_K = -0.5 * stacks.product(half, self.projector)
-        return by_K, stacks.product(back, by_projected), -(back @ by_white)
+        (R, T), back = self.projected.shape[1:], transposed(self.projector)
+        by_between = stacks.product(back, by_projected)
+        by_root_mean = back @ (by_white - by_evidence * self.white)
+        if T < 2 * R:  # whichever takes fewer products
+            by_K = stacks.product(by_between, transposed(stacks.product(back, self.projected)))
+        else:
+            Y = stacks.product(by_projected, transposed(self.projected))
+            by_K = stacks.product(stacks.product(back, Y), self.projector)
+        by_K += by_root_mean @ transposed(back @ self.white)
+        if by_evidence != 0.0:
+            by_K += by_evidence * self.white.shape[2] * stacks.product(back, self.projector)
+        by_K *= -0.5
+        return by_K, by_between, -by_root_mean
 
 
 def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np.ndarray) -> Cavity:
@@ -90,10 +112,8 @@ def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np
     :raises numpy.linalg.LinAlgError: if a covariance is not positive.
     """
     K = stacks.with_diagonal(K, observed.nugget)
-    B = observed.weighted(np.ascontiguousarray(transposed(observed.weighted(K))))
-    L = stacks.cholesky(stacks.with_diagonal(B, np.ones(len(observed.nugget))))
-    root = observed.weighted(np.eye(len(observed.nugget))[None])
-    P = stacks.solve(L, np.broadcast_to(root, L.shape))
+    L = stacks.cholesky(observed.weighted(transposed(observed.weighted(K))), 1.0)
+    P = stacks.solve(L, np.broadcast_to(block_diag(*observed.blocks).T, L.shape))
     targets = np.broadcast_to(observed.targets, (len(L), *observed.targets.shape))
     white = stacks.solve(L, targets) - P @ mean
     return Cavity(L, P, stacks.product(P, between), white)

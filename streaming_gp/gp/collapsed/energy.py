@@ -19,6 +19,7 @@ class Known(NamedTuple):
     :param factor: Precision factors of the cavity's pseudo-observations [G, n, m, m].
     :param targets: Their targets [G, n m, C].
     :param nuggets: Their nuggets [n m].
+    :param speaks: Which of their rows are no padding [n, m].
     :param nugget: That of the batch's points [].
     """
 
@@ -26,6 +27,7 @@ class Known(NamedTuple):
     factor: np.ndarray
     targets: np.ndarray
     nuggets: np.ndarray
+    speaks: np.ndarray
     nugget: np.ndarray
 
 
@@ -35,42 +37,44 @@ def energy(
     """The bound, summed over ε, and its derivatives; minus infinity and zeros if a covariance is
     not positive.
 
+    :param values: The prior; its points are the rows that speak and then the batch's.
     :param by_evidence: How often the log evidence of the cavity is added.
     """
-    by_values = PriorValues(*map(np.zeros_like, values))
-    said = _rows_that_speak(known.factor)
-    num_own = values.among.shape[-1] - said.size
-    points = np.append(np.ravel(said), np.ones(num_own, dtype=bool))
-    total = 0.0
+    groups = range(len(known.targets))
+    columns = np.split(known.Y, len(groups), axis=1)
     try:
-        for group, Y in enumerate(np.split(known.Y, len(known.targets), axis=1)):
-            prior = values.of_group(group).at_points(points)
-            batch = under_cavity(prior, _observed(known, said, group), bound.on_points)
-            nugget = float(known.nugget) if bound.on_points else 0.0
-            value, by = bound.value_and_gradient(batch.described(prior, Y, nugget))
-            total += value + by_evidence * batch.cavity.log_evidence
-            found = batch.pulled_back(by, by_evidence, prior)
-            by_values.of_group(group).add_at_points(points, found)
+        found = [
+            _of_group(bound, values.of_group(group), _observed(known, group), Y, known, by_evidence)
+            for group, Y in zip(groups, columns, strict=True)
+        ]
     except np.linalg.LinAlgError:
         return -np.inf, PriorValues(*map(np.zeros_like, values))
-    return total, by_values
+    totals, by_values = zip(*found, strict=True)
+    return sum(totals), values.gathered(by_values)
 
 
-def _rows_that_speak(factor: np.ndarray) -> np.ndarray:
-    """Which rows [n, m] of the blocks [G, n, m, m] are no padding."""
-    said = factor != 0.0
-    found = np.any(said, axis=(0, 2)) | np.any(said, axis=(0, 3))
-    if not np.any(found):
-        found[0, 0] = True  # nothing is known: one row that says nothing stands for it
-    return np.asarray(found)
+def _of_group(
+    bound: CollapsedBound,
+    prior: PriorValues,
+    observed: Observed,
+    Y: np.ndarray,
+    known: Known,
+    by_evidence: float,
+) -> tuple[float, PriorValues]:
+    """The same of one group, whose observations are Y [N, C]."""
+    batch = under_cavity(prior, observed, bound.on_points)
+    nugget = float(known.nugget) if bound.on_points else 0.0
+    value, by = bound.value_and_gradient(batch.described(prior, Y, nugget))
+    value += by_evidence * batch.cavity.log_evidence
+    return value, batch.pulled_back(by, by_evidence, prior)
 
 
-def _observed(known: Known, said: np.ndarray, group: int) -> Observed:
+def _observed(known: Known, group: int) -> Observed:
     """What the cavity is conditioned on, in one group."""
     blocks = [
         block[rows][:, rows]
-        for block, rows in zip(known.factor[group], said, strict=True)
+        for block, rows in zip(known.factor[group], known.speaks, strict=True)
         if np.any(rows)
     ]
-    rows = np.ravel(said)
+    rows = np.ravel(known.speaks)
     return Observed(blocks, known.targets[group][rows], known.nuggets[rows])

@@ -75,8 +75,11 @@ class CollapsedFunctions:
         self, alpha: tf.Tensor, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
     ) -> tf.Tensor:
         local, X = self.local, problem.X
+        stack = problem.stack
+        speaks = _rows_that_speak(stack.precision_factor)
+        earlier = tf.boolean_mask(stack.Z, tf.reshape(speaks, [-1]))
         own = problem.moved(offsets) if self.on_points else X
-        points = tf.concat([problem.stack.Z, own], 0)
+        points = tf.concat([earlier, own], 0)
         draws = local.hyperparameters.draw(
             variables, problem.location, problem.scale, problem.noise
         )
@@ -85,9 +88,13 @@ class CollapsedFunctions:
             with local.parameters.substituted(epsilon):
                 return prior_values(local, points, X, self.on_points)
 
-        stack = problem.stack
         known = Known(
-            problem.Y, stack.precision_factor, stack.pseudo_targets, stack.nugget, problem.nugget
+            problem.Y,
+            stack.precision_factor,
+            stack.pseudo_targets,
+            stack.nugget,
+            speaks,
+            problem.nugget,
         )
         total = self._bound(alpha, known)(*at_each_sample(at, draws))
         with local.parameters.substituted(draws[0]):
@@ -115,3 +122,14 @@ class CollapsedFunctions:
         with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
             total, by_values = energy(bound, values, known, by_evidence)
         return np.float64(total), *by_values
+
+
+def _rows_that_speak(factor: tf.Tensor) -> tf.Tensor:
+    """Which rows [n, m] of the blocks [G, n, m, m] are no padding.
+
+    Where nothing is known one row that says nothing stands for it.
+    """
+    said = tf.cast(factor != 0.0, tf.int32)
+    found = tf.reduce_any(tf.reduce_sum(said, axis=2) + tf.reduce_sum(said, axis=3) > 0, axis=0)
+    first = tf.reshape(tf.range(tf.size(found)) == 0, tf.shape(found))
+    return found | (first & ~tf.reduce_any(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,28 +37,15 @@ class PriorValues(NamedTuple):
         """Those of one group, as views; groups may share a kernel."""
         return PriorValues(*(one[:, min(group, one.shape[1] - 1)] for one in self))
 
-    def at_points(self, some: np.ndarray) -> PriorValues:
-        """Those of one group at some of the points: a mask [T]."""
-        if np.all(some):
-            return self
-        return self._replace(
-            among=self.among[:, some][:, :, some],
-            between=self.between[:, some],
-            mean_points=self.mean_points[:, some],
-        )
+    def gathered(self, groups: Sequence[PriorValues]) -> PriorValues:
+        """Derivatives by these, from those by the views :meth:`of_group`."""
+        parts = zip(self, zip(*groups, strict=True), strict=True)
+        return PriorValues(*(_gathered(one.shape[1], ones) for one, ones in parts))
 
-    def add_at_points(self, some: np.ndarray, found: PriorValues) -> None:
-        """Add what was found for one group at some of the points, in place."""
-        points = np.flatnonzero(some)
-        self.among[np.ix_(np.arange(len(self.among)), points, points)] += found.among
-        self.between[:, points] += found.between
-        self.mean_points[:, points] += found.mean_points
-        for into, one in (
-            (self.variance, found.variance),
-            (self.mean_data, found.mean_data),
-            (self.noise, found.noise),
-        ):
-            into[:] += one
+
+def _gathered(num_kept: int, ones: Sequence[np.ndarray]) -> np.ndarray:
+    """Derivatives by what groups share are added, others are stacked."""
+    return reduce(np.add, ones)[:, None] if num_kept == 1 else np.stack(ones, axis=1)
 
 
 def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -> PriorValues:

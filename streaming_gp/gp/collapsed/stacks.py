@@ -26,36 +26,32 @@ def product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return found
 
 
-def cholesky(A: np.ndarray) -> np.ndarray:
-    """L [S, M, M] with ``A = L Lᵀ``.
+def cholesky(A: np.ndarray, diagonal: np.ndarray | float = 0.0) -> np.ndarray:
+    """L [S, M, M] with ``A + diag(diagonal) = L Lᵀ``.
 
+    :param diagonal: [S, M], or what can be broadcast to it.
     :raises numpy.linalg.LinAlgError: if one is not positive, or not finite.
     """
-    found = np.empty(A.shape)
-    for one, out in zip(A, found, strict=True):
-        L = triangular.cholesky(one)
-        if L is None:
+    found = with_diagonal(A, diagonal)
+    for one in found:
+        if triangular.cholesky(one, overwrite=True) is None:
             raise np.linalg.LinAlgError("a covariance is not positive definite")
-        out[:] = L
     return found
 
 
-def with_diagonal(A: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """``A + diag(values)`` for values [S, M] or [M]."""
-    found = np.array(A)
+def with_diagonal(A: np.ndarray, values: np.ndarray | float) -> np.ndarray:
+    """``A + diag(values)``, in C order, for values [S, M], or what can be broadcast to it."""
+    found = np.array(A, order="C")
     np.einsum("smm->sm", found)[:] += values
     return found
 
 
-def symmetric(A: np.ndarray) -> np.ndarray:
-    """The symmetric matrices whose lower triangles are those of A."""
-    return np.tril(A) + transposed(np.tril(A, -1))
-
-
 def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
     """``L⁻¹ B``, or ``L⁻ᵀ B``, for lower triangles L [S, M, M] and B [S, M, N]."""
-    pairs = zip(L, B, strict=True)
-    return np.stack([triangular.solve(one, right, transposed) for one, right in pairs])
+    found = np.array(B, order="C")
+    for one, right in zip(L, found, strict=True):
+        triangular.solve(one, right, transposed, overwrite=True)
+    return found
 
 
 def inverse(L: np.ndarray) -> np.ndarray:
@@ -67,16 +63,3 @@ def inverse(L: np.ndarray) -> np.ndarray:
 def half_logdet(L: np.ndarray) -> float:
     """``½ log det L Lᵀ``, summed over the stack."""
     return float(np.sum(np.log(np.einsum("smm->sm", L))))
-
-
-def cholesky_pullback(L: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """The derivative by ``B = L Lᵀ`` of what depends on L by ``Q = L⁻¹ U`` alone.
-
-    It is ``−½ L⁻ᵀ Y L⁻¹`` for the symmetric Y whose lower triangle is that of ``Q̄ Qᵀ`` (Murray
-    2016, "Differentiation of the Cholesky decomposition").
-
-    :param L: Lower triangles [S, M, M].
-    :param product: ``Q̄ Qᵀ`` [S, M, M], with Q̄ the derivative by Q.
-    """
-    half = solve(L, symmetric(product), transposed=True)
-    return -0.5 * solve(L, np.ascontiguousarray(transposed(half)), transposed=True)

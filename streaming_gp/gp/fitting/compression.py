@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy.linalg import eigh
 
-from streaming_gp import triangular
+from streaming_gp import dense, triangular
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.linalg import compress_rows
 
+Some = np.ndarray | None
+"""Which of the points come into question; None for all."""
 MOST_ROWS = 1000
 """Of more observations of one input each, those closest to a batch are looked at."""
 PROBES = 100
@@ -31,6 +35,7 @@ def nearby(
     cavity: Process,
     X: np.ndarray,
     number: int,
+    among: Some = None,
 ) -> Process:
     """The cavity's marginal at ``number`` of its points near X, as pseudo-observations of these.
 
@@ -42,22 +47,15 @@ def nearby(
     :param cavity: The cavity, whose q(ε) stays.
     :param X: The inputs of the batch [N, D].
     :param number: The largest number of points.
+    :param among: Which of the cavity's points come into question; None for all.
     """
-    process = factorised(Process(_closest_rows(prior, plain(cavity), X)))
+    members = plain(cavity)
+    if among is None:
+        members = _closest_rows(prior, members, X)
+    process = factorised(Process(members))
     Z = np.concatenate([one.Z for one in process.members])
+    Z = Z if among is None else Z[among]
     return _reduced(process, Z[_most_correlated(process, X, Z, number)], cavity)
-
-
-def sampled(
-    factorised: Callable[[Process], Factorised], cavity: Process, number: int, seed: int
-) -> Process:
-    """As :func:`nearby`, at points drawn at random from all of the cavity's.
-
-    :param seed: The seed of the draw.
-    """
-    process = factorised(Process(plain(cavity)))
-    Z = np.concatenate([one.Z for one in process.members])
-    return _reduced(process, np.random.default_rng(seed).permutation(Z)[:number], cavity)
 
 
 def _reduced(process: Factorised, points: np.ndarray, cavity: Process) -> Process:
@@ -132,7 +130,8 @@ def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
     nugget = NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
     chol = np.linalg.cholesky(K + nugget * np.eye(len(points)))
     A = _solved(chol, np.swapaxes(V, 1, 2))
-    explained, U = np.linalg.eigh(A @ np.swapaxes(A, 1, 2))
+    pairs = [eigh(dense.product(one, one.T), driver="evd") for one in A]
+    explained, U = (np.stack(part) for part in zip(*pairs, strict=True))
     explained = np.clip(explained, 0.0, 1.0 - CERTAIN)[:, :, None]
     gain = np.sqrt(explained / (1.0 - explained))
     factor = _solved(chol, U * np.swapaxes(gain, 1, 2), transposed=True)
@@ -140,8 +139,9 @@ def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
     white = np.swapaxes(U, 1, 2) @ shift
     # s makes the mean of the whitened points what it is: (1 + g²) mean = g s̃, and s = s̃ + Rᵀ m.
     told = np.where(gain > 0.0, white * (1.0 + gain**2) / np.maximum(gain, CERTAIN), 0.0)
-    targets = told + np.swapaxes(factor, 1, 2) @ prior.mean(points)
-    return PseudoObservations(points, factor, targets, nugget)
+    rows = np.swapaxes(factor, 1, 2)
+    rows, targets = compress_rows(rows, told + rows @ prior.mean(points))  # to a triangle
+    return PseudoObservations(points, np.swapaxes(rows, 1, 2), targets, nugget)
 
 
 def _solved(chol: np.ndarray, rhs: np.ndarray, transposed: bool = False) -> np.ndarray:

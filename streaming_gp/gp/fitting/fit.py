@@ -17,7 +17,7 @@ from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
-from streaming_gp.gp.fitting.compression import nearby
+from streaming_gp.gp.fitting.compression import Some, nearby
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.moving import Moving
@@ -82,14 +82,14 @@ class Fitter:
     # ---- linear algebra at one ε ----
 
     @one_blas_thread()
-    def nearby(self, cavity: Process, X: np.ndarray, number: int) -> Process:
-        """The part of a cavity that matters at X [N, D], on at most ``number`` points."""
+    def nearby(self, cavity: Process, X: np.ndarray, number: int, among: Some = None) -> Process:
+        """The part of a cavity that matters at X [N, D], on at most ``number`` of (some) points."""
         if cavity.num_pseudo_points <= number:
             return cavity
         epsilon = self.location(cavity)
         prior = PriorAt(self.local.prior, epsilon[None])
         at = partial(self.factorisations.at, epsilon)
-        return nearby(prior, at, cavity, X, number)
+        return nearby(prior, at, cavity, X, number, among)
 
     def log_density(self, process: Process, batch: Batch) -> float:
         """The mean log density of a batch's targets, each alone, at the mean of q(ε), in nats.
@@ -130,7 +130,7 @@ class Fitter:
         if iterations > 0:
             moving = Moving(rest.prior, rest.members, members, found.nugget)
             with suppress(NumericalError):  # where rounding forbids it the points stay
-                Z = moving.best_places(found.Z, self.optimiser.method, iterations)
+                Z = moving.best_places(found.Z, self.optimiser, iterations)
                 found, constant = moving.projected(Z)
         if watch:
             self.watch.merge(members, found, -constant)

@@ -19,7 +19,7 @@ from streaming_gp.gp.collapsed.batch import BatchUnderCavity, UnderCavity, under
 from streaming_gp.gp.collapsed.bounds import OnPoints
 from streaming_gp.gp.collapsed.cavity import Observed
 from streaming_gp.gp.collapsed.prior_values import PriorValues
-from streaming_gp.gp.fitting.optimiser import minimise
+from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise
 from streaming_gp.gp.fitting.problem import spread
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
@@ -41,14 +41,16 @@ class Moving:
     members: tuple[PseudoObservations, ...]
     nugget: float
 
-    def best_places(self, start: np.ndarray, method: str, iterations: int) -> np.ndarray:
+    def best_places(
+        self, start: np.ndarray, optimiser: LocalOptimiser, iterations: int
+    ) -> np.ndarray:
         """The best of all places that the optimiser looks at, its start [M, D] first.
 
         They stay within the range of the points that are projected: under a kernel that grows
         without bound they would move on from merge to merge, until rounding is all that is left.
 
-        :param method: The name of SciPy's method.
-        :param iterations: The largest number of its iterations.
+        :param optimiser: Its method and its tolerance count.
+        :param iterations: The largest number of iterations.
         :raises NumericalError: if a covariance is not positive at the start.
         """
         unit = spread(self._Z)
@@ -66,7 +68,9 @@ class Moving:
             np.ravel((edge - start) / unit) for edge in (self._Z.min(axis=0), self._Z.max(axis=0))
         )
         limits = list(zip(least_offsets, most_offsets, strict=True))
-        minimise(objective, np.zeros(start.size), limits, method, iterations)
+        method, tolerance = optimiser.method, optimiser.tolerance
+        nowhere = np.zeros(start.size)
+        minimise(objective, nowhere, limits, method, iterations, tolerance=tolerance)
         return best
 
     def loss_and_gradient(self, Z: np.ndarray) -> tuple[float, np.ndarray]:
@@ -127,8 +131,9 @@ class Moving:
         except np.linalg.LinAlgError as error:
             raise NumericalError("the covariance of the points is not positive") from error
         design = triangular.solve(L, told.between[0])
-        rows, fewer = compress_rows(design.T[None], told.residual)
-        R = triangular.solve(L, np.ascontiguousarray(rows[0].T), transposed=True)
+        onto = triangular.solve(L, design, transposed=True)
+        rows, fewer = compress_rows(onto.T[None], told.residual)
+        R = np.ascontiguousarray(rows[0].T)
         V, white = batch.cavity.projected[0][:, : len(mean)], batch.cavity.white[0]
         unexplained = np.sum(told.variance) - np.sum(design**2)
         lost = np.sum(told.residual**2) - np.sum(fewer**2) + mean.shape[1] * unexplained

@@ -56,13 +56,13 @@ class LocalOptimiser:
     """
 
     max_iterations: int = 50
-    tolerance: float = 1e-4
+    tolerance: float = 1e-2
     method: str = "L-BFGS-B"
     rounds: int = 8
     site_steps: int = 15
     site_damping: float = 0.5
     site_tolerance: float = 1e-7
-    full_effort_points: int = 200
+    full_effort_points: int = 100
     location_iterations: int = 0
     projection_iterations: int = 20
 

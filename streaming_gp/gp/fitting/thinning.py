@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
-from streaming_gp import symmetric
+from streaming_gp import dense, symmetric
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 
@@ -62,7 +62,7 @@ def _about(
         mine = slice(start, start + len(one.Z))
         R = one.precision_factor[group]
         residual = one.pseudo_targets[group] - R.T @ mean[mine]
-        W[mine, mine] = R @ R.T
+        W[mine, mine] = dense.product(R, R.T)
         h[mine], squares, start = R @ residual, squares + float(np.sum(residual**2)), mine.stop
     return W, h, squares
 
@@ -145,6 +145,6 @@ def _projected(
     chol = cholesky(K[np.ix_(kept, kept)], lower=True)
     A = cho_solve((chol, True), K[np.ix_(kept, dropped)]).T
     onto = np.asfortranarray(W[np.ix_(kept, kept)])
-    moved = W[np.ix_(dropped, kept)] + 0.5 * W[np.ix_(dropped, dropped)] @ A
+    moved = W[np.ix_(dropped, kept)] + 0.5 * dense.product(W[np.ix_(dropped, dropped)], A)
     symmetric.add_product_pairs(onto, A, moved)
     return onto, h[kept] + A.T @ h[dropped]

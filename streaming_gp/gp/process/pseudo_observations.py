@@ -86,7 +86,7 @@ class PseudoObservations:
         R = self.precision_factor[group]
         if self.is_diagonal:
             return R.diagonal()[:, None] * B
-        return triangular.times_transposed(R, B) if self.is_triangular else R.T @ B
+        return triangular.product(R, B, transposed=True) if self.is_triangular else R.T @ B
 
     def __pow__(self, power: float) -> PseudoObservations:
         """``t(u)^power``.

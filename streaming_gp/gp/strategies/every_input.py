@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import mul
 
 import numpy as np
 
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.compression import sampled
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
@@ -32,7 +31,6 @@ from streaming_gp.gp.strategies.learning_sample import (
 )
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
-from streaming_gp.threads import one_blas_thread
 
 MOST_MOVING = 300
 """So many points move when others are projected onto them; of more, each matters little."""
@@ -86,22 +84,8 @@ def fitted_at_two_scales(
         return ledger, *fitted(fitter, others.posterior, batch, few, budget)
     factor, report = fitted(fitter, cavity, batch, FINE, budget)
     num_left = int(points_per_datum(budget) * two_scales.num_data(ledger))
-    if num_left >= few.num_earlier:
-        smoother = _thinly(fitter, smoother, num_left, batch.seed)
-    coarse_factor, _ = learned(fitter, smoother, batch, few)
+    coarse_factor, _ = learned(fitter, smoother, batch, few, num_left)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
-
-
-@one_blas_thread()
-def _thinly(fitter: Fitter, cavity: Process, number: int, seed: int) -> Process:
-    """A cavity on ``number`` of its points at random: as its data will be held later on.
-
-    Those near a batch are many as long as a stream is short, or has just been there.
-    """
-    if cavity.num_pseudo_points <= number:
-        return cavity
-    factorised = partial(fitter.factorisations.at, fitter.location(cavity))
-    return sampled(factorised, cavity, number, seed)
 
 
 def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:

@@ -85,9 +85,17 @@ def coarse(num_data: int, budget: int) -> LearningSample:
 
 
 def learned(
-    fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample
+    fitter: Fitter,
+    cavity: Process,
+    batch: Batch,
+    sample: LearningSample,
+    num_left: int | None = None,
 ) -> tuple[expfam.Factor | None, FitReport]:
-    """The factor of ε, learned from a part of the batch under the part of the cavity near it."""
+    """The factor of ε, learned from a part of the batch under the part of the cavity near it.
+
+    :param num_left: How many of the cavity's points, at random, will be left later on, if that is
+        to count. Those near a batch are many as long as a stream is short, or has just been there.
+    """
     X, Y = batch.data
     rng = np.random.default_rng(batch.seed)
     some = np.sort(rng.permutation(len(X))[: sample.num_data])
@@ -95,7 +103,10 @@ def learned(
     earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
     small = cavity
     if cavity.num_pseudo_points > earlier:
-        small = fitter.nearby(cavity, X[some], sample.num_earlier)
+        left = None
+        if num_left is not None and sample.num_earlier <= num_left < cavity.num_pseudo_points:
+            left = rng.permutation(cavity.num_pseudo_points)[:num_left]
+        small = fitter.nearby(cavity, X[some], sample.num_earlier, left)
     number = len(some) if sample.num_points is None else sample.num_points
     bound = _bound(sample.alpha, fitter.bound.is_conjugate) if number < len(some) else Exact()
     part = replace(batch, data=(X[some], Y[some]))

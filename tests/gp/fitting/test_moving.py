@@ -98,7 +98,7 @@ def test_points_stay_where_points_were(rng):
     prior = PriorAt(fitter.local.prior, fitter.local.parameters.value()[None])
     members = (said(fitter, rng, 7),)
     (one,) = members
-    found = Moving(prior, (), members, NUGGET).best_places(one.Z[:3], "L-BFGS-B", 20)
+    found = Moving(prior, (), members, NUGGET).best_places(one.Z[:3], sgp.LocalOptimiser(), 20)
     assert np.any(found != one.Z[:3])
     assert np.all(found >= one.Z.min(axis=0) - 1e-12)
     assert np.all(found <= one.Z.max(axis=0) + 1e-12)
