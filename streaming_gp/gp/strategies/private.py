@@ -45,7 +45,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         until the budget is reached; then the points that matter least go, and what they said is
         projected onto the others. The newest batches that hold a tenth of the budget stay apart.
         With ``"all"``, Gaussian noise and a variational ε, small batches learn ε together: the
-        first 200 data as one batch, later ones when 50 have come.
+        first 200 data as one batch, later ones when 300 have come.
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at

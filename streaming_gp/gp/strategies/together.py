@@ -36,8 +36,8 @@ ENOUGH = 200
 """From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
 GROWTH = 0.25
 """Fewer data than that grow by this share before ε is learned anew, which bounds what it costs."""
-WORTH_LEARNING = 50
-"""So many data are worth a fit of their own."""
+WORTH_LEARNING = 300
+"""So many data are worth a fit of their own: as many as one looks at."""
 
 Fit = Callable[[GPLedger, Batch], tuple[GPLedger, PseudoPointFactor, FitReport]]
 
