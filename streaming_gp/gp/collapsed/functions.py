@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,19 @@ class CollapsedFunctions:
     def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             tape.watch(arguments[by])
-            loss = self._loss(*arguments)
-        return loss, tape.gradient(loss, arguments[by], unconnected_gradients="zero")
+            penalty, known, values = self._terms(*arguments[1:])
+        total, by_values = self._bound(arguments[0], known, values)
+        share = -1.0 / tf.cast(tf.shape(values[0])[0], FLOAT)
+        gradients = tape.gradient(
+            [penalty, *values], arguments[by], unconnected_gradients="zero",
+            output_gradients=[tf.ones_like(penalty), *(share * one for one in by_values)],
+        )  # fmt: skip
+        return penalty + share * total, gradients
 
-    def _loss(
-        self, alpha: tf.Tensor, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
-    ) -> tf.Tensor:
+    def _terms(
+        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
+    ) -> tuple[tf.Tensor, Known, PriorValues]:
+        """What q(ε) costs; what is known; the prior at each draw of ε."""
         local, X = self.local, problem.X
         stack = problem.stack
         speaks = _rows_that_speak(stack.precision_factor)
@@ -96,24 +103,24 @@ class CollapsedFunctions:
             speaks,
             problem.nugget,
         )
-        total = self._bound(alpha, known)(*at_each_sample(at, draws))
         with local.parameters.substituted(draws[0]):
             penalty = local.hyperparameters.penalty(variables, local.parameters)
-        return penalty - total / tf.cast(tf.shape(draws)[0], FLOAT)
+        return penalty, known, at_each_sample(at, draws)
 
-    def _bound(self, alpha: tf.Tensor, known: Known) -> Callable[..., tf.Tensor]:
-        """The bound as a differentiable operation on :class:`PriorValues`."""
-
-        @tf.custom_gradient
-        def bound(*values: tf.Tensor) -> Any:
-            arguments = [alpha, *known, *values]
-            total, *by = tf.numpy_function(self._in_numpy, arguments, [FLOAT] * (1 + len(values)))
-            total.set_shape([])
-            for derivative, value in zip(by, values, strict=True):
-                derivative.set_shape(value.shape)
-            return total, lambda upstream: [upstream * one for one in by]
-
-        return bound
+    def _bound(
+        self, alpha: tf.Tensor, known: Known, values: PriorValues
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The bound, summed over the draws, and its derivatives by each of the values."""
+        own = weakref.proxy(self)  # TensorFlow keeps the function for good, and what it refers to
+        total, *by = tf.numpy_function(
+            lambda *given: own._in_numpy(*given),
+            [alpha, *known, *values],
+            [FLOAT] * (1 + len(values)),
+        )
+        total.set_shape([])
+        for derivative, value in zip(by, values, strict=True):
+            derivative.set_shape(value.shape)
+        return total, by
 
     def _in_numpy(self, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
         known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
