@@ -100,21 +100,22 @@ def _absorbed(
     """The factor at one ε, which is not learned; a batch of very many data comes part by part."""
     X, Y = batch.data
     size = most or len(X)
-    found, report = _at_every_input(
+    found, report = at_one_epsilon(
         fitter, cavity, replace(batch, data=(X[:size], Y[:size])), epsilon
     )
     for start in range(size, len(X), size):
         rows = slice(start, start + size)
         part = replace(batch, data=(X[rows], Y[rows]))
-        one, of_part = _at_every_input(fitter, cavity.times([found]), part, epsilon)
+        one, of_part = at_one_epsilon(fitter, cavity.times([found]), part, epsilon)
         found = _thinned(fitter, [found, one], cavity, epsilon, size)
         report = of_part._replace(free_energy=report.free_energy + of_part.free_energy)
     return found, report
 
 
-def _at_every_input(
+def at_one_epsilon(
     fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray
 ) -> tuple[PseudoPointFactor, FitReport]:
+    """The factor of a batch at ε [E], with a point at each of its inputs; what was done."""
     if not fitter.bound.is_conjugate:
         at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)

@@ -30,13 +30,14 @@ from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import every_input
+from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.protocol import MERGED
 
 ENOUGH = 200
 """From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
 GROWTH = 0.25
 """Fewer data than that grow by this share before ε is learned anew, which bounds what it costs."""
-WORTH_LEARNING = 300
+WORTH_LEARNING = LearningSample.num_data
 """So many data are worth a fit of their own: as many as one looks at."""
 
 Fit = Callable[[GPLedger, Batch], tuple[GPLedger, PseudoPointFactor, FitReport]]
@@ -61,7 +62,7 @@ def fitted(
     assert batch.stream_seed is not None
     batch = replace(batch, seed=batch.stream_seed)  # or free energies would not add up
     if names is None:
-        return _waiting(fitter, ledger, batch, fit)
+        return _waiting(fitter, ledger, batch, budget, fit)
     parts = [_data_of(ledger.factors[name]) for name in names]
     rest = _without(ledger, names)
     found, factor, report = fit(rest, replace(batch, data=_joined([*parts, batch.data])))
@@ -178,11 +179,15 @@ def _divided(
 
 
 def _waiting(
-    fitter: Fitter, ledger: GPLedger, batch: Batch, fit: Fit
+    fitter: Fitter, ledger: GPLedger, batch: Batch, budget: int | None, fit: Fit
 ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
     """A batch is absorbed at the present q(ε)."""
-    found, factor, report = fit(ledger, replace(batch, learn=False))
-    return found, factor, fitter.of_what_is_kept(ledger.posterior, batch, factor, report)
+    found, cavity = ledger, ledger.posterior
+    if budget is None:
+        factor, report = _absorbed(fitter, cavity, batch, fitter.location(cavity))
+    else:
+        found, factor, report = fit(ledger, replace(batch, learn=False))
+    return found, factor, fitter.of_what_is_kept(cavity, batch, factor, report)
 
 
 def _told(
@@ -194,11 +199,18 @@ def _told(
     :param batch: Their data.
     """
     epsilon = fitter.location(ledger.posterior)
-    rows, constant = every_input.likelihood(fitter, batch, epsilon)
+    factor, report = _absorbed(fitter, rest.posterior, batch, epsilon)
     of_epsilon = product_of_epsilon(*(ledger.factors[name].hyperparameters for name in names))
-    before, after = (
-        fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (rest, ledger)
-    )
-    report = FitReport(epsilon, after - before, 0, 0.0, 0)
-    factor = PseudoPointFactor((rows,), of_epsilon, constant)
+    factor = replace(factor, hyperparameters=of_epsilon)
     return fitter.of_what_is_kept(rest.posterior, batch, factor, report).free_energy
+
+
+def _absorbed(
+    fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray
+) -> tuple[PseudoPointFactor, FitReport]:
+    """The likelihood of a batch at ε, with its evidence under the part of the cavity near it.
+
+    All of a long stream would have to be factorised anew whenever ε was learned.
+    """
+    near = fitter.nearby(cavity, batch.data[0], LearningSample.num_earlier)
+    return every_input.at_one_epsilon(fitter, near, replace(batch, learn=False), epsilon)

@@ -1,11 +1,16 @@
 """Small batches that learn ε together: the stream is as good as one batch of the same data."""
 
+import copy
+
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
+from streaming_gp.gp.fitting import compression, fit
+from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.strategies import together
+from streaming_gp.gp.strategies.learning_sample import LearningSample
 from tests.gp.builders import EVERY_INPUT
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
@@ -95,6 +100,30 @@ def test_a_batch_that_waits_leaves_q_of_epsilon_as_it_is(early):
     model.update((X[42:], Y[42:]))
     learned = of_epsilon(model, "batch-1")
     assert any(np.any(eta) for eta in learned)
+
+
+def test_a_batch_that_waits_asks_only_for_what_is_near(rng, monkeypatch):
+    """All of a long stream would be factorised anew whenever ε was learned."""
+    monkeypatch.setattr(together, "ENOUGH", 60)
+    X = np.sort(rng.uniform(-10.0, 10.0, (100, 1)), axis=0)
+    model, _ = stream((X, np.sin(X) + 0.1 * rng.standard_normal(X.shape)), 100)
+    batch = X[40:45] + 0.05, np.sin(X[40:45])
+    exact = copy.deepcopy(model).update(batch).free_energy
+    monkeypatch.setattr(LearningSample, "num_earlier", 30)
+    monkeypatch.setattr(compression, "MOST_ROWS", 40)
+    monkeypatch.setattr(fit, "MOST_POINTS", 50)
+    asked = []
+    at = Factorisations.at
+
+    def spy(self, epsilon, process):
+        asked.append(process.num_pseudo_points)
+        return at(self, epsilon, process)
+
+    monkeypatch.setattr(Factorisations, "at", spy)
+    info = model.update(batch)
+    assert info.iterations == 0
+    assert 30 < max(asked) <= 40
+    assert info.free_energy == pytest.approx(exact, abs=0.1)
 
 
 def test_once_there_are_enough_small_batches_wait_for_each_other(rng, monkeypatch):
