@@ -55,6 +55,7 @@ def module(monkeypatch):
 
 @pytest.mark.parametrize("page", map(in_turn, PAGES))
 def test_snippets_run_one_after_another(page, module):
+    """A snippet that raises fails here; many assert what they show."""
     if name_of(page) in NEEDED:
         pytest.importorskip(NEEDED[name_of(page)])
     for number, code in enumerate(snippets(page)):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -30,6 +30,16 @@ from streaming_gp.threads import blas_threads_for
 from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def _with_as_many_threads_as_points_need(step: Step) -> Step:
+    @wraps(step)
+    def limited(self: LearningGP, *arguments: Any, **options: Any) -> Any:
+        with blas_threads_for(self.posterior_process.num_pseudo_points):
+            return step(self, *arguments, **options)
+
+    return cast(Step, limited)
 
 
 class LearningGP(FederatedGP):
@@ -154,6 +164,7 @@ class LearningGP(FederatedGP):
 
     # ---- one step ----
 
+    @_with_as_many_threads_as_points_need
     def _step(
         self,
         shards: Mapping[str, Data],
@@ -167,18 +178,6 @@ class LearningGP(FederatedGP):
 
         :param time: The time of the next batch of the stream; None where there is no order.
         """
-        with blas_threads_for(self.posterior_process.num_pseudo_points):
-            return self._one_step(shards, rho, callback, is_round, learn, time)
-
-    def _one_step(
-        self,
-        shards: Mapping[str, Data],
-        rho: float,
-        callback: Callback | None,
-        is_round: bool,
-        learn: bool,
-        time: float | None,
-    ) -> dict[str, UpdateInfo]:
         start = perf_counter()
         checked = self._checked(shards)
         unchanged(self.modules, self.parameter_vector, self._compiled)

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow import kernels as gk
+from scipy.linalg import block_diag
 
 import streaming_gp as sgp
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
+from streaming_gp.gp.collapsed.cavity import FEW_ROWS, Observed, conditioned
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 
@@ -164,3 +166,51 @@ def test_a_covariance_that_is_not_positive_gives_an_infinite_loss(rng):
     loss, gradient = fitter.bound.objective(offsets, variables, problem, None, True)
     assert loss == np.inf
     assert gradient.shape == (8 + len(variables),)
+
+
+def observed(rng, C):
+    """Blocks of every kind: diagonal, triangles of few and of many rows, and a square."""
+    sizes = 4, 5, FEW_ROWS + 4, FEW_ROWS + 1
+    dense = [np.eye(m) + 0.2 * rng.normal(size=(m, m)) / np.sqrt(m) for m in sizes]
+    blocks = [np.diag(dense[0].diagonal()), np.tril(dense[1]), np.tril(dense[2]), dense[3]]
+    R = sum(sizes)
+    return Observed(blocks, rng.normal(size=(R, C)), rng.uniform(0.1, 0.2, R))
+
+
+def test_weights_of_every_kind_are_those_of_the_dense_matrix(rng):
+    known = observed(rng, 1)
+    B = rng.normal(size=(2, len(known.targets), 3))
+    expected = block_diag(*known.blocks).T @ B
+    np.testing.assert_allclose(known.weighted(B), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("T", [7, 200])  # fewer inputs than rows, and so many that others are cheap
+def test_derivatives_by_the_prior_of_a_cavity_are_those_of_finite_differences(rng, T):
+    S, C, by_evidence = 2, 2, 0.3
+    known = observed(rng, C)
+    R = len(known.targets)
+    root = rng.normal(size=(S, R, R + 5)) / np.sqrt(R)
+    prior = [root @ root.swapaxes(1, 2), rng.normal(size=(S, R, T)), rng.normal(size=(S, R, C))]
+    of_variance, of_mean = rng.normal(size=(S, T, T)), rng.normal(size=(S, T, C))
+
+    def value(*at):
+        found = conditioned(known, *at)
+        V, w = found.projected, found.white
+        weighed = np.sum(of_variance * (V.swapaxes(1, 2) @ V)) + np.sum(
+            of_mean * (V.swapaxes(1, 2) @ w)
+        )
+        return weighed + by_evidence * found.log_evidence
+
+    found = conditioned(known, *prior)
+    V, w = found.projected, found.white
+    by_projected = V @ (of_variance + of_variance.swapaxes(1, 2)) + w @ of_mean.swapaxes(1, 2)
+    gradient = found.pullback(by_projected, V @ of_mean, by_evidence)
+    for i, by in enumerate(gradient):
+        direction = rng.normal(size=by.shape)
+        if i == 0:
+            direction += direction.swapaxes(1, 2)
+        ahead, behind = (
+            value(*(one + step * direction if j == i else one for j, one in enumerate(prior)))
+            for step in (1e-6, -1e-6)
+        )
+        assert np.sum(by * direction) == pytest.approx((ahead - behind) / 2e-6, rel=1e-5)

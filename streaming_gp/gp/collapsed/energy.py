@@ -42,9 +42,12 @@ def energy(
     """
     groups = range(len(known.targets))
     columns = np.split(known.Y, len(groups), axis=1)
+    nugget = float(known.nugget) if bound.on_points else 0.0
     try:
         found = [
-            _of_group(bound, values.of_group(group), _observed(known, group), Y, known, by_evidence)
+            _of_group(
+                bound, values.of_group(group), _observed(known, group), Y, nugget, by_evidence
+            )
             for group, Y in zip(groups, columns, strict=True)
         ]
     except np.linalg.LinAlgError:
@@ -58,12 +61,11 @@ def _of_group(
     prior: PriorValues,
     observed: Observed,
     Y: np.ndarray,
-    known: Known,
+    nugget: float,
     by_evidence: float,
 ) -> tuple[float, PriorValues]:
     """The same of one group, whose observations are Y [N, C]."""
     batch = under_cavity(prior, observed, bound.on_points)
-    nugget = float(known.nugget) if bound.on_points else 0.0
     value, by = bound.value_and_gradient(batch.described(prior, Y, nugget))
     value += by_evidence * batch.cavity.log_evidence
     return value, batch.pulled_back(by, by_evidence, prior)
