@@ -40,6 +40,9 @@ GROWTH = 0.25
 WORTH_LEARNING = LearningSample.num_data
 """So many data are worth a fit of their own: as many as one looks at."""
 
+MOST_FLOPS = 3e9
+"""What the evidence of a batch that waits may take: as much as to look for what is near it."""
+
 Fit = Callable[[GPLedger, Batch], tuple[GPLedger, PseudoPointFactor, FitReport]]
 
 
@@ -208,9 +211,15 @@ def _told(
 def _absorbed(
     fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray
 ) -> tuple[PseudoPointFactor, FitReport]:
-    """The likelihood of a batch at ε, with its evidence under the part of the cavity near it.
-
-    All of a long stream would have to be factorised anew whenever ε was learned.
+    """The likelihood of a batch at ε, with its evidence: under what is near it where a stream is
+    long, as all of that would have to be factorised anew whenever ε was learned.
     """
-    near = fitter.nearby(cavity, batch.data[0], LearningSample.num_earlier)
-    return every_input.at_one_epsilon(fitter, near, replace(batch, learn=False), epsilon)
+    X = batch.data[0]
+    if _flops(cavity.num_pseudo_points, len(X)) > MOST_FLOPS:
+        cavity = fitter.nearby(cavity, X, LearningSample.num_earlier)
+    return every_input.at_one_epsilon(fitter, cavity, replace(batch, learn=False), epsilon)
+
+
+def _flops(num_points: int, num_new: int) -> float:
+    """Those of factorising all points at a new ε, shared by the batches that wait at it."""
+    return num_points**3 / 3.0 * min(1.0, num_new / WORTH_LEARNING)

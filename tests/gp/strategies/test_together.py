@@ -112,6 +112,7 @@ def test_a_batch_that_waits_asks_only_for_what_is_near(rng, monkeypatch):
     monkeypatch.setattr(LearningSample, "num_earlier", 30)
     monkeypatch.setattr(compression, "MOST_ROWS", 40)
     monkeypatch.setattr(fit, "MOST_POINTS", 50)
+    monkeypatch.setattr(together, "MOST_FLOPS", 1e3)
     asked = []
     at = Factorisations.at
 
