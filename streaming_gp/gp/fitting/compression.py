@@ -1,7 +1,8 @@
 """The part of a cavity that matters to a batch: what its hyperparameters are learned under.
 
 A fit over ε asks for the cavity at many values of ε; what that costs must not grow with the stream.
-Under a few points near the batch it does not.
+Under a few points near the batch it does not: data among them as they are, merged points by what
+the cavity says of them.
 """
 
 from __future__ import annotations
@@ -56,6 +57,41 @@ def nearby(
     Z = np.concatenate([one.Z for one in process.members])
     Z = Z if among is None else Z[among]
     return _reduced(process, Z[_most_correlated(process, X, Z, number)], cavity)
+
+
+def are_single(cavity: Process) -> bool:
+    """Whether all observations of a cavity are of one input each, as data are."""
+    return all(
+        isinstance(one, PseudoObservations) and one.is_diagonal
+        for one in cavity.compact.pseudo_observations
+    )
+
+
+def neighbours(prior: PriorAt, cavity: Process, X: np.ndarray, number: int) -> Process:
+    """The cavity's observations at the ``number`` of its points nearest to each of X, as they are.
+
+    Nearest is most correlated in the prior at its ε. Unlike a marginal, which has been smoothed at
+    that ε, observations can also speak for shorter lengthscales (Vecchia 1988 conditions a datum on
+    its neighbours likewise).
+
+    :param cavity: The cavity, whose observations are single (:func:`are_single`).
+    :param number: How many, fewer than the cavity has points.
+    """
+    members = plain(cavity)
+    closeness = np.concatenate([_correlation(prior, X, one.Z) for one in members], axis=1)
+    nearest = np.argpartition(-closeness, number - 1, axis=1)[:, :number]
+    is_near = np.zeros(closeness.shape[1], dtype=bool)
+    is_near[nearest] = True
+    ends = np.cumsum([len(one.Z) for one in members])[:-1]
+    pairs = zip(members, np.split(is_near, ends), strict=True)
+    kept = tuple(_rows(one, np.flatnonzero(near)) for one, near in pairs if near.any())
+    return Process(kept, cavity.hyperparameters)
+
+
+def _correlation(prior: PriorAt, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """[N, M], the mean over groups of latent functions; 0 where a prior variance is."""
+    scale = np.sqrt(prior.variance(X)[:, :, None] * prior.variance(Z)[:, None, :])
+    return np.mean(prior.covariance(X, Z) / np.maximum(scale, np.finfo(float).tiny), axis=0)
 
 
 def _reduced(process: Factorised, points: np.ndarray, cavity: Process) -> Process:

@@ -16,8 +16,10 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
+from streaming_gp.gp.fitting.compression import Some, are_single, neighbours
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
@@ -32,7 +34,11 @@ class LearningSample:
     :param num_data: The largest number of a batch's data.
     :param num_points: The largest number of pseudo-points at which these are looked at; None for
         one at every input, which is exact.
-    :param num_earlier: The largest number of earlier pseudo-points that the cavity is reduced to.
+    :param num_earlier: The largest number of earlier pseudo-points under which these are looked at
+        as they are. Of more the cavity is reduced to so many, or to neighbours.
+    :param num_neighbours: How many earlier observations near each of the data the cavity is reduced
+        to, as long as none were merged. They show how f varies over short distances, which a batch
+        alone does not where data are dense only together.
     :param alpha: Where these are few and noise is Gaussian, the power of power EP's energy in
         [0, 1]: 1 is FITC, which finds the noise of the data; 0 is the variational bound, which
         takes for noise also what so few points leave unexplained.
@@ -42,10 +48,11 @@ class LearningSample:
     num_data: int = 300
     num_points: int | None = None
     num_earlier: int = 200
+    num_neighbours: int = 2
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("num_data", "num_points", "num_earlier"):
+        for name in ("num_data", "num_points", "num_earlier", "num_neighbours"):
             if getattr(self, name) is not None:
                 require_positive_integer(name, getattr(self, name))
         if not 0.0 <= self.alpha <= 1.0:
@@ -99,14 +106,10 @@ def learned(
     X, Y = batch.data
     rng = np.random.default_rng(batch.seed)
     some = np.sort(rng.permutation(len(X))[: sample.num_data])
-    remembers = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
-    earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
-    small = cavity
-    if cavity.num_pseudo_points > earlier:
-        left = None
-        if num_left is not None and sample.num_earlier <= num_left < cavity.num_pseudo_points:
-            left = rng.permutation(cavity.num_pseudo_points)[:num_left]
-        small = fitter.nearby(cavity, X[some], sample.num_earlier, left)
+    left = None
+    if num_left is not None and sample.num_earlier <= num_left < cavity.num_pseudo_points:
+        left = rng.permutation(cavity.num_pseudo_points)[:num_left]
+    small = _near(fitter, cavity, X[some], sample, left)
     number = len(some) if sample.num_points is None else sample.num_points
     bound = _bound(sample.alpha, fitter.bound.is_conjugate) if number < len(some) else Exact()
     part = replace(batch, data=(X[some], Y[some]))
@@ -120,6 +123,20 @@ def learned(
     found, report = fitter.by(bound, effort).learned(small, part, place)
     share = len(X) / len(some)
     return found, report._replace(free_energy=share * report.free_energy)
+
+
+def _near(
+    fitter: Fitter, cavity: Process, X: np.ndarray, sample: LearningSample, left: Some
+) -> Process:
+    """The part of the cavity near X, where it has more than a few points."""
+    remembers = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
+    earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
+    if cavity.num_pseudo_points <= max(earlier, sample.num_neighbours):
+        return cavity
+    if left is None and are_single(cavity):
+        prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
+        return neighbours(prior, cavity, X, sample.num_neighbours)
+    return fitter.nearby(cavity, X, sample.num_earlier, left)
 
 
 def _bound(alpha: float, is_conjugate: bool) -> LocalBound:

@@ -1,10 +1,11 @@
 """The part of a cavity near a batch."""
 
+import gpflow
 import numpy as np
 import pytest
 
 from streaming_gp.gp.fitting import compression
-from streaming_gp.gp.fitting.compression import nearby
+from streaming_gp.gp.fitting.compression import are_single, nearby, neighbours
 from streaming_gp.gp.process import Process, PseudoObservations
 from streaming_gp.gp.process.factorised import Factorised
 from tests.gp.process.test_factorised import prior
@@ -93,3 +94,38 @@ def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
     assert kept is whole
     assert rows.is_diagonal
     assert not whole.is_diagonal
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_neighbours_are_the_observations_nearest_to_each_input_as_they_are(rng, num_groups):
+    at = prior(num_groups, num_groups)
+    parts = [at_inputs(rng, number) for number in (30, 1, 12)]
+    parts = [
+        PseudoObservations(
+            one.Z, np.repeat(one.precision_factor, num_groups, axis=0),
+            np.concatenate([one.pseudo_targets + g for g in range(num_groups)]), 0.0,
+        )
+        for one in parts
+    ]  # fmt: skip
+    cavity, X = Process(tuple(parts)), rng.uniform(-1.0, 1.0, (6, 2))
+    found = neighbours(at, cavity, X, 3)
+    Z = np.concatenate([one.Z for one in parts])
+    closeness = at.covariance(X, Z).mean(axis=0)  # of a stationary prior
+    wanted = {tuple(Z[i]) for i in np.argsort(-closeness, axis=1)[:, :3].ravel()}
+    assert {tuple(z) for one in found.pseudo_observations for z in one.Z} == wanted
+    told = {tuple(z): y for one in parts for z, y in zip(one.Z, one.pseudo_targets[0], strict=True)}
+    assert are_single(found)
+    for one in found.pseudo_observations:
+        np.testing.assert_array_equal(one.pseudo_targets[0], [told[tuple(z)] for z in one.Z])
+        rows = np.broadcast_to(3.0 * np.eye(len(one.Z)), one.precision_factor.shape)
+        np.testing.assert_array_equal(one.precision_factor, rows)
+    assert found.hyperparameters is cavity.hyperparameters
+
+
+def test_neighbours_are_the_most_correlated_where_variances_differ(rng):
+    """Far from zero a linear kernel covaries most; parallel inputs correlate."""
+    at = prior(kernel=gpflow.kernels.Linear(variance=1.0))
+    Z = np.array([[1.0, 0.0], [0.0, 0.0], [3.0, 9.0]])
+    cavity = Process((PseudoObservations(Z, np.eye(3)[None], np.zeros((1, 3, 1)), 0.0),))
+    (found,) = neighbours(at, cavity, np.array([[0.5, 0.0]]), 1).pseudo_observations
+    np.testing.assert_array_equal(found.Z, Z[:1])

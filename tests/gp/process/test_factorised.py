@@ -13,8 +13,8 @@ from tests.gp.process.test_process import observed
 from tests.tolerances import ALGEBRA
 
 
-def prior(num_latent=1, num_groups=1, white_noise=0.0):
-    kernel = gpflow.kernels.Matern52(variance=1.5, lengthscales=[0.7, 1.2])
+def prior(num_latent=1, num_groups=1, white_noise=0.0, kernel=None):
+    kernel = kernel or gpflow.kernels.Matern52(variance=1.5, lengthscales=[0.7, 1.2])
     if white_noise > 0.0:
         kernel += gpflow.kernels.White(white_noise)
     gp = GaussianProcess(kernel, gpflow.functions.Constant(0.8), num_latent, num_groups)

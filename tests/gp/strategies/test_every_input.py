@@ -8,7 +8,8 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import ImproperError, InvalidDataError
-from streaming_gp.gp.strategies import MERGED, every_input, together
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.strategies import MERGED, every_input, learning_sample, together
 from streaming_gp.gp.strategies.every_input import LearningSample
 from tests.gp.builders import (
     EVERY_INPUT,
@@ -160,7 +161,12 @@ def test_a_budget_must_be_a_positive_integer():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"num_data": 0}, "num_data"), ({"num_points": -1}, "num_points"), ({"alpha": 2.0}, "alpha")],
+    [
+        ({"num_data": 0}, "num_data"),
+        ({"num_points": -1}, "num_points"),
+        ({"num_neighbours": 0}, "num_neighbours"),
+        ({"alpha": 2.0}, "alpha"),
+    ],
 )
 def test_samples_out_of_range_are_refused(options, message):
     with pytest.raises(InvalidDataError, match=message):
@@ -181,6 +187,30 @@ def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch)
     for i in range(3):
         model.update((X[i::3], Y[i::3]))
     assert seen == [None, None, 40]
+
+
+def test_epsilon_answers_to_neighbours_until_points_are_merged(rng, monkeypatch):
+    X, Y = smooth_data(rng, 120)
+    asked = []
+
+    def noted(owner, name):
+        found = getattr(owner, name)
+
+        def asks(*arguments):
+            asked.append(name)
+            return found(*arguments)
+
+        monkeypatch.setattr(owner, name, asks)
+
+    noted(learning_sample, "neighbours")
+    noted(Fitter, "nearby")
+    sample = LearningSample(num_data=10, num_earlier=20, num_neighbours=2)
+    points = sgp.PrivatePseudoPoints("all", budget=60, sample=sample)
+    model = known_model(points, hyperparameters=sgp.PointHyperparameters(remember=False))
+    for start, wanted in ((0, []), (30, ["neighbours"]), (60, ["neighbours"]), (90, ["nearby"])):
+        asked.clear()
+        model.update((X[start : start + 30], Y[start : start + 30]))
+        assert asked == wanted
 
 
 def test_what_the_newest_batches_say_of_epsilon_alone_need_be_no_distribution(rng):
