@@ -37,8 +37,8 @@ class LearningSample:
     :param num_earlier: The largest number of earlier pseudo-points under which these are looked at
         as they are. Of more the cavity is reduced to so many, or to neighbours.
     :param num_neighbours: How many earlier observations near each of the data the cavity is reduced
-        to, as long as none were merged. They show how f varies over short distances, which a batch
-        alone does not where data are dense only together.
+        to, if there is a pseudo-point at every input and none were merged. They show how f varies
+        over short distances, which a batch alone does not where data are dense only together.
     :param alpha: Where these are few and noise is Gaussian, the power of power EP's energy in
         [0, 1]: 1 is FITC, which finds the noise of the data; 0 is the variational bound, which
         takes for noise also what so few points leave unexplained.
@@ -133,7 +133,7 @@ def _near(
     earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
     if cavity.num_pseudo_points <= max(earlier, sample.num_neighbours):
         return cavity
-    if left is None and are_single(cavity):
+    if sample.num_points is None and are_single(cavity):
         prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
         return neighbours(prior, cavity, X, sample.num_neighbours)
     return fitter.nearby(cavity, X, sample.num_earlier, left)
