@@ -74,14 +74,16 @@ def neighbours(prior: PriorAt, cavity: Process, X: np.ndarray, number: int) -> P
     that ε, observations can also speak for shorter lengthscales (Vecchia 1988 conditions a datum on
     its neighbours likewise).
 
+    :param prior: The prior at one ε.
     :param cavity: The cavity, whose observations are single (:func:`are_single`).
+    :param X: The inputs of the batch [N, D].
     :param number: How many, fewer than the cavity has points.
     """
     members = plain(cavity)
-    closeness = np.concatenate([_correlation(prior, X, one.Z) for one in members], axis=1)
-    nearest = np.argpartition(-closeness, number - 1, axis=1)[:, :number]
-    is_near = np.zeros(closeness.shape[1], dtype=bool)
-    is_near[nearest] = True
+    Z = np.concatenate([one.Z for one in members])
+    closeness = _correlation(prior, X, Z)
+    is_near = np.zeros(len(Z), dtype=bool)
+    is_near[np.argpartition(-closeness, number - 1, axis=1)[:, :number]] = True
     ends = np.cumsum([len(one.Z) for one in members])[:-1]
     pairs = zip(members, np.split(is_near, ends), strict=True)
     kept = tuple(_rows(one, np.flatnonzero(near)) for one, near in pairs if near.any())
@@ -89,7 +91,7 @@ def neighbours(prior: PriorAt, cavity: Process, X: np.ndarray, number: int) -> P
 
 
 def _correlation(prior: PriorAt, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """[N, M], the mean over groups of latent functions; 0 where a prior variance is."""
+    """Of f(X) and f(Z) [N, M], the mean over groups; 0 where a prior variance is."""
     scale = np.sqrt(prior.variance(X)[:, :, None] * prior.variance(Z)[:, None, :])
     return np.mean(prior.covariance(X, Z) / np.maximum(scale, np.finfo(float).tiny), axis=0)
 

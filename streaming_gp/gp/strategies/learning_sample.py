@@ -36,20 +36,20 @@ class LearningSample:
         one at every input, which is exact.
     :param num_earlier: The largest number of earlier pseudo-points under which these are looked at
         as they are. Of more the cavity is reduced to so many, or to neighbours.
-    :param num_neighbours: How many earlier observations near each of the data the cavity is reduced
-        to, if there is a pseudo-point at every input and none were merged. They show how f varies
-        over short distances, which a batch alone does not where data are dense only together.
     :param alpha: Where these are few and noise is Gaussian, the power of power EP's energy in
         [0, 1]: 1 is FITC, which finds the noise of the data; 0 is the variational bound, which
         takes for noise also what so few points leave unexplained.
+    :param num_neighbours: How many earlier observations near each of the data the cavity is reduced
+        to, if there is a pseudo-point at every input and none were merged. They show how f varies
+        over short distances, which a batch alone does not where data are dense only together.
     :raises InvalidDataError: if a number is not positive, or alpha out of its range.
     """
 
     num_data: int = 300
     num_points: int | None = None
     num_earlier: int = 200
-    num_neighbours: int = 2
     alpha: float = 1.0
+    num_neighbours: int = 2
 
     def __post_init__(self) -> None:
         for name in ("num_data", "num_points", "num_earlier", "num_neighbours"):

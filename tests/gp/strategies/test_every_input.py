@@ -189,7 +189,11 @@ def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch)
     assert seen == [None, None, 40]
 
 
-def test_epsilon_answers_to_neighbours_until_points_are_merged(rng, monkeypatch):
+@pytest.mark.parametrize(("num_points", "before"), [(None, "neighbours"), (5, "nearby")])
+def test_epsilon_answers_to_neighbours_until_points_are_merged(
+    rng, monkeypatch, num_points, before
+):
+    """And where a sample is looked at on few points, never."""
     X, Y = smooth_data(rng, 120)
     asked = []
 
@@ -204,10 +208,10 @@ def test_epsilon_answers_to_neighbours_until_points_are_merged(rng, monkeypatch)
 
     noted(learning_sample, "neighbours")
     noted(Fitter, "nearby")
-    sample = LearningSample(num_data=10, num_earlier=20, num_neighbours=2)
+    sample = LearningSample(10, num_points, num_earlier=20, num_neighbours=2)
     points = sgp.PrivatePseudoPoints("all", budget=60, sample=sample)
     model = known_model(points, hyperparameters=sgp.PointHyperparameters(remember=False))
-    for start, wanted in ((0, []), (30, ["neighbours"]), (60, ["neighbours"]), (90, ["nearby"])):
+    for start, wanted in ((0, []), (30, [before]), (60, [before]), (90, ["nearby"])):
         asked.clear()
         model.update((X[start : start + 30], Y[start : start + 30]))
         assert asked == wanted
