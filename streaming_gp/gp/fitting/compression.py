@@ -18,6 +18,7 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.linalg import compress_rows
 
 Some = np.ndarray | None
@@ -59,35 +60,23 @@ def nearby(
     return _reduced(process, Z[_most_correlated(process, X, Z, number)], cavity)
 
 
-def are_single(cavity: Process) -> bool:
-    """Whether all observations of a cavity are of one input each, as data are."""
-    return all(
-        isinstance(one, PseudoObservations) and one.is_diagonal
-        for one in cavity.compact.pseudo_observations
-    )
-
-
-def neighbours(prior: PriorAt, cavity: Process, X: np.ndarray, number: int) -> Process:
-    """The cavity's observations at the ``number`` of its points nearest to each of X, as they are.
+def neighbours(
+    prior: PriorAt, known: SingleObservations, X: np.ndarray, number: int
+) -> PseudoObservations:
+    """The observations at the ``number`` of points nearest to each of X, as they are.
 
     Nearest is most correlated in the prior at its ε. Unlike a marginal, which has been smoothed at
     that ε, observations can also speak for shorter lengthscales (Vecchia 1988 conditions a datum on
     its neighbours likewise).
 
     :param prior: The prior at one ε.
-    :param cavity: The cavity, whose observations are single (:func:`are_single`).
+    :param known: The observations.
     :param X: The inputs of the batch [N, D].
-    :param number: How many, fewer than the cavity has points.
+    :param number: How many, fewer than there are.
     """
-    members = plain(cavity)
-    Z = np.concatenate([one.Z for one in members])
-    closeness = _correlation(prior, X, Z)
-    is_near = np.zeros(len(Z), dtype=bool)
-    is_near[np.argpartition(-closeness, number - 1, axis=1)[:, :number]] = True
-    ends = np.cumsum([len(one.Z) for one in members])[:-1]
-    pairs = zip(members, np.split(is_near, ends), strict=True)
-    kept = tuple(_rows(one, np.flatnonzero(near)) for one, near in pairs if near.any())
-    return Process(kept, cavity.hyperparameters)
+    closeness = _correlation(prior, X, known.Z)
+    nearest = np.argpartition(-closeness, number - 1, axis=1)[:, :number]
+    return known.rows(np.unique(nearest)).as_pseudo_observations()
 
 
 def _correlation(prior: PriorAt, X: np.ndarray, Z: np.ndarray) -> np.ndarray:

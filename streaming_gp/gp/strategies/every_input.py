@@ -20,7 +20,8 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.strategies import two_scales
+from streaming_gp.gp.process.single_observations import SingleObservations, singles
+from streaming_gp.gp.strategies import remembered, two_scales
 from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
     FINE,
@@ -36,21 +37,29 @@ MOST_MOVING = 300
 """So many points move when others are projected onto them; of more, each matters little."""
 ITERATIONS = 5
 """They have come most of the way then; the next batch takes them further."""
+COARSER = 1.25
+"""Where the noise of both ε is nearly the same, the fine one has no finer structure to lose."""
 
 
 def fitted(
-    fitter: Fitter, cavity: Process, batch: Batch, sample: LearningSample, most: int | None
+    fitter: Fitter,
+    cavity: Process,
+    batch: Batch,
+    sample: LearningSample,
+    most: int | None,
+    known: SingleObservations | None = None,
 ) -> tuple[PseudoPointFactor, FitReport]:
     """The factor of a batch: first ε, if anything is learned, then the likelihood at it.
 
     :param cavity: Prior times all other factors.
     :param sample: What ε is learned from.
     :param most: The largest number of points; None for no limit.
+    :param known: Earlier observations of one input each, for :func:`learned`.
     """
     hyperparameters = fitter.local.hyperparameters
     if not batch.learn or not hyperparameters.limits(fitter.local.parameters):
         return _absorbed(fitter, cavity, batch, fitter.location(cavity), most)
-    of_epsilon, report = learned(fitter, cavity, batch, sample)
+    of_epsilon, report = learned(fitter, cavity, batch, sample, known=known)
     if fitter.bound.is_conjugate and len(batch.data[0]) <= (most or np.inf):
         observations, constant = likelihood(fitter, batch, report.epsilon)
         factor = PseudoPointFactor((observations,), of_epsilon, constant)
@@ -77,12 +86,14 @@ def fitted_at_two_scales(
     noise = _noise_variance(fitter, batch, cavity)
     larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))
     smoother = two_scales.noisier(cavity, of_epsilon, noise, larger)
-    loses_more = two_scales.unexplained(ledger, noise) > larger
+    is_finer = larger > COARSER * noise
+    loses_more = is_finer and two_scales.unexplained(ledger, noise) > larger
     if loses_more and fitter.log_density(smoother, batch) > fitter.log_density(cavity, batch):
         ledger = two_scales.made_coarse(ledger, noise, larger)
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
         return ledger, *fitted(fitter, others.posterior, batch, few, budget)
-    factor, report = fitted(fitter, cavity, batch, FINE, budget)
+    known = remembered.known(ledger, batch.name)
+    factor, report = fitted(fitter, cavity, batch, FINE, budget, known)
     num_left = int(points_per_datum(budget) * two_scales.num_data(ledger))
     coarse_factor, _ = learned(fitter, smoother, batch, few, num_left)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
@@ -138,7 +149,12 @@ def likelihood(
 
 
 def within(
-    fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, budget: int, move: bool
+    fitter: Fitter,
+    ledger: GPLedger,
+    epsilon: np.ndarray,
+    budget: int,
+    move: bool,
+    remembers: bool = False,
 ) -> GPLedger:
     """The ledger with at most ``budget`` points: of the older factors' points the least needed go.
 
@@ -147,6 +163,7 @@ def within(
 
     :param epsilon: The ε [E] at which factors are projected.
     :param move: Whether the points that stay may move, where they are few.
+    :param remembers: Whether to keep a sample of the observations, if ε has a distribution.
     """
     held = ledger.posterior.num_pseudo_points
     if held <= budget:
@@ -161,7 +178,24 @@ def within(
     moves = move and number <= MOST_MOVING
     iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
     fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
-    return after.replaced(MERGED, two_scales.marked(fewer))
+    fewer = two_scales.marked(fewer)
+    if remembers and fewer.hyperparameters is not None and not fewer.is_coarse:
+        fewer = _remembering(fewer, factors, budget)
+    return after.replaced(MERGED, fewer)
+
+
+def _remembering(
+    merged: two_scales.TwoScaleFactor, factors: Sequence[PseudoPointFactor], budget: int
+) -> two_scales.TwoScaleFactor:
+    """The merged factor with a sample of the observations that it was merged from."""
+    alone = [f for f in factors if two_scales.of_two_scales(f).num_projected == 0]
+    new = singles(Process(tuple(one for f in alone for one in f.pseudo_observations)))
+    if new is None:
+        return merged
+    num_before = merged.num_projected // new.targets[:, 0].size - len(new.Z)
+    number = remembered.most(budget, new.Z.shape[1])
+    found = remembered.sampled(merged.remembered, num_before, new, number)
+    return replace(merged, remembered=found)
 
 
 def _thinned(

@@ -16,11 +16,12 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.compression import Some, are_single, neighbours
+from streaming_gp.gp.fitting.compression import Some, neighbours
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
 
@@ -40,8 +41,8 @@ class LearningSample:
         [0, 1]: 1 is FITC, which finds the noise of the data; 0 is the variational bound, which
         takes for noise also what so few points leave unexplained.
     :param num_neighbours: How many earlier observations near each of the data the cavity is reduced
-        to, if there is a pseudo-point at every input and none were merged. They show how f varies
-        over short distances, which a batch alone does not where data are dense only together.
+        to, where these are held or remembered. They show how f varies over short distances, which a
+        batch alone does not where data are dense only together.
     :raises InvalidDataError: if a number is not positive, or alpha out of its range.
     """
 
@@ -62,8 +63,10 @@ class LearningSample:
 MOST_REMEMBERED = 500
 """A point ε answers to all earlier pseudo-points up to so many; beyond, to those near the batch."""
 
-FINE = LearningSample(num_points=40)
-"""What ε is learned from once a budget is full."""
+FINE = LearningSample(num_points=70)
+"""What ε is learned from once a budget is full: with a point at every input, ε would be finer still
+than what a budget can hold, and predictions too sure.
+"""
 
 
 LARGEST_SHARE = 1 / 6
@@ -97,11 +100,14 @@ def learned(
     batch: Batch,
     sample: LearningSample,
     num_left: int | None = None,
+    known: SingleObservations | None = None,
 ) -> tuple[expfam.Factor | None, FitReport]:
     """The factor of ε, learned from a part of the batch under the part of the cavity near it.
 
     :param num_left: How many of the cavity's points, at random, will be left later on, if that is
         to count. Those near a batch are many as long as a stream is short, or has just been there.
+    :param known: Earlier observations of one input each, whose neighbours stand for a cavity of
+        more than a few points; None for its marginal at some of these.
     """
     X, Y = batch.data
     rng = np.random.default_rng(batch.seed)
@@ -109,7 +115,7 @@ def learned(
     left = None
     if num_left is not None and sample.num_earlier <= num_left < cavity.num_pseudo_points:
         left = rng.permutation(cavity.num_pseudo_points)[:num_left]
-    small = _near(fitter, cavity, X[some], sample, left)
+    small = _near(fitter, cavity, X[some], sample, left, known)
     number = len(some) if sample.num_points is None else sample.num_points
     bound = _bound(sample.alpha, fitter.bound.is_conjugate) if number < len(some) else Exact()
     part = replace(batch, data=(X[some], Y[some]))
@@ -126,17 +132,22 @@ def learned(
 
 
 def _near(
-    fitter: Fitter, cavity: Process, X: np.ndarray, sample: LearningSample, left: Some
+    fitter: Fitter,
+    cavity: Process,
+    X: np.ndarray,
+    sample: LearningSample,
+    left: Some,
+    known: SingleObservations | None,
 ) -> Process:
     """The part of the cavity near X, where it has more than a few points."""
     remembers = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
     earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
     if cavity.num_pseudo_points <= max(earlier, sample.num_neighbours):
         return cavity
-    if sample.num_points is None and are_single(cavity):
-        prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
-        return neighbours(prior, cavity, X, sample.num_neighbours)
-    return fitter.nearby(cavity, X, sample.num_earlier, left)
+    if known is None or len(known.Z) <= sample.num_neighbours:
+        return fitter.nearby(cavity, X, sample.num_earlier, left)
+    prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
+    return Process((neighbours(prior, known, X, sample.num_neighbours),), cavity.hyperparameters)
 
 
 def _bound(alpha: float, is_conjugate: bool) -> LocalBound:

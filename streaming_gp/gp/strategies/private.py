@@ -21,6 +21,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.single_observations import singles
 from streaming_gp.gp.strategies import every_input, together
 from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
@@ -49,10 +50,12 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
-        every input of the sample until the budget is exceeded. From then on it is 40 points by
-        FITC and, beside it, as few points as the budget has for the batch by the variational
-        bound, whose smoother ε is taken from when projections leave more unexplained than its
-        noise.
+        every input of the sample until the budget is exceeded. From then on it is 70 points by
+        FITC, under those of earlier observations that are nearest; as merged factors no longer show
+        these, a random sample of them is remembered, for a quarter of the bytes of the budget's
+        precision matrix. Beside it, it is as few points as the budget has for the batch by the
+        variational bound, whose smoother ε is taken from when projections leave more unexplained
+        than its noise; from then on nothing is remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -132,7 +135,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
             return super().fit_alone(fitter, cavity, batch, own)
         default = FINE if self._is_full(batch, cavity) else LearningSample()
         sample = self.sample or default
-        return every_input.fitted(fitter, cavity, batch, sample, self.budget)
+        known = singles(cavity) if sample.num_points is None else None
+        return every_input.fitted(fitter, cavity, batch, sample, self.budget, known)
 
     def make_room(
         self,
@@ -149,7 +153,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         if self.number == "all" and self.budget is not None:
             move = self.optimise_locations
-            return every_input.within(fitter, ledger, epsilon, self.budget, move)
+            remembers = self.sample is None and fitter.bound.is_conjugate
+            return every_input.within(fitter, ledger, epsilon, self.budget, move, remembers)
         return ledger
 
     def check_round(self) -> None:

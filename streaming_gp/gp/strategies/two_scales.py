@@ -20,6 +20,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.single_observations import SingleObservations, joined
 from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
@@ -41,6 +42,8 @@ class TwoScaleFactor(PseudoPointFactor):
     :param num_marked: The number of targets that were projected by then.
     :param lost_marked: The nats lost for each of them.
     :param is_coarse: Whether its factor of ε is the coarse one already.
+    :param remembered: A sample of the observations that were projected, as they were; None for
+        none. It is no part of what the factor says: ε is learned under it.
     """
 
     coarse: expfam.Factor | None = None
@@ -50,6 +53,12 @@ class TwoScaleFactor(PseudoPointFactor):
     num_marked: int = 0
     lost_marked: float = 0.0
     is_coarse: bool = False
+    remembered: SingleObservations | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        kept = (self.coarse, self.remembered)
+        return super().num_bytes + sum(one.num_bytes for one in kept if one is not None)
 
     @property
     def lost_per_target(self) -> float:
@@ -75,6 +84,7 @@ class TwoScaleFactor(PseudoPointFactor):
             mine.num_marked + yours.num_marked,
             mine.lost_marked + yours.lost_marked,
             mine.is_coarse or yours.is_coarse,
+            _both(mine.remembered, yours.remembered),
         )
 
     def __rmul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
@@ -89,11 +99,18 @@ class TwoScaleFactor(PseudoPointFactor):
             hyperparameters=fine.hyperparameters,
             log_scale=fine.log_scale,
             coarse=coarse,
+            remembered=self.remembered and self.remembered**power,
         )
 
     def faded(self, power: float) -> TwoScaleFactor:
         said = of_two_scales(super().faded(power))
         return replace(said, coarse=self.coarse, is_coarse=self.is_coarse)
+
+
+def _both(
+    one: SingleObservations | None, other: SingleObservations | None
+) -> SingleObservations | None:
+    return joined([one, other]) if one and other else one or other
 
 
 def of_two_scales(factor: PseudoPointFactor) -> TwoScaleFactor:

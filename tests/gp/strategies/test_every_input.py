@@ -10,7 +10,7 @@ import streaming_gp as sgp
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.strategies import MERGED, every_input, learning_sample, together
-from streaming_gp.gp.strategies.every_input import LearningSample
+from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
 from tests.gp.builders import (
     EVERY_INPUT,
     assert_same_predictions,
@@ -178,15 +178,15 @@ def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch)
     seen = []
     fitted = every_input.fitted
 
-    def noted(fitter, cavity, batch, sample, most):
+    def noted(fitter, cavity, batch, sample, most, known):
         seen.append(sample.num_points)
-        return fitted(fitter, cavity, batch, sample, most)
+        return fitted(fitter, cavity, batch, sample, most, known)
 
     monkeypatch.setattr(every_input, "fitted", noted)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
     for i in range(3):
         model.update((X[i::3], Y[i::3]))
-    assert seen == [None, None, 40]
+    assert seen == [None, None, FINE.num_points]
 
 
 @pytest.mark.parametrize(("num_points", "before"), [(None, "neighbours"), (5, "nearby")])

@@ -11,6 +11,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import expfam, pvi
+from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import MERGED, every_input, two_scales
@@ -147,6 +148,27 @@ def test_the_coarse_scale_takes_over_where_a_budget_cannot_hold_the_function(rng
     error = np.mean([(np.asarray(model.predict_f(X)[0]) - Y) ** 2 for X, Y in smooth])
     assert error < 0.02
     assert np.isfinite(evidence(model))
+
+
+@pytest.mark.parametrize(("ratio", "turns_coarse"), [(0.0, True), (1e9, False)])
+def test_where_both_scales_see_the_same_noise_the_fine_one_stays(
+    rng, monkeypatch, ratio, turns_coarse
+):
+    """Although projections lose much, and the coarse one predicts better."""
+    X, Y = smooth_data(rng, 90)
+    scores = iter([1.0, 0.0])
+    monkeypatch.setattr(two_scales, "unexplained", lambda ledger, noise: np.inf)
+    monkeypatch.setattr(Fitter, "log_density", lambda self, process, batch: next(scores))
+    monkeypatch.setattr(every_input, "COARSER", ratio)
+    model = known_model(
+        sgp.PrivatePseudoPoints("all", budget=40),
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+    )
+    for start in range(0, 60, 20):
+        model.update((X[start : start + 20], Y[start : start + 20]), learn=False)
+    model.update((X[60:], Y[60:]))
+    assert model.factors[MERGED].is_coarse is turns_coarse
+    assert (model.factors[MERGED].remembered is None) is turns_coarse
 
 
 def test_all_targets_are_counted_whether_projected_or_not(rng):
