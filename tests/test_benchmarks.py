@@ -21,7 +21,7 @@ from benchmarks.figures import unbeaten  # noqa: E402
 from benchmarks.machine import fast_routines  # noqa: E402
 from benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup  # noqa: E402
 from benchmarks.scores import pit_deviation, scores  # noqa: E402
-from benchmarks.summary import MEANS, best_settings, over_seeds, summarised  # noqa: E402
+from benchmarks.summary import MEANS, means_of_best, summarised  # noqa: E402
 from rows_of_a_batch import nats  # noqa: E402
 
 from tests.tolerances import ALGEBRA  # noqa: E402
@@ -260,15 +260,15 @@ def test_a_calibrated_prediction_has_an_even_histogram(rng):
     assert scores(right, y[:, None], False)["nlpd"] == pytest.approx(1.419, abs=0.02)
 
 
-def test_the_better_setting_of_a_family_counts():
+def test_the_better_setting_of_a_family_counts_and_the_first_seed_says_which():
     common = {"stream": "s", "family": "window", "tuned": "first batches"}
     common |= {"version": "1", "quick": False, "failed": None, **dict.fromkeys(MEANS, 1.0)}
     rows = [
         {**common, "method": name, "seed": seed, "error": error}
-        for name, seed, error in (("a", 0, 0.3), ("b", 0, 0.1), ("b", 1, 0.3))
+        for name, seed, error in (("a", 0, 0.2), ("b", 0, 0.1), ("b", 1, 0.5))
     ]
-    (best,) = best_settings(over_seeds(rows))
-    assert (best["method"], best["error"], best["seeds"]) == ("b", pytest.approx(0.2), 2)
+    (best,) = means_of_best(rows)
+    assert (best["method"], best["error"], best["seeds"]) == ("b", pytest.approx(0.3), 2)
 
 
 def test_the_progress_says_how_fast_the_machine_was():
@@ -304,7 +304,7 @@ def test_only_points_that_none_is_below_are_unbeaten():
 )
 def test_unknown_names_are_named(pattern, message):
     with pytest.raises(InvalidDataError, match=message):
-        plan.tasks([pattern], [0], quick=False, limit=1.0)
+        plan.tasks([pattern], 0, quick=False, limit=1.0)
 
 
 def test_a_missing_module_is_named(monkeypatch):
@@ -312,14 +312,17 @@ def test_a_missing_module_is_named(monkeypatch):
 
     monkeypatch.setattr(learner, "find_spec", lambda name: None)
     with pytest.raises(StreamingGPError, match="river"):
-        plan.tasks(["drift-500/river*"], [0], quick=False, limit=1.0)
-    assert plan.tasks(["drift-500/private*"], [0], quick=False, limit=1.0)
+        plan.tasks(["drift-500/river*"], 0, quick=False, limit=1.0)
+    assert plan.tasks(["drift-500/private*"], 0, quick=False, limit=1.0)
 
 
-def test_random_methods_get_three_seeds_and_the_first_ones_come_first():
-    found = plan.tasks(["drift-500/features-500", "drift-500/private"], range(3), False, 1.0)
+def test_random_methods_get_further_seeds_at_their_better_setting():
+    methods = ["private", "features-500", "features-500-scaled", "sgpr-1000"]
+    first = plan.tasks([f"drift-500/{name}" for name in methods], 0, False, 1.0)
+    better = {task.key for task in first if task.method != "features-500"}
+    found = plan.repeated(first, better, [1, 2])
     assert [(one.method, one.seed) for one in found] == [
-        ("private", 0), ("features-500", 0), ("features-500", 1), ("features-500", 2),
+        ("features-500-scaled", 1), ("features-500-scaled", 2),
     ]  # fmt: skip
 
 
@@ -328,6 +331,8 @@ def test_variants_are_planned_for_the_first_streams_alone():
     assert first == list(METHODS)
     assert {"private", "private-fading", "block-cholesky"} <= set(other)
     assert not {"private-point", "block-cholesky@all"} & set(other)
+    assert "private-point" in plan.planned("drift-500")
+    assert "private-newest" not in plan.planned("drift-500")
 
 
 # ---- the command ----

@@ -26,9 +26,9 @@ from tqdm import tqdm  # noqa: E402
 from benchmarks.figures import draw  # noqa: E402
 from benchmarks.machine import fast_routines  # noqa: E402
 from benchmarks.one_run import Row, Task  # noqa: E402
-from benchmarks.plan import EVERYTHING, tasks  # noqa: E402
+from benchmarks.plan import EVERYTHING, repeated, tasks  # noqa: E402
 from benchmarks.streams import load  # noqa: E402
-from benchmarks.summary import summarised  # noqa: E402
+from benchmarks.summary import best_settings, summarised  # noqa: E402
 from streaming_gp.errors import InvalidDataError  # noqa: E402
 
 PAUSE = 300.0
@@ -92,6 +92,11 @@ def described(row: Row) -> str:
     )
 
 
+def key_of(row: Row) -> tuple:
+    """What a row is of."""
+    return Task(**{field.name: row[field.name] for field in fields(Task)}).key
+
+
 def kept_rows(out: Path) -> dict[tuple, Row]:
     """Rows of earlier runs, by what they are of.
 
@@ -102,16 +107,25 @@ def kept_rows(out: Path) -> dict[tuple, Row]:
         return {}
     try:
         rows = json.loads(path.read_text())["rows"]
-        return {Task(**{f.name: row[f.name] for f in fields(Task)}).key: row for row in rows}
+        return {key_of(row): row for row in rows}
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidDataError(f"{path} holds no rows of this command: {error!r}") from error
 
 
 def main(arguments: argparse.Namespace) -> None:
-    number = 1 if arguments.quick else arguments.seeds
-    seeds = range(arguments.seed, arguments.seed + number)
-    planned = tasks(arguments.only, seeds, arguments.quick, arguments.limit)
+    first = tasks(arguments.only, arguments.seed, arguments.quick, arguments.limit)
     rows = kept_rows(arguments.out)
+    carry_out(first, rows, arguments)
+    number = 1 if arguments.quick else arguments.seeds
+    ran = [rows[task.key] for task in first]
+    better = {key_of(row) for row in best_settings(ran)}
+    seeds = range(arguments.seed + 1, arguments.seed + number)
+    carry_out(repeated(first, better, seeds), rows, arguments)
+    draw([*rows.values()], arguments.out)
+
+
+def carry_out(planned: list[Task], rows: dict[tuple, Row], arguments: argparse.Namespace) -> None:
+    """Add the rows that are missing, one run after the other."""
     missing = [task for task in planned if task.key not in rows]
     print(f"{len(planned) - len(missing)} of {len(planned)} runs are there already", flush=True)
     for stream in dict.fromkeys(task.stream for task in missing):
@@ -121,7 +135,6 @@ def main(arguments: argparse.Namespace) -> None:
         row = rows[task.key] = performed(task, arguments)
         write_results(arguments.out, {"rows": [*rows.values()], **summarised([*rows.values()])})
         tqdm.write(described(row)) if on_terminal else print(described(row), flush=True)
-    draw([*rows.values()], arguments.out)
 
 
 if __name__ == "__main__":
@@ -130,7 +143,9 @@ if __name__ == "__main__":
     options.add_argument(
         "--only", nargs="+", default=EVERYTHING, metavar="STREAM/METHOD", help="patterns of runs"
     )
-    options.add_argument("--seeds", type=int, default=3, help="how many, of a random method")
+    options.add_argument(
+        "--seeds", type=int, default=3, help="how many, of a random method at its better setting"
+    )
     options.add_argument(
         "--limit", type=float, default=300.0, help="CPU seconds after which a run stops learning"
     )

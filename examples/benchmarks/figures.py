@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from common import save_figure
 
-from benchmarks.summary import Row, best_settings, over_seeds
+from benchmarks.summary import Row, means_of_best
 
 MARKS = {"ours": "o", "rival": "s", "limit": "^", "floor": "v"}
 COLOURS = {"ours": "C0", "rival": "C3", "limit": "0.55", "floor": "0.2"}
@@ -63,7 +63,7 @@ def name_marks(axes: plt.Axes, rows: list[Row], cost: str, front: list[Row]) -> 
 
 def draw(rows: list[Row], out: Path) -> None:
     """One figure for each stream that has rows."""
-    means = [row for row in best_settings(over_seeds(rows)) if row["error"]]
+    means = [row for row in means_of_best(rows) if row["error"]]
     for name in dict.fromkeys(row["stream"] for row in means):
         of_stream = [row for row in means if row["stream"] == name]
         if not any(row["group"] != "limit" for row in of_stream):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from benchmarks.methods import METHODS
@@ -10,8 +11,16 @@ from benchmarks.one_run import Task
 from benchmarks.streams import FIRST, STREAMS
 from streaming_gp.errors import InvalidDataError
 
-VARIANTS = ("*-forgetting", "*-point", "*-newest", "*@all", "conditional", "sgpr-1000")
+VARIANTS = ("*-forgetting", "*-point", "conditional", "sgpr-1000")
 """What is planned for the first streams alone: what it shows there, it shows elsewhere too."""
+LIMITS = ("*-newest", "*@all")
+"""What is planned for one sorted stream and one shuffled one."""
+ONCE = ("*-1000", "gpytorch-*")
+"""Random methods with one seed: each run takes minutes."""
+
+
+def _is_one_of(patterns: Sequence[str], method: str) -> bool:
+    return any(fnmatchcase(method, pattern) for pattern in patterns)
 
 
 def planned(stream: str) -> list[str]:
@@ -19,7 +28,8 @@ def planned(stream: str) -> list[str]:
     return [
         method
         for method in METHODS
-        if stream in FIRST or not any(fnmatchcase(method, pattern) for pattern in VARIANTS)
+        if (stream in FIRST or not _is_one_of(VARIANTS, method))
+        and (stream in FIRST[:2] or not _is_one_of(LIMITS, method))
     ]
 
 
@@ -52,10 +62,9 @@ def chosen(patterns: Sequence[str]) -> list[tuple[str, str]]:
     return [(s, m) for s in STREAMS for m in METHODS if (s, m) in wanted]
 
 
-def tasks(patterns: Sequence[str], seeds: Sequence[int], quick: bool, limit: float) -> list[Task]:
-    """All runs of the patterns, in the order of streams; further seeds come last.
+def tasks(patterns: Sequence[str], seed: int, quick: bool, limit: float) -> list[Task]:
+    """One run of each method on each stream of the patterns, in the order of streams.
 
-    :param seeds: The seeds of a method that is random; others get the first one.
     :raises InvalidDataError: if a stream or method is unknown, or needs a module that is missing.
     """
     pairs = chosen(patterns)
@@ -65,9 +74,19 @@ def tasks(patterns: Sequence[str], seeds: Sequence[int], quick: bool, limit: flo
             f"{' and '.join(missing)} missing for some of these methods: run make bench-streams, "
             "or name other methods with --only"
         )
-    return [
-        Task(stream, method, seed, quick, limit)
-        for number, seed in enumerate(seeds)
-        for stream, method in pairs
-        if number == 0 or METHODS[method].is_random
+    return [Task(stream, method, seed, quick, limit) for stream, method in pairs]
+
+
+def repeated(of: Iterable[Task], better: Container[tuple], seeds: Sequence[int]) -> list[Task]:
+    """Runs with further seeds, of random methods at the better of their settings.
+
+    :param better: The keys of the runs whose setting was the better one of its family.
+    """
+    several = [
+        task
+        for task in of
+        if task.key in better
+        and METHODS[task.method].is_random
+        and not _is_one_of(ONCE, task.method)
     ]
+    return [replace(task, seed=seed) for seed in seeds for task in several]
