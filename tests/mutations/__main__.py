@@ -125,15 +125,21 @@ def known(path: Path) -> dict[str, bool]:
 
 
 def summary(verdicts: dict[str, bool], reasons: dict[str, str]) -> dict:
-    """For each target how many mutants there are, were tried and killed; and those that live."""
+    """For each target how many mutants there are, were tried and killed; and those that live.
+
+    Survivors with a reason change nothing: the share killed is of the others.
+    """
     targets, survivors = [], []
     for name, target in TARGETS.items():
         names = [one.name for one in all_of(target)]
         tried = [each for each in names if each in verdicts]
         alive = [each for each in tried if not verdicts[each]]
         killed = len(tried) - len(alive)
-        share = killed / len(tried) if tried else None
-        counts = {"mutants": len(names), "tried": len(tried), "killed": killed}
+        equivalent = sum(each in reasons for each in alive)
+        share = killed / (len(tried) - equivalent) if tried else None
+        counts = {
+            "mutants": len(names), "tried": len(tried), "killed": killed, "equivalent": equivalent,
+        }  # fmt: skip
         targets.append({"target": name, **counts, "killed_share": share})
         survivors += [{"mutant": one, "reason": reasons.get(one, "not looked at")} for one in alive]
     return {"targets": targets, "survivors": survivors}

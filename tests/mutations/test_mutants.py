@@ -3,6 +3,7 @@
 import ast
 import sys
 
+from tests.mutations.__main__ import all_of, summary
 from tests.mutations.calls import callers, in_order, marked, seconds_of
 from tests.mutations.mutants import mutants
 from tests.mutations.targets import ROOT, TARGETS
@@ -78,3 +79,13 @@ def test_marked_files_of_the_package_are_as_before_but_for_the_marks():
             kept = [line for line in marked(source).splitlines() if "called.add(" not in line]
             assert kept == source.splitlines()
             compile(marked(source), path, "exec")
+
+
+def test_survivors_that_change_nothing_are_no_share_of_those_that_are_seen():
+    names = [one.name for one in all_of(TARGETS["losses"])][:4]
+    verdicts = dict(zip(names, (True, True, False, False), strict=True))
+    found = summary(verdicts, {names[3]: "it changes nothing"})
+    (losses,) = (one for one in found["targets"] if one["target"] == "losses")
+    assert (losses["tried"], losses["killed"], losses["equivalent"]) == (4, 2, 1)
+    assert losses["killed_share"] == 2 / 3
+    assert [one["reason"] for one in found["survivors"]] == ["not looked at", "it changes nothing"]
