@@ -67,6 +67,8 @@ def exact_evidences(model, draws, data):
         sgp.PrivatePseudoPoints("all"),
         pytest.param(sgp.PrivatePseudoPoints(6), marks=pytest.mark.slow),
         pytest.param(sgp.SharedPseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.ConditionalPseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.IndependentPseudoPoints(6), marks=pytest.mark.slow),
     ],
 )
 def test_free_energies_add_up_to_less_than_the_log_evidence(rng, pseudo_points):
