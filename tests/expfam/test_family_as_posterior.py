@@ -82,10 +82,26 @@ def test_objections(family):
     assert "not finite" in q.objection_to(with_natural(factor, lambda eta: eta * np.nan))
 
 
+@pytest.mark.parametrize("family", [expfam.Normal, expfam.NormalWishart])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_an_asymmetric_matrix_is_objected_to_whatever_its_size(family, size):
+    q = random_member(family, 2)
+
+    def sheared(eta):
+        eta = size * np.array(eta)
+        if eta.ndim == np.ndim(q.natural[-1]) and eta.shape[-1] == eta.shape[-2]:
+            eta[..., 0, 1] += 0.5 * size
+        return eta
+
+    assert "not symmetric" in q.objection_to(with_natural(quotient(family), sheared))
+    scaled = with_natural(quotient(family), lambda eta: size * np.array(eta))
+    assert q.objection_to(scaled) is None
+
+
 @families
 def test_a_proper_cavity_is_normalised(family):
     q, own = random_member(family, 1), quotient(family)
-    cavity = q.cavity(own)
+    cavity = q.cavity(dataclasses.replace(own, log_scale=own.log_scale + 1.3))
     assert_same_naturals(cavity, random_member(family, 0), ALGEBRA)
     assert_close(cavity.log_integral(), 0.0)
 

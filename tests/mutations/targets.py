@@ -35,6 +35,7 @@ DIVERGENCES = tuple(
         "fisher_rao_is_a_distance_that_grows_with_the_shift",
         "divergences_are_averages_over_draws",
         "renyi_tends_to_both_kl_from_both_sides",
+        "renyi_goes_on_through_its_limits_with_one_slope",
         "renyi_has_a_gradient_under_an_improper_cavity",
         "losses_outside_their_domain_are_refused",
     )

@@ -94,6 +94,18 @@ def test_renyi_tends_to_both_kl_from_both_sides(family):
     assert np.abs(np.diff(values, 2)).max() < LIMIT  # no jump where the formula changes
 
 
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_renyi_goes_on_through_its_limits_with_one_slope(limit):
+    q, p = member(expfam.MeanFieldNormal, 1), member(expfam.MeanFieldNormal, 2).as_factor()
+
+    def slope(step):
+        high, low = (expfam.Renyi(limit + one)(q, p).numpy() for one in (step, -step))
+        return (high - low) / (2.0 * step)
+
+    assert slope(1e-2) != pytest.approx(0.0, abs=1e-3)
+    np.testing.assert_allclose(slope(5e-5), slope(1e-2), rtol=1e-2)
+
+
 @pytest.mark.parametrize("beta", [1.0 + 1e-5, 1.0 + 1e-6])
 def test_beta_and_gamma_divergences_tend_to_kl(beta):
     kl = Q.kl_divergence(P)
