@@ -32,6 +32,11 @@ NUMBERED = {
         for chapter, last in ((1, 4), (2, 6), (3, 9), (4, 4), (5, 7))
         for n in range(1, last + 1)
     ],
+    (SEP, "eq"): [str(n) for n in range(1, 15)],
+    (SEP, "algorithm"): [str(n) for n in range(1, 6)],
+    (SEP, "statement"): ["1"],
+    (SEP, "table"): ["1", "2"],
+    (SEP, "fig"): [str(n) for n in range(1, 6)],
     (SEP, "section"): ["A.1", "A.2", "A.3", "B.1", "B.2", "C.1", "C.2", "C.3"],
 }
 STATEMENTS = {"definition", "theorem", "proposition", "lemma"}
