@@ -495,6 +495,16 @@ def test_data_without_a_tilted_distribution_keep_their_sites(rng, family, update
         assert_same(found.posterior, fitted(deaf, [(X[some], Y[some])], update).posterior, ALGEBRA)
 
 
+def test_assumed_density_filtering_leaves_out_what_has_no_tilted_distribution(rng):
+    X, Y = rng.standard_normal((3, 3)), np.array([[0.0], [1.0], [0.0]])
+    deaf = DeafToSome(3, linear.probit_regression(3).likelihood)
+    found, heard = (
+        pvi.AssumedDensityUpdate()(task_of(deaf, *data)) for data in ((X, Y), (X[1:2], Y[1:2]))
+    )
+    assert (found.skipped, heard.skipped) == (2, 0)
+    assert_same(found.factor, heard.factor, ALGEBRA)
+
+
 @pytest.mark.parametrize(
     ("update", "family"), each_once(pvi.PowerEPUpdate(sweeps=2), pvi.StochasticEPUpdate(steps=2))
 )
