@@ -58,6 +58,11 @@ class Measured(Directive):
         return [table_of(titles, body)]
 
 
+def why(row: papers.Row) -> str:
+    """The page with the measured result, and why a row is not here or what differs."""
+    return "; ".join(filter(None, (row.page, row.note)))
+
+
 class Papers(Directive):
     """``.. papers:: PAPER``: the rows of ``tests/papers.json`` that are of this paper."""
 
@@ -66,11 +71,20 @@ class Papers(Directive):
 
     def run(self) -> list[nodes.Node]:
         rows = [row for row in papers.ROWS if row.paper == self.arguments[0]]
-        titles = ["of the paper", "what", "here", "test", "measured, or why not here"]
+        titles = ["of the paper", "what", "here", "test", "the paper has", "measured here"]
         body = [
-            [row.item, row.what, row.code, row.test, "; ".join(filter(None, (row.page, row.note)))]
+            [
+                row.item,
+                row.what,
+                row.code,
+                row.test,
+                row.published,
+                papers.filled(row.here),
+                why(row),
+            ]
             for row in rows
         ]
+        titles += ["page, or why not here"]
         return [nodes.paragraph(text=papers.TITLES[self.arguments[0]]), table_of(titles, body)]
 
 

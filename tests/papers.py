@@ -8,6 +8,7 @@ a line.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ class Row:
     :param test: The test that fails if it is wrong, as ``folder/file.py::test``.
     :param page: The page of the docs with the measured result.
     :param note: Why it is not here, or what differs.
+    :param published: What was measured there, as the paper's text states it.
+    :param here: What was measured here. ``{NAME/SECTION/KEY=VALUE/.../COLUMN:FORMAT}`` is a number
+        of ``docs/results/NAME/results.json``: see ``filled``.
     """
 
     paper: str
@@ -32,6 +36,34 @@ class Row:
     test: str = ""
     page: str = ""
     note: str = ""
+    published: str = ""
+    here: str = ""
+
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+REFERENCE = re.compile(r"\{([^{}:]+):?([^{}]*)\}")
+
+
+def filled(text: str) -> str:
+    """The text with its numbers, each from the one record that its reference names.
+
+    :raises ValueError: If not exactly one record has the values of a reference.
+    """
+    return REFERENCE.sub(lambda found: format(_value_at(found[1]), found[2]), text)
+
+
+def _value_at(reference: str) -> str | float:
+    name, section, *wanted, column = reference.split("/")
+    records = json.loads((RESULTS / name / "results.json").read_text())[section]
+    pairs = [one.split("=", 1) for one in wanted]
+    found = [
+        record[column]
+        for record in (records if isinstance(records, list) else [records])
+        if all(str(record[key]) == value for key, value in pairs)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} records of {reference}, wanted one")
+    return found[0]
 
 
 _TABLE = json.loads(Path(__file__).with_suffix(".json").read_text())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import streaming_gp as sgp
-from tests.papers import ROWS, TITLES
+from tests.papers import REFERENCE, ROWS, TITLES, filled
 
 PVI, PGVI, SNEP, SEP = TITLES
 TESTS = Path(__file__).resolve().parent
@@ -91,3 +91,25 @@ def test_what_a_line_names_exists(row):
     if row.page:
         assert (TESTS.parent / "docs" / f"{row.page}.rst").exists()
     assert not re.search(r"\s{2,}|\.$", row.what + row.note)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if row.published or row.here],
+    ids=lambda row: f"{row.paper} {row.item}",
+)
+def test_what_was_measured_here_stands_beside_the_paper_s_and_is_of_its_results(row):
+    assert row.published
+    assert row.here
+    assert row.page
+    words = filled(row.here)
+    assert not re.search(r"\s{2,}|\.$|[{}]|None|nan", row.published + words)
+    assert not re.search(r"±|\d\.\d{3}", REFERENCE.sub("", row.here)), "not of a results.json"
+
+
+def test_a_reference_that_is_not_of_one_record_is_refused():
+    assert filled("{banana/nuts/samples}") == "1000"
+    assert filled("{banana/nuts/samples:.1f} draws") == "1000.0 draws"
+    for wanted in ("batch=4", "batch=3"):
+        with pytest.raises(ValueError, match="records of banana/stream"):
+            filled(f"{{banana/stream/{wanted}/test_error}}")
