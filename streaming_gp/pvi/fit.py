@@ -14,6 +14,7 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
+from streaming_gp.pvi.reading import says_it_does_not_fit
 from streaming_gp.pvi.schedule import Schedule, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
@@ -80,7 +81,9 @@ def fit(
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds.
-        The first round of that kind gives a warning, with what went wrong.
+        The first round of that kind gives a warning, with what went wrong. The end comes as soon
+        as each of the server's clients has failed with an ``InvalidDataError`` and none has
+        answered: further rounds do not mend a rule that does not fit the model.
     """
     require_positive_integer("rounds", rounds)
     schedule, engine = schedule or Synchronous(), engine or Serial()
@@ -93,6 +96,8 @@ def fit(
             one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             _record(server, one, checkpoint, callback)
             _warn_if_unheard(server.history.rounds[first:])
+            if _does_not_fit(server, server.history.rounds[first:]):
+                break
             if stopping is not None and stopping.is_over(server.history):
                 break
     _require_heard(server.history.rounds[first:])
@@ -103,6 +108,20 @@ def _warn_if_unheard(rounds: tuple[Round, ...]) -> None:
     """At the first round without an accepted answer, and not again."""
     if not rounds[-1].accepted and all(one.accepted for one in rounds[:-1]):
         warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=3)
+
+
+def _does_not_fit(server: Server, rounds: tuple[Round, ...]) -> bool:
+    """Whether each client has failed by a mistake in the set-up, and none has ever answered.
+
+    All clients have to say so, not only those of one round: where a round asks a few, a single one
+    that is broken or hostile would else end the run of all.
+    """
+    if any(one.accepted or one.refused for one in rounds):
+        return False
+    failed = {name: why for one in rounds for name, why in one.failed.items()}
+    return failed.keys() == server.clients.keys() and all(
+        map(says_it_does_not_fit, failed.values())
+    )
 
 
 def _require_heard(rounds: tuple[Round, ...]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Answer, Failure, decoded
@@ -84,6 +85,13 @@ def described(error: BaseException) -> str:
         return printable(f"{type(error).__name__}: {error}")
     except Exception:
         return f"{type(error).__name__}, which cannot be printed"
+
+
+def says_it_does_not_fit(reason: str) -> bool:
+    """Whether an error that :func:`described` put in words, here or far away, is an
+    ``InvalidDataError``: of a rule, a model and data that do not fit one another.
+    """
+    return reason.startswith(f"{InvalidDataError.__name__}: ")
 
 
 def printable(text: str) -> str:

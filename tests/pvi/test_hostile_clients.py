@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
-from streaming_gp.errors import NoAnswerError, NumericalError
+from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, Renyi
 from streaming_gp.pvi.acceptance import checks_of
+from streaming_gp.pvi.messages import Failure, encoded
+from streaming_gp.pvi.reading import delivery_of, described, says_it_does_not_fit
 from tests.conftest import ALGEBRA
 from tests.reference import assert_same, regression_data, server
 
@@ -139,6 +141,51 @@ def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
             found, pvi.Sequential(), 3, callback=lambda one: one.round == 1 and waken(found)
         )
     assert history.column("accepted") == [0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds"),
+    [
+        (pvi.Synchronous(), 1),
+        (pvi.Sequential(), 1),
+        (pvi.Asynchronous(jitter=0.0), 1),
+        (pvi.Synchronous(fraction=1 / 3, seed=2), 3),  # c2, c0, c1
+    ],
+)
+def test_a_rule_that_does_not_fit_ends_the_run_once_all_clients_have_said_so(rng, schedule, rounds):
+    """Averaging is for mean-field posteriors, and this one has a full covariance."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    rule = pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate())
+    found = server(model, datasets.partition_iid(X, Y, 3), rule)
+    with (
+        pytest.warns(UserWarning, match="no answer was accepted in round 1"),
+        pytest.raises(NoAnswerError, match=f"in any of {rounds} rounds.*got a Normal"),
+    ):
+        pvi.fit(found, schedule, 50)
+    assert set().union(*(one.failed for one in found.history)) == set(found.clients)
+
+
+def test_a_client_whose_rule_does_not_fit_ends_nothing_for_the_others(rng):
+    """Also where it is the only one that the first round asks."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    averaging = pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate())
+    clients["c2"] = replace(clients["c2"], update=averaging)
+    found = pvi.Server(model.prior(), clients)
+    with pytest.warns(UserWarning, match="round 1: 'c2' failed"):
+        history = pvi.fit(found, pvi.Synchronous(fraction=1 / 3, seed=2), 4)
+    assert len(history) == 4
+    assert set(found.factors) == {"c0", "c1"}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_misfit"), [(InvalidDataError("no"), True), (NumericalError("no"), False)]
+)
+def test_an_error_is_known_by_its_name_after_a_journey_as_well(error, is_misfit):
+    came = delivery_of("c0", encoded(Failure(described(error))))
+    assert came.error == described(error)
+    assert says_it_does_not_fit(came.error) is is_misfit
+    assert not says_it_does_not_fit("no answer within 5 s")
 
 
 def waken(server):
