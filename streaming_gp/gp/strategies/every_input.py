@@ -24,9 +24,9 @@ from streaming_gp.gp.process.single_observations import SingleObservations, sing
 from streaming_gp.gp.strategies import remembered, two_scales
 from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
-    FINE,
     LearningSample,
     coarse,
+    fine,
     learned,
     points_per_datum,
 )
@@ -93,7 +93,8 @@ def fitted_at_two_scales(
         others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
         return ledger, *fitted(fitter, others.posterior, batch, few, budget)
     known = remembered.known(ledger, batch.name)
-    factor, report = fitted(fitter, cavity, batch, FINE, budget, known)
+    sample = fine(len(batch.data[0]))
+    factor, report = fitted(fitter, cavity, batch, sample, budget, known)
     num_left = int(points_per_datum(budget) * two_scales.num_data(ledger))
     coarse_factor, _ = learned(fitter, smoother, batch, few, num_left)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report

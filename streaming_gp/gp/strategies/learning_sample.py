@@ -63,12 +63,8 @@ class LearningSample:
 MOST_REMEMBERED = 500
 """A point ε answers to all earlier pseudo-points up to so many; beyond, to those near the batch."""
 
-FINE = LearningSample(num_points=70)
-"""What ε is learned from once a budget is full: with a point at every input, ε would be finer still
-than what a budget can hold, and predictions too sure.
-"""
-
-
+FINE_SHARE, FINE_POINTS = 0.4, (40, 70)
+"""Points for each datum of a batch, for :func:`fine`, and the least and the most of them."""
 LARGEST_SHARE = 1 / 6
 """Points for each datum of a batch, for :func:`coarse`."""
 LONG_STREAM = 12_000
@@ -81,6 +77,15 @@ NEIGHBOURS = 2
 def points_per_datum(budget: int) -> float:
     """How many points serve each datum when a stream has become long."""
     return NEIGHBOURS * budget / LONG_STREAM
+
+
+def fine(num_data: int) -> LearningSample:
+    """What ε is learned from once a budget is full: with a point at every input, ε would be finer
+    still than what a budget can hold, and predictions too sure.
+
+    :param num_data: The number of the batch's data.
+    """
+    return LearningSample(num_points=int(np.clip(np.ceil(FINE_SHARE * num_data), *FINE_POINTS)))
 
 
 def coarse(num_data: int, budget: int) -> LearningSample:

@@ -23,7 +23,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.single_observations import singles
 from streaming_gp.gp.strategies import every_input, together
-from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
+from streaming_gp.gp.strategies.learning_sample import LearningSample, fine
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
@@ -51,7 +51,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
         every input of the sample until the budget is exceeded. From then on it is 70 points by
-        FITC, under those of earlier observations that are nearest; as merged factors no longer show
+        FITC, of batches of up to 100 data 40, under those of earlier observations that are nearest; as merged factors no longer show
         these, a random sample of them is remembered, for a quarter of the bytes of the budget's
         precision matrix. Beside it, it is as few points as the budget has for the batch by the
         variational bound, whose smoother ε is taken from when projections leave more unexplained
@@ -133,7 +133,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     ) -> tuple[PseudoPointFactor, FitReport]:
         if self.number != "all":
             return super().fit_alone(fitter, cavity, batch, own)
-        default = FINE if self._is_full(batch, cavity) else LearningSample()
+        is_full = self._is_full(batch, cavity)
+        default = fine(len(batch.data[0])) if is_full else LearningSample()
         sample = self.sample or default
         known = singles(cavity) if sample.num_points is None else None
         return every_input.fitted(fitter, cavity, batch, sample, self.budget, known)

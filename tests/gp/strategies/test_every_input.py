@@ -10,7 +10,7 @@ import streaming_gp as sgp
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.strategies import MERGED, every_input, learning_sample, together
-from streaming_gp.gp.strategies.learning_sample import FINE, LearningSample
+from streaming_gp.gp.strategies.learning_sample import LearningSample, fine
 from tests.gp.builders import (
     EVERY_INPUT,
     assert_same_predictions,
@@ -173,6 +173,12 @@ def test_samples_out_of_range_are_refused(options, message):
         LearningSample(**options)
 
 
+def test_a_small_batch_has_fewer_points_to_learn_from():
+    """As many as a larger one would show a finer structure than a budget can hold."""
+    found = [fine(number).num_points for number in (10, 100, 150, 500)]
+    assert found == [40, 40, 60, 70]
+
+
 def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch):
     X, Y = data
     seen = []
@@ -186,7 +192,7 @@ def test_few_points_are_looked_at_once_the_budget_is_exceeded(data, monkeypatch)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
     for i in range(3):
         model.update((X[i::3], Y[i::3]))
-    assert seen == [None, None, FINE.num_points]
+    assert seen == [None, None, fine(100).num_points]
 
 
 @pytest.mark.parametrize(("num_points", "before"), [(None, "neighbours"), (5, "nearby")])
