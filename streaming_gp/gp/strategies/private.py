@@ -49,13 +49,13 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         first 200 data as one batch, later ones when 300 have come.
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
-    :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at
-        every input of the sample until the budget is exceeded. From then on it is 70 points by
-        FITC, of batches of up to 100 data 40, under those of earlier observations that are nearest; as merged factors no longer show
-        these, a random sample of them is remembered, for a quarter of the bytes of the budget's
-        precision matrix. Beside it, it is as few points as the budget has for the batch by the
-        variational bound, whose smoother ε is taken from when projections leave more unexplained
-        than its noise; from then on nothing is remembered.
+    :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at every
+        input of the sample until the budget is exceeded. From then on it is 70 points by FITC, of
+        batches of up to 100 data 40, under those of earlier observations that are nearest; as
+        merged factors no longer show these, a random sample of them is remembered, for a quarter of
+        the bytes of the budget's precision matrix. Beside it, it is as few points as the budget has
+        for the batch by the variational bound, whose smoother ε is taken from when projections
+        leave more unexplained than its noise; from then on nothing is remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
