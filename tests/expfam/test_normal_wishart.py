@@ -61,31 +61,15 @@ def test_the_distance_scaled_by_the_mean_precision_of_one_degree_of_freedom(q, r
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"shape": np.nan},
-        {"scatter": np.inf},
-        {"shape": -1.5},
-        {"strength": -1.0},
-        {"scatter": 0.5},
-    ],
-    ids=[
-        "not a number",
-        "infinite",
-        "few degrees of freedom",
-        "no strength",
-        "scatter of the mean",
-    ],
+    ("place", "factor"),
+    [(0, np.nan), (0, -1.0), (2, -1.0), (3, np.inf), (3, 0.5)],
+    ids=["shape not a number", "shape", "strength", "scatter infinite", "scatter of the mean"],
 )
-def test_what_is_improper(change):
+def test_what_is_improper(place, factor):
     """Each change is one that no other condition refuses."""
     mean = np.array([[3.0, -2.0]])
     fine = NormalWishart.from_standard(mean, np.ones(1), np.full(1, 4.0), 0.1 * np.eye(2)[None])
-    natural = dict(
-        zip(("shape", "weighted_mean", "strength", "scatter"), fine.natural, strict=True)
-    )
-    assert NormalWishart.is_proper_natural(*natural.values())
-    for name, value in change.items():
-        number = np.asarray(natural[name])
-        natural[name] = value * number if name == "scatter" else np.full_like(number, value)
-    assert not NormalWishart.is_proper_natural(*natural.values())
+    natural = [np.asarray(eta) for eta in fine.natural]
+    assert NormalWishart.is_proper_natural(*natural)
+    natural[place] = factor * natural[place]
+    assert not NormalWishart.is_proper_natural(*natural)
