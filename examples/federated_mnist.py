@@ -79,7 +79,6 @@ class Method:
     rounds: int
     pooled: bool = False
     warm: bool = False
-    checks: pvi.Checks | None = None
     messages_per_step: int = 0
 
 
@@ -124,8 +123,10 @@ METHODS: dict[str, Method] = {
     ),
     "online": Method(always(local(20)), pvi.Sequential(), 1),
     "sngd": Method(
-        always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=0.02), 400,
-        warm=True, checks=pvi.NO_LIMITS,
+        always(pvi.StochasticNaturalGradientUpdate(600)),
+        pvi.Synchronous(damping=0.02),
+        400,
+        warm=True,
     ),
     "fedavg": Method(averaged, pvi.Synchronous(damping=1.0), 40),
     "fedadagrad": Method(
@@ -190,8 +191,8 @@ def begun(
     """A server at its first round, or at the one after the last that is in the checkpoint."""
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        return pvi.Server.load(checkpoint, net.prior(), clients, checks=method.checks, seed=seed)
-    server = pvi.Server(net.prior(), clients, checks=method.checks, seed=seed)
+        return pvi.Server.load(checkpoint, net.prior(), clients, seed=seed)
+    server = pvi.Server(net.prior(), clients, seed=seed)
     if method.warm:
         server.warm_start(net.initial(seed))
     return server

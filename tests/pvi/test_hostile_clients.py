@@ -87,6 +87,7 @@ def test_limits_are_the_server_s_or_the_model_s_or_the_rule_s(rng):
     assert limits(model, (X, Y), natural).max_precision_loss == 1e-3
     assert limits(model, (X, Y), pvi.FixedPointUpdate(divergence=Renyi(0.5))) == pvi.Checks()
     assert limits(model, (X, Y), pvi.AnalyticUpdate()) == pvi.Checks()
+    assert limits(model, (X, Y), pvi.StochasticNaturalGradientUpdate()) == pvi.NO_LIMITS
     assert limits(model, (X, Y), natural, checks=lax) == lax
     assert limits(clutter, (None, Y), natural) == clutter.checks
 

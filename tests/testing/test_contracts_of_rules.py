@@ -23,10 +23,12 @@ EXACT = [
     slow(pvi.PowerEPUpdate(sweeps=4)),
     pvi.PowerEPUpdate(alpha=0.5, sweeps=2, damping=1.0, sequential=True),
     pvi.StochasticEPUpdate(),
+    pvi.StochasticNaturalGradientUpdate(batch_size=None),
 ]
 NUTS = samplers.NUTS(8)
 SAMPLED_AND_APPROXIMATE = [
     pvi.FixedPointUpdate(batch_size=4),
+    pvi.StochasticNaturalGradientUpdate(4),
     slow(pvi.VariationalUpdate(epochs=2, batch_size=4)),
     slow(pvi.VariationalUpdate(optimiser=pvi.SGD())),
     pvi.AssumedDensityUpdate(),

@@ -2,6 +2,9 @@
 
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.updates.baselines.committee import AveragingUpdate, SplitPriorUpdate
+from streaming_gp.pvi.updates.baselines.natural_gradient import (
+    StochasticNaturalGradientUpdate,
+)
 from streaming_gp.pvi.updates.baselines.point import DownpourUpdate, ElasticUpdate
 from streaming_gp.pvi.updates.ep.assumed_density import AssumedDensityUpdate
 from streaming_gp.pvi.updates.ep.distributed_ep import DistributedEPUpdate
@@ -40,6 +43,7 @@ __all__ = [
     "SplitPriorUpdate",
     "StabilisedLoop",
     "StochasticEPUpdate",
+    "StochasticNaturalGradientUpdate",
     "Target",
     "TiedUpdate",
     "UpdateRule",

@@ -3,7 +3,7 @@
 import pytest
 
 from streaming_gp import expfam, linear, losses, pvi
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from tests.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA
 
@@ -32,6 +32,27 @@ def test_the_answer_of_a_conjugate_model_is_its_likelihood_in_one_step(rng):
     found = pvi.AnalyticUpdate()(task_of(model, X, Y))
     assert_same(found.factor, model.likelihood_factor(X, Y), ALGEBRA)
     assert found.steps == 1
+
+
+class CurvedUpward(linear.BayesianLinearRegression):
+    """Its likelihood takes a tenth of the precision of q away."""
+
+    def natural_gradient(self, q, X, Y, seed):
+        return q.as_factor() ** -0.1
+
+
+def test_where_a_likelihood_curves_upward_natural_gradient_descent_goes_on(rng):
+    model, shards = CurvedUpward(3), [labelled_data(rng)]
+
+    def after_a_round(rule):
+        server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+        pvi.fit(server, pvi.Synchronous(damping=1.0), 1)
+        return server.posterior
+
+    found = after_a_round(pvi.StochasticNaturalGradientUpdate(batch_size=None))
+    assert_same(found, model.prior().as_factor() ** 0.9, ALGEBRA)
+    with pytest.raises(NoAnswerError, match="precision"):
+        after_a_round(pvi.FixedPointUpdate())
 
 
 LOSS, DIVERGENCE = losses.BetaLoss(1.5), expfam.Renyi(0.5)
