@@ -77,9 +77,26 @@ def test_objections(family):
     other = next(one for one in expfam.FAMILIES if one is not family)
     assert family.__name__ in q.objection_to(quotient(other))
     assert "have shapes" in q.objection_to(with_natural(factor, lambda eta: eta[..., None]))
+    for listed in (
+        with_natural(factor, lambda eta: np.asarray(eta).tolist()),
+        dataclasses.replace(factor, natural=list(factor.natural)),
+    ):
+        assert "no tuple of floating-point arrays" in q.objection_to(listed)
     whole = with_natural(factor, lambda eta: np.ones(np.shape(eta), int))
     assert "floating-point" in q.objection_to(whole)
     assert "not finite" in q.objection_to(with_natural(factor, lambda eta: eta * np.nan))
+
+
+@pytest.mark.parametrize("log_scale", ["1.0", True, None, [1.0], np.ones(1), np.nan, np.inf])
+def test_a_log_constant_that_is_no_finite_number_is_objected_to(log_scale):
+    factor = dataclasses.replace(quotient(expfam.Normal), log_scale=log_scale)
+    assert "log constant" in random_member(expfam.Normal, 2).objection_to(factor)
+
+
+@pytest.mark.parametrize("log_scale", [1, -1.5, np.float32(0.5), tf.constant(2.0)])
+def test_a_log_constant_may_be_any_number(log_scale):
+    factor = dataclasses.replace(quotient(expfam.Normal), log_scale=log_scale)
+    assert random_member(expfam.Normal, 2).objection_to(factor) is None
 
 
 @pytest.mark.parametrize("family", [expfam.Normal, expfam.NormalWishart])
@@ -131,15 +148,27 @@ def test_exchanged_is_the_product_with_new_factors_for_old(family):
 
 
 @gaussians
-def test_unconstrained_numbers_give_mean_and_scale(family):
-    q = random_member(family, 0)
-    numbers = q.unconstrained()
-    assert numbers.shape == family.unconstrained_shape(3)
+def test_any_numbers_give_mean_and_scale(family, rng):
+    numbers = rng.standard_normal(family.unconstrained_shape(3))
+    assert random_member(family, 0).unconstrained().shape == numbers.shape
+    q = family.from_unconstrained(numbers)
     mean, scale = family.mean_scale_of(numbers)
     assert_close(mean, q.mean)
     assert_close(scale, q.scale)
     assert_same_naturals(
         family.from_mean_scale(mean, scale), family.from_unconstrained(numbers), ALGEBRA
+    )
+
+
+@pytest.mark.parametrize(
+    "family", [expfam.Normal, expfam.NormalWishart, expfam.DirichletNormalWishart]
+)
+def test_numbers_above_the_diagonal_of_a_root_are_not_read(family, rng):
+    numbers = np.array(random_member(family, 0).unconstrained())
+    other = numbers.copy()
+    other[..., 1:4, :] += np.triu(rng.standard_normal((3, 3)), 1)
+    assert_same_naturals(
+        family.from_unconstrained(other), family.from_unconstrained(numbers), ALGEBRA
     )
 
 

@@ -60,9 +60,22 @@ def test_the_distance_scaled_by_the_mean_precision_of_one_degree_of_freedom(q, r
     np.testing.assert_allclose(q.scaled_distance(Y), wanted, rtol=THROUGH_CHOLESKY)
 
 
+def test_no_random_number_is_in_a_draw_twice(q):
+    """Those of the mean beside those below the diagonal of Bartlett's root."""
+    x = np.asarray(q.sample(1, seed=1))[0]
+    mu, precision = x[:, :DIMENSION], x[:, DIMENSION:].reshape(COMPONENTS, DIMENSION, DIMENSION)
+    root = np.linalg.cholesky(precision)
+    bartlett = np.linalg.solve(np.linalg.cholesky(np.linalg.inv(q.scale_inverse)), root)
+    away = np.sqrt(q.strength)[:, None] * (mu - np.asarray(q.mean))
+    noise = np.einsum("kij,ki->kj", root, away)
+    rows, columns = np.tril_indices(DIMENSION, -1)
+    numbers = np.concatenate([noise.ravel(), bartlett[:, rows, columns].ravel()])
+    assert len(np.unique(np.round(numbers, 6))) == len(numbers)
+
+
 @pytest.mark.parametrize(
     ("place", "factor"),
-    [(0, np.nan), (0, -1.0), (2, -1.0), (3, np.inf), (3, 0.5)],
+    [(0, np.nan), (0, -0.5), (2, -1.0), (3, np.inf), (3, 0.5)],
     ids=["shape not a number", "shape", "strength", "scatter infinite", "scatter of the mean"],
 )
 def test_what_is_improper(place, factor):

@@ -37,6 +37,7 @@ DIVERGENCES = tuple(
         "renyi_tends_to_both_kl_from_both_sides",
         "renyi_goes_on_through_its_limits_with_one_slope",
         "renyi_has_a_gradient_under_an_improper_cavity",
+        "which_divergences_are_defined_under_an_improper_cavity",
         "losses_outside_their_domain_are_refused",
     )
 )

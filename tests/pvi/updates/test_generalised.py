@@ -11,6 +11,7 @@ import streaming_gp as sgp
 from streaming_gp import bnn, datasets, expfam, linear, losses, pvi
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.expfam.divergences import require_domain, require_gradient
 from tests.conftest import STANDARD_ERRORS, THROUGH_CHOLESKY
 from tests.reference import random_member as member
 
@@ -130,6 +131,25 @@ def test_fisher_rao_is_a_distance_that_grows_with_the_shift():
     )
     with pytest.raises(InvalidDataError, match="univariate"):
         distance(member(Normal, 1), member(Normal, 2).as_factor())
+
+
+def test_which_divergences_are_defined_under_an_improper_cavity():
+    """Of Rényi's only the gradient, where ``α η_q + (1 − α) η_cavity`` is proper."""
+    q = univariate(0.0, 1.0)
+    proper, improper = P.as_factor(), q.as_factor() ** -0.25
+    for needs in (expfam.ReverseKL(), expfam.BetaDivergence(2.0), expfam.FisherRao()):
+        for require in (require_domain, require_gradient):
+            require(needs, q, proper)
+            with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
+                require(needs, q, improper)
+    for require in (require_domain, require_gradient):
+        require(expfam.KL(0.5), q, improper)
+        require(expfam.Renyi(0.1), q, proper)
+    require_gradient(expfam.Renyi(0.5), q, improper)
+    with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
+        require_domain(expfam.Renyi(0.5), q, improper)
+    with pytest.raises(ImproperError, match="mixture"):
+        require_gradient(expfam.Renyi(0.1), q, improper)
 
 
 # ---- losses ----
