@@ -97,6 +97,15 @@ def test_a_message_carries_the_sum_of_the_gradients_of_its_steps(rng):
     np.testing.assert_allclose(sent, total, rtol=ALGEBRA)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_gradients_of_a_pass_at_one_point_are_those_of_all_data_in_each_step(rng, batch_size):
+    shards, steps = shards_of(rng, 1), 12 // batch_size
+    server = server_of(shards, pvi.DownpourUpdate(Uphill(0.0), steps, batch_size))
+    pvi.fit(server, pvi.Synchronous(damping=1.0))
+    sent = server.posterior.precision_mean - START / 1e-2
+    np.testing.assert_allclose(sent, steps * gradient(shards, START), rtol=ALGEBRA)
+
+
 def test_elastic_averaging_of_one_that_moves_all_the_way_is_its_optimiser(rng):
     shards = shards_of(rng, 1)
     update = pvi.ElasticUpdate(pvi.Adam(RATE), sync=3, batch_size=None, moving_rate=1.0)

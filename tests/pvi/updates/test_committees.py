@@ -45,21 +45,19 @@ def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
 
 
-@pytest.mark.slow
 def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
     X = rng.standard_normal((60, 3))
     Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((60, 1))
     model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
     shards = [(X[:20], Y[:20]), (X[20:], Y[20:])]
-    local = pvi.VariationalUpdate(epochs=800, batch_size=None, learning_rate=0.02)
-    clients = pvi.make_clients(model, shards, local)
+    clients = pvi.make_clients(model, shards, LBFGS)
     for client_id, share in {"c0": 1 / 3, "c1": 2 / 3}.items():
-        clients[client_id] = replace(clients[client_id], update=pvi.AveragingUpdate(share, local))
+        clients[client_id] = replace(clients[client_id], update=pvi.AveragingUpdate(share, LBFGS))
     found = pvi.Server(model.prior(), clients)
     fits = [np.linalg.lstsq(*shard, rcond=None)[0][:, 0] for shard in shards]
     for _ in range(2):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
-        np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, atol=2e-3)
+        np.testing.assert_allclose(found.posterior.mean, fits[0] / 3 + 2 * fits[1] / 3, FIXED_POINT)
         np.testing.assert_allclose(found.posterior.variance, 1e-3**2, rtol=ALGEBRA)
 
 
@@ -88,10 +86,10 @@ def test_fedprox_holds_fits_at_the_server(rng):
     Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((40, 1))
     model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
     local = pvi.VariationalUpdate(epochs=800, batch_size=None, learning_rate=0.02)
-    found = server(model, [(X, Y)], pvi.AveragingUpdate(1.0, local, proximal=5.0))
+    found = server(model, [(X, Y)], pvi.AveragingUpdate(1.0, local, proximal=0.5))
     at_server = np.array([0.5, 0.5, 0.5])
     found.warm_start(MeanFieldNormal.from_mean_variance(at_server, np.full(3, 1e-4)))
     pvi.fit(found, pvi.Synchronous(damping=1.0))
-    held = 5.0 * len(X) * np.eye(3)
+    held = 0.5 * len(X) * np.eye(3)
     wanted = np.linalg.solve(X.T @ X / 0.09 + held, X.T @ Y[:, 0] / 0.09 + held @ at_server)
     np.testing.assert_allclose(found.posterior.mean, wanted, atol=1e-3)

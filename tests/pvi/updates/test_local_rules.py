@@ -26,6 +26,15 @@ def test_a_model_s_own_natural_gradient_is_taken_but_not_for_another_loss(rng):
         assert_same(found.factor, likelihood**power, ALGEBRA)
 
 
+@pytest.mark.parametrize("damping", [1.0, 0.4])
+def test_steps_of_a_visit_are_visits_of_one_step(rng, damping):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
+    once = pvi.FixedPointUpdate(damping=damping)
+    own = once(task_of(model, X, Y)).factor
+    again = once(task_of(model, X, Y, own)).factor
+    assert_same(pvi.FixedPointUpdate(2, damping)(task_of(model, X, Y)).factor, again, ALGEBRA)
+
+
 def test_the_answer_of_a_conjugate_model_is_its_likelihood_in_one_step(rng):
     X, Y = labelled_data(rng)
     model = linear.BayesianLinearRegression(3)
@@ -70,3 +79,16 @@ def test_only_gradients_of_a_likelihood_under_kl_are_known_to_take_no_precision_
 def test_steps_and_damping_out_of_range_are_refused(settings):
     with pytest.raises(InvalidDataError, match="steps must be positive and damping"):
         pvi.FixedPointUpdate(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 0}, {"batch_size": 0}])
+def test_no_epochs_and_no_rows_are_refused(settings):
+    with pytest.raises(InvalidDataError, match="epochs and batch_size must be positive"):
+        pvi.VariationalUpdate(**settings)
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_epoch_of_minibatches_of_one_row_has_a_step_for_each(rng):
+    X, Y = labelled_data(rng)
+    task = task_of(linear.logistic_regression(3), X[:5], Y[:5])
+    assert pvi.VariationalUpdate(batch_size=1)(task).steps == 5

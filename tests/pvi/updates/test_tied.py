@@ -1,5 +1,7 @@
 """One factor for all pieces of data: stochastic and averaged EP with the moments of any rule."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -66,6 +68,29 @@ def test_with_sampled_moments_it_is_near_the_posterior(rng):
     np.testing.assert_allclose((q.mean - mean) / sd, 0.0, atol=0.05)
     np.testing.assert_allclose(np.sqrt(q.variance) / sd, 1.0, atol=0.05)
     np.testing.assert_allclose(found.free_energy, evidence, atol=0.05)
+
+
+@dataclass(frozen=True)
+class Noting:
+    """Leaves the factor as it is, and two data out; notes what it was asked."""
+
+    asked: list = field(default_factory=list)
+
+    def __call__(self, task):
+        self.asked.append(task)
+        return pvi.LocalResult(task.own, steps=1, skipped=2)
+
+
+def test_every_question_is_about_another_piece_with_another_seed(task):
+    rule = Noting()
+    found = pvi.TiedUpdate(rule, pieces=4, passes=5)(task)
+    assert found.skipped == 2 * len(rule.asked) == 40
+    rows = [tuple(np.ravel(one.data[0])) for one in rule.asked]
+    for asked in range(0, 20, 4):
+        assert len(set(rows[asked : asked + 4])) == 4
+    seeds = [one.seed for one in rule.asked]
+    assert len(set(seeds)) == 20
+    assert 0 <= min(seeds) <= max(seeds) < 2**31
 
 
 def test_a_rule_without_evidence_gives_none(task):
