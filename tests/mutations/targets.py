@@ -66,6 +66,13 @@ TARGETS = {
     ),
     "updates/sampled": Target("pvi/updates/sampled/*.py", (f"{UPDATES}/test_snep.py",)),
     "gp/bounds": Target(
-        "gp/bounds/*.py", ("tests/gp/bounds/test_dense_bounds.py", "tests/gp/bounds")
+        "gp/bounds/*.py",
+        (
+            "tests/gp/bounds/test_dense_bounds.py",
+            "tests/gp/bounds",
+            "tests/gp/strategies/test_conditional_points.py",
+            "tests/gp/strategies/test_independent_points.py",
+            "tests/gp/test_prediction.py::test_changing_a_fixed_parameter_changes_predictions",
+        ),
     ),
 }

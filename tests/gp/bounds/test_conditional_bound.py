@@ -8,8 +8,17 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Conditional
 from streaming_gp.gp.bounds import Sites
-from tests.gp.bounds.problems import COLUMNS, columns_of, known_points, problem_of
-from tests.gp.builders import FIXED, kernel, known_model
+from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from tests.gp.bounds.problems import (
+    COLUMNS,
+    NUGGET,
+    columns_of,
+    kernels_of,
+    known_points,
+    model_of_columns,
+    problem_of,
+)
+from tests.gp.builders import FIXED, kernel
 from tests.reference import conditional_bound, expected_log_prior, smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
@@ -51,6 +60,64 @@ def test_sites_are_averaged_over_the_likelihoods_own_parameters(student):
         np.testing.assert_allclose(mean, 0.5 * (one + other), rtol=ALGEBRA)
 
 
+def on_frozen(rng, known):
+    """Three points that rest on known ones."""
+    groups, R, columns = known.intercept.shape
+    return ConditionalPseudoObservations(
+        rng.uniform(-2.0, 2.0, (3, 2)),
+        rng.standard_normal((groups, 3, columns)),
+        rng.standard_normal((groups, 3, R)),
+        np.tril(rng.standard_normal((groups, 3, 3))),
+        2.0 * NUGGET,
+    )
+
+
+@pytest.mark.parametrize("groups", [1, COLUMNS])
+def test_a_process_on_frozen_points_is_their_gaussian_pushed_forward(rng, groups):
+    """``f = m(x) + k(x, Z) K⁻¹ (u − m(Z))`` with u ~ q(u), and what u leaves open."""
+    model = model_of_columns(sgp.ConditionalPseudoPoints(6), FIXED, groups)
+    gp, first = model._compile(2, COLUMNS).local.gp, known_points(rng, 5, groups)
+    added = on_frozen(rng, first)
+    stack = gp.stack((first, added), 2)
+    X, X2 = (tf.constant(rng.uniform(-2.0, 2.0, (size, 2))) for size in (4, 7))
+    conditioned = gp.condition(stack)
+    V, V2 = (gp.project(stack, conditioned, points) for points in (X, X2))
+    mean, variance = gp.mean(conditioned, V, X), gp.variance(V, X)
+    Z = np.concatenate([first.Z, added.Z])
+    nugget = np.repeat([first.nugget, added.nugget], [5, 3])
+    for column, k in enumerate(kernels_of(model)):
+        g, c = divmod(column, COLUMNS // groups)
+        S = np.block([[first.scale[g], np.zeros((5, 3))], [added.slope[g], added.scale[g]]])
+        u = np.concatenate([first.intercept[g, :, c], added.intercept[g, :, c]])
+        K = k(Z).numpy() + np.diag(nugget)
+        weights, weights2 = (np.linalg.solve(K, k(Z, points).numpy()) for points in (X, X2))
+        np.testing.assert_allclose(mean[:, column], 2.0 + weights.T @ (u - 2.0), rtol=ALGEBRA)
+        for found, left, right, points in (
+            (gp.covariance(V, X), weights, weights, X),
+            (gp.covariance(V, X, V2, X2), weights, weights2, X2),
+        ):
+            wanted = k(X, points).numpy() - left.T @ (K - S @ S.T) @ right
+            np.testing.assert_allclose(found[g], wanted, atol=ALGEBRA)
+        wanted = k(X).numpy() - weights.T @ (K - S @ S.T) @ weights
+        np.testing.assert_allclose(variance[g], np.diag(wanted), atol=ALGEBRA)
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_points_leave_open_is_averaged_over_epsilon(rng):
+    learned = sgp.VariationalHyperparameters()
+    local = model_of_columns(sgp.ConditionalPseudoPoints(6), learned, 1)._compile(2, COLUMNS).local
+    problem = problem_of(local, smooth_data(rng, 15, COLUMNS), known_points(rng, 5), rng)
+    none = Sites(*(tf.zeros([15, COLUMNS], tf.float64) for _ in range(2)))
+    vector = local.parameters.value()
+    draws = tf.constant(vector + 0.3 * rng.standard_normal((3, len(vector))))
+
+    def left(at):
+        return Conditional().summary(local, at, at[0], problem.Z_start, problem, none).left
+
+    each = [left(draws[s : s + 1]) for s in range(3)]
+    np.testing.assert_allclose(left(draws), np.mean(each, axis=0), rtol=ALGEBRA)
+
+
 REMEMBERING = [
     sgp.VariationalHyperparameters(),
     sgp.PointHyperparameters(),
@@ -59,21 +126,22 @@ REMEMBERING = [
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("groups", [1, COLUMNS])
 @pytest.mark.parametrize("hyperparameters", REMEMBERING, ids=["eq. 94", "eq. 93", "forgetful"])
-def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters):
+def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters, groups):
     """Away from the ε that was before: only where a point remembers does the past answer to it."""
-    model = known_model(sgp.ConditionalPseudoPoints(6), None, hyperparameters)
+    model = model_of_columns(sgp.ConditionalPseudoPoints(6), hyperparameters, groups)
     local, frozen, data = (
         model._compile(2, COLUMNS).local,
-        known_points(rng, 5),
+        known_points(rng, 5, groups),
         smooth_data(rng, 15, COLUMNS),
     )
     problem = problem_of(local, data, frozen, rng)
     none = Sites(*(tf.zeros([15, COLUMNS], tf.float64) for _ in range(2)))
 
     def of_past():
-        prior = model.kernel, model.mean_function
-        return sum(expected_log_prior(*prior, one) for _, one in columns_of(data, frozen))
+        each = zip(kernels_of(model), columns_of(data, frozen), strict=True)
+        return sum(expected_log_prior(k, model.mean_function, one) for k, (_, one) in each)
 
     before = of_past()
     epsilon = local.parameters.value() + 0.3 * rng.standard_normal(local.parameters.size)
@@ -82,9 +150,9 @@ def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters):
     summary = bound.summary(local, at, at[0], Z, problem, none)
     added = bound.pseudo_observations(local, summary, problem, none)
     model.parameter_vector.assign(epsilon)
-    known = model.kernel, model.mean_function, model.likelihood.variance.numpy()
-    each = columns_of(data, frozen, added)
-    wanted = sum(conditional_bound(*known, *points, mine) for mine, *points in each)
+    known = model.mean_function, model.likelihood.variance.numpy()
+    each = zip(kernels_of(model), columns_of(data, frozen, added), strict=True)
+    wanted = sum(conditional_bound(k, *known, *points, mine) for k, (mine, *points) in each)
     if hyperparameters == sgp.PointHyperparameters():
         wanted += of_past() - before
     assert value == pytest.approx(wanted, abs=THROUGH_CHOLESKY)

@@ -14,12 +14,12 @@ from streaming_gp.gp.bounds import Sites
 from streaming_gp.gp.bounds.problem import Earlier, Problem
 from streaming_gp.gp.bounds.sites import fixed_point_sites
 from streaming_gp.gp.bounds.whitening import Points, on_points
-from tests.gp.builders import FIXED, kernel, mean_of_two
+from tests.gp.builders import FIXED, mean_of_two
 from tests.reference import conditioned_process
 from tests.tolerances import THROUGH_CHOLESKY
 
 pytestmark = pytest.mark.usefixtures("eager")
-N, M, COLUMNS, NUGGET, NOISE = 9, 4, 2, 0.05, 0.3
+N, M, INPUTS, COLUMNS, NUGGET, NOISE = 9, 4, 2, 2, 0.05, 0.3
 LIKELIHOODS = {  # one group of two columns, and two groups of one
     "gaussian": lambda: gpflow.likelihoods.Gaussian(NOISE),
     "probit": gpflow.likelihoods.Bernoulli,
@@ -33,15 +33,16 @@ def pseudo_observations(rng, Z, groups, nugget):
     return PseudoObservations(Z, R, np.swapaxes(R, 1, 2) @ u, nugget)
 
 
-def setting(rng, name, takes_over=False, hyperparameters=FIXED):
+def setting(rng, name, takes_over=False, hyperparameters=FIXED, variance=1.0, sizes=(N, M, INPUTS)):
     """A batch, new points, sites, a cavity of three points, and four earlier ones if wanted."""
-    likelihood = LIKELIHOODS[name]()
+    (N, M, D), likelihood = sizes, LIKELIHOODS[name]()
+    k = gpflow.kernels.SquaredExponential(variance, np.ones(D))
     gp = sgp.StreamingGP(
-        kernel(), likelihood, mean_of_two(), sgp.PrivatePseudoPoints(M), hyperparameters, COLUMNS
+        k, likelihood, mean_of_two(), sgp.PrivatePseudoPoints(M), hyperparameters, COLUMNS
     )
-    local = gp._compile(2, COLUMNS).local
+    local = gp._compile(D, COLUMNS).local
     groups = local.gp.num_groups
-    X, Z, Z_cavity = (rng.uniform(-2.0, 2.0, (size, 2)) for size in (N, M, 3))
+    X, Z, Z_cavity = (rng.uniform(-2.0, 2.0, (size, D)) for size in (N, M, 3))
     Y = 2.0 + rng.standard_normal((N, COLUMNS))
     Y = Y if name == "gaussian" else (Y > 2.0).astype(float)
     w = np.full((N, COLUMNS), 1.0 / NOISE)
@@ -52,17 +53,17 @@ def setting(rng, name, takes_over=False, hyperparameters=FIXED):
     stacked = (
         ()
         if earlier is None
-        else Earlier(local.gp.stack((earlier,), 2), tf.constant(NUGGET, tf.float64))
+        else Earlier(local.gp.stack((earlier,), D), tf.constant(NUGGET, tf.float64))
     )
     empty = tf.zeros([0], tf.float64)
     problem = Problem(
-        tf.constant(X), tf.constant(Y), local.gp.stack((known,), 2), empty, empty, empty,
-        tf.constant(Z), tf.ones([2], tf.float64), tf.constant(NUGGET, tf.float64), stacked,
+        tf.constant(X), tf.constant(Y), local.gp.stack((known,), D), empty, empty, empty,
+        tf.constant(Z), tf.ones([D], tf.float64), tf.constant(NUGGET, tf.float64), stacked,
     )  # fmt: skip
     sites = Sites(tf.constant(w * (Y if name == "gaussian" else 3.0 * Y - 1.0)), tf.constant(w))
     return SimpleNamespace(
         local=local, problem=problem, sites=sites, known=known, earlier=earlier, groups=groups,
-        draws=tf.constant(local.parameters.value()[None]),
+        kernel=k, draws=tf.constant(local.parameters.value()[None]),
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def under_the_cavity(at, Z, nugget):
     """For each group what new points b and batch f are: p(b), and f given b."""
     X = at.problem.X.numpy()
     mean, covariance = conditioned_process(
-        kernel(), mean_of_two(), [at.known], np.concatenate([Z, X])
+        at.kernel, mean_of_two(), [at.known], np.concatenate([Z, X])
     )
     found = []
     for columns, S in zip(np.split(mean, at.groups, axis=1), covariance, strict=True):
@@ -166,6 +167,27 @@ def test_with_a_point_at_every_input(rng, name):
 
 
 @pytest.mark.parametrize(
+    "options", [{"variance": 1e-8}, {"sizes": (1, 1, 1)}], ids=["small variances", "one datum"]
+)
+@pytest.mark.parametrize("bound", [Exact(), Variational()])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_at_the_smallest_scale_and_sizes(rng, name, bound, options):
+    """Variances are compared with the prior's; and a single datum has one input and one point."""
+    at = setting(rng, name, **options)
+    given = at.draws, at.problem.Z_start, at.problem, at.sites
+    Z, nugget = (at.problem.X, 0.0) if isinstance(bound, Exact) else (at.problem.Z_start, NUGGET)
+    wanted, _, _ = dense(at, Z.numpy(), nugget)
+    assert float(bound.free_energy(at.local, *given)) == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
+
+
+def test_points_move_by_their_offsets_in_units_of_each_input(rng):
+    problem = setting(rng, "gaussian").problem._replace(Z_unit=tf.constant([0.5, 3.0], tf.float64))
+    offsets = rng.standard_normal((M, 2))
+    wanted = problem.Z_start + np.array([0.5, 3.0]) * offsets
+    np.testing.assert_allclose(problem.moved(tf.constant(offsets.ravel())), wanted)
+
+
+@pytest.mark.parametrize(
     ("bound", "takes_over"), [(Exact(), False), (Variational(), False), (Variational(), True)]
 )
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -180,7 +202,7 @@ def test_a_point_that_remembers_answers_to_the_evidence_of_all_that_is_known(
 
     (at, remembering), (_, forgetful) = at_a_point(True), at_a_point(False)
     wanted, Z = 0.0, at.known.Z
-    K = kernel()(Z).numpy() + at.known.nugget * np.eye(len(Z))
+    K = at.kernel(Z).numpy() + at.known.nugget * np.eye(len(Z))
     for g, one in enumerate(under_the_cavity(at, at.problem.Z_start.numpy(), NUGGET)):
         observations = at.known.precision_factor[g], at.known.pseudo_targets[g]
         wanted += log_evidence(*observations, K, np.full_like(observations[1], 2.0))

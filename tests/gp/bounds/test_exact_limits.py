@@ -43,6 +43,31 @@ def test_a_point_at_every_input_is_the_exact_gp(rng, num_batches, num_columns):
     np.testing.assert_allclose(free_energy, oracle.log_marginal_likelihood(), rtol=THROUGH_CHOLESKY)
 
 
+STILL = {"optimise_locations": False}
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "points",
+    [
+        sgp.PrivatePseudoPoints("all"),
+        sgp.PrivatePseudoPoints(1, **STILL),
+        sgp.ConditionalPseudoPoints(1, **STILL),
+        sgp.IndependentPseudoPoints(1, **STILL),
+    ],
+    ids=lambda points: type(points).__name__,
+)
+def test_of_a_single_datum_of_one_input_too(points):
+    data, noise = (np.array([[0.3]]), np.array([[1.2]])), 0.1
+    kernel, likelihood = gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(noise)
+    model = sgp.StreamingGP(kernel, likelihood, pseudo_points=points, hyperparameters=FIXED)
+    info = model.update(data)
+    oracle = gpflow.models.GPR(data, kernel, noise_variance=noise)
+    assert_same_predictions(model, oracle, np.array([[-0.5], [0.3], [1.0]]), THROUGH_NUGGET)
+    evidence = oracle.log_marginal_likelihood()
+    np.testing.assert_allclose(info.free_energy, evidence, rtol=THROUGH_NUGGET)
+
+
 def test_the_log_normaliser_is_the_evidence_at_other_hyperparameters(rng):
     X, Y = smooth_data(rng, 50)
     likelihood = gpflow.likelihoods.Gaussian(0.02)
