@@ -45,19 +45,21 @@ def pareto(axes: plt.Axes, rows: list[Row], cost: str) -> None:
 def name_marks(axes: plt.Axes, rows: list[Row], cost: str, front: list[Row]) -> None:
     """Names beside the marks of the front, in bold, and of what is not ours, where there is room.
 
-    Of our many strategies the others are in the table.
+    Of our many strategies the others are in the table. Names give way upwards, with a line to their
+    mark.
     """
     rows = [row for row in rows if row in front or row["group"] != "ours"]
     places: list[np.ndarray] = []
-    for row in sorted(rows, key=lambda row: -row["error"]):
+    for row in sorted(rows, key=lambda row: row["error"]):
         at = (row[cost], row["error"])
         place = axes.transData.transform(at) + np.array([6.0, 3.0])
         while any((np.abs(place - other) < (90.0, 9.0)).all() for other in places):
-            place = place - np.array([0.0, 9.0])
+            place = place + np.array([0.0, 9.0])
         places.append(place)
         axes.annotate(
             row["method"], at, axes.transData.inverted().transform(place), fontsize=5.5,
             color=COLOURS[row["group"]], weight="bold" if row in front else "normal",
+            arrowprops={"arrowstyle": "-", "color": COLOURS[row["group"]], "linewidth": 0.3},
         )  # fmt: skip
 
 
