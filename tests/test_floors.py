@@ -28,7 +28,7 @@ FLOORS = [
     {"engines"},
     {"validation", "samplers"},
     {"losses"},
-    {"gp", "bnn", "linear", "mixture", "hierarchical"},
+    {"gp", "bnn", "linear", "mixture", "hierarchical", "flow"},
     {"defaults"},
     {"evaluate", "plotting", "progress", "river", "sklearn", "surrogate", "tables", "testing"},
     {"command_line"},
