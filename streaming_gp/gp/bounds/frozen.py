@@ -7,33 +7,19 @@ eq. 89).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import (
-    add_to_diagonal,
-    logdet_from_cholesky,
-    solve_lower,
-    solve_lower_transposed,
+from streaming_gp.gp.process.conditioning import (
+    SAYS_NOTHING,
+    Conditioned,
+    FrozenStack,
+    GaussianProcess,
 )
-
-SAYS_NOTHING = 1e20
-"""Nugget of the one point that stands in for no points at all, and its variance under q(u)."""
-
-
-class FrozenStack(NamedTuple):
-    """q(u): Z [R, D], mean [G, R, C], scale S [G, R, R], nugget [R]."""
-
-    Z: tf.Tensor
-    mean: tf.Tensor
-    scale: tf.Tensor
-    nugget: tf.Tensor
+from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.linalg import solve_lower, solve_lower_transposed
 
 
 class FrozenGaussianProcess(GaussianProcess):
@@ -66,10 +52,11 @@ class FrozenGaussianProcess(GaussianProcess):
         return FrozenStack(spec(None, input_dim), spec(G, None, C), spec(G, None, None), spec(None))
 
     def condition(self, stack: FrozenStack) -> Conditioned:
-        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), stack.nugget)
-        chol = tf.linalg.cholesky(K)
-        residual = stack.mean - cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
-        return Conditioned(chol, solve_lower(chol, residual))
+        return self.under_prior(stack)
+
+    def held(self, stack: FrozenStack) -> FrozenStack:
+        """q(u) is held already."""
+        return stack
 
     def project(self, stack: FrozenStack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
         V = solve_lower(conditioned.chol, cov.covariance(self.kernel, stack.Z, X))
@@ -95,14 +82,6 @@ class FrozenGaussianProcess(GaussianProcess):
     def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
         """q(u) is normalised."""
         return tf.zeros([], tf.float64)
-
-    def expected_log_prior(self, stack: FrozenStack) -> tf.Tensor:
-        """``E_q(u)[log p(u | ε)]``, but for its 2π: [], in nats."""
-        chol, white = self.condition(stack)
-        spread = tf.reduce_sum(tf.square(solve_lower(chol, stack.scale)))
-        columns = tf.cast(self.num_latent // self.num_groups, chol.dtype)
-        logdet = tf.reduce_sum(logdet_from_cholesky(tf.broadcast_to(chol, tf.shape(stack.scale))))
-        return -0.5 * (columns * (logdet + spread) + tf.reduce_sum(tf.square(white)))
 
 
 def open_and_frozen(projection: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -27,13 +27,13 @@ from streaming_gp.gp.bounds.free_form import (
     divergence,
     natural_parameters,
 )
-from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess, FrozenStack
+from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.conditioning import FrozenStack, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
 from streaming_gp.linalg import (
     add_to_diagonal,

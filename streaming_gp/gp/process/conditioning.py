@@ -24,6 +24,9 @@ from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.shapes import check_shapes
 
+SAYS_NOTHING = 1e20
+"""Nugget of a point that stands in for none at all, and its variance under q(u)."""
+
 
 class Stack(NamedTuple):
     """Pseudo-observations one after another: n square blocks of one size M hold their precision
@@ -37,6 +40,15 @@ class Stack(NamedTuple):
     Z: tf.Tensor
     precision_factor: tf.Tensor
     pseudo_targets: tf.Tensor
+    nugget: tf.Tensor
+
+
+class FrozenStack(NamedTuple):
+    """q(u) that is held whatever ε: Z [R, D], mean [G, R, C], scale S [G, R, R], nugget [R]."""
+
+    Z: tf.Tensor
+    mean: tf.Tensor
+    scale: tf.Tensor
     nugget: tf.Tensor
 
 
@@ -207,3 +219,44 @@ class GaussianProcess:
         columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
         logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
         return -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
+
+    @check_shapes(
+        "stack.Z: [R, D]",
+        "stack.precision_factor: [G, n, M, M]",
+        "return.mean: [G, R, C]",
+        "return.scale: [G, R, R]",
+    )
+    def held(self, stack: Any) -> FrozenStack:
+        """q(u) of the stack at the ε that the parameters hold, where u has white noise.
+
+        With ``K = L Lᵀ`` and ``I + Lᵀ R Rᵀ L = C Cᵀ`` it is N(m + S Sᵀ R (s − Rᵀ m), S Sᵀ) for
+        ``S = L C⁻ᵀ``. Points of zero precision, such as padding, say nothing.
+        """
+        speaks = tf.reduce_any(stack.precision_factor != 0.0, axis=[0, 3])
+        silent = tf.constant(SAYS_NOTHING, stack.nugget.dtype)
+        nugget = tf.where(tf.reshape(speaks, [-1]), stack.nugget, silent)
+        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), nugget)
+        upper = tf.linalg.matrix_transpose(tf.linalg.cholesky(K))
+        design = times_factor(upper, stack.precision_factor)
+        B = tf.matmul(design, design, transpose_b=True)
+        chol = tf.linalg.cholesky(add_to_diagonal(B, tf.ones_like(nugget)))
+        scale = tf.linalg.matrix_transpose(solve_lower(chol, upper))
+        shift = scale @ solve_lower(chol, design @ self._residuals(stack))
+        prior_mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
+        return FrozenStack(stack.Z, prior_mean + shift, scale, nugget)
+
+    @check_shapes("held.Z: [R, D]", "return.chol: [., R, R]", "return.white: [G, R, C]")
+    def under_prior(self, held: FrozenStack) -> Conditioned:
+        """The factor of p(u | ε), and by it the whitened mean of q(u)."""
+        K = add_to_diagonal(cov.covariance(self.kernel, held.Z), held.nugget)
+        chol = tf.linalg.cholesky(K)
+        residual = held.mean - cov.to_groups(self.prior_mean(held.Z), self.num_groups)
+        return Conditioned(chol, solve_lower(chol, residual))
+
+    def expected_log_prior(self, held: FrozenStack) -> tf.Tensor:
+        """``E_q(u)[log p(u | ε)]``, but for its 2π (PVI 2018, eq. 93): [], in nats."""
+        chol, white = self.under_prior(held)
+        spread = tf.reduce_sum(tf.square(solve_lower(chol, held.scale)))
+        columns = tf.cast(self.num_latent // self.num_groups, chol.dtype)
+        logdet = tf.reduce_sum(logdet_from_cholesky(tf.broadcast_to(chol, tf.shape(held.scale))))
+        return -0.5 * (columns * (logdet + spread) + tf.reduce_sum(tf.square(white)))
