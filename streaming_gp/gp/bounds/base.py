@@ -44,6 +44,19 @@ def cavity_of(local: LocalModel, problem: Problem) -> Cavity:
     return Cavity(local.gp, problem.stack, local.gp.condition(problem.stack))
 
 
+def divergence_gained(local: LocalModel, problem: Problem) -> tf.Tensor:
+    """``KL(q(a) ‖ p(a | ε_old)) − KL(q(a) ‖ p(a | ε))`` at the ε that the parameters hold (eq. 93).
+
+    q(a) is what is known at ε_old of all earlier points. It is held, so that only E log p(a | ε)
+    changes. By Jensen's inequality the log evidence of what they say changes by as much or more.
+    """
+    gp = local.gp
+    with local.parameters.substituted(problem.location):
+        q = gp.held(problem.past)
+        before = gp.expected_log_prior(q)
+    return gp.expected_log_prior(q) - before
+
+
 def gaussian_noise_sites(local: LocalModel, problem: Problem) -> Sites:
     """The exact sites of Gaussian noise."""
     return site_rules.conjugate_sites(local.likelihood, problem.X, problem.Y)

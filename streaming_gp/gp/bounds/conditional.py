@@ -9,6 +9,7 @@ over q(ε).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.base import (
     Bound,
+    divergence_gained,
     expected_log_likelihood,
     gaussian_noise_sites,
     sites_at,
@@ -29,13 +31,13 @@ from streaming_gp.gp.bounds.free_form import (
     divergence,
     natural_parameters,
 )
-from streaming_gp.gp.bounds.frozen import SAYS_NOTHING, FrozenGaussianProcess, open_and_frozen
+from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess, open_and_frozen
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.conditioning import SAYS_NOTHING, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
 from streaming_gp.linalg import add_to_diagonal, solve_lower, solve_lower_transposed
 from streaming_gp.serialization import storable
@@ -59,14 +61,14 @@ class Conditional(Bound):
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
     ) -> tf.Tensor:
         given = _given_frozen(local, draws, Z, problem, sites)
-        q_b = _optimum(given)
+        q_b, past = _optimum(given), partial(divergence_gained, local, problem)
 
         def bound(epsilon: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
                 one = GivenPoints(*parts)
                 q = at_data(local.gp, one, q_b)
                 own = expected_log_likelihood(local, q, problem) - divergence(local.gp, one, q_b)
-                return own + local.hyperparameters.past_evidence(lambda: _of_past(local, problem))
+                return own + local.hyperparameters.memory(past, past)
 
         return tf.reduce_mean(at_each_sample(bound, draws, *given))
 
@@ -151,18 +153,6 @@ def _at_one_epsilon(local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Si
     T = tf.linalg.matrix_transpose(U_b)
     J = solve_lower_transposed(chol, A)
     return GivenPoints(mean_b, mean_f, T, U_f, chol, J, left, w, site_mean)
-
-
-def _of_past(local: LocalModel, problem: Problem) -> tf.Tensor:
-    """``KL(q(a) ‖ p(a | ε_old)) − KL(q(a) ‖ p(a | ε))`` at the ε that the parameters hold (eq. 93).
-
-    It is the change of E_q(a) log p(a | ε): q(a) itself is frozen.
-    """
-    gp = local.gp
-    assert isinstance(gp, FrozenGaussianProcess)
-    now = gp.expected_log_prior(problem.stack)
-    with local.parameters.substituted(problem.location):
-        return now - gp.expected_log_prior(problem.stack)
 
 
 def _optimum(given: GivenPoints) -> FreeForm:

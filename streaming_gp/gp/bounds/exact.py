@@ -11,6 +11,7 @@ import tensorflow as tf
 from streaming_gp.gp.bounds.base import (
     Bound,
     cavity_of,
+    divergence_gained,
     expected_log_likelihood,
     gaussian_noise_sites,
     sites_at,
@@ -85,7 +86,10 @@ def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObserv
 
 def _bound(local: LocalModel, problem: Problem, sites: Sites) -> tf.Tensor:
     cavity = cavity_of(local, problem)
-    past = local.hyperparameters.past_evidence(lambda: local.gp.log_normaliser(cavity.conditioned))
+    past = local.hyperparameters.memory(
+        lambda: local.gp.log_normaliser(cavity.conditioned),
+        lambda: divergence_gained(local, problem),
+    )
     if is_conjugate(local.likelihood):
         return _log_evidence(cavity, problem.X, gaussian_noise_sites(local, problem)) + past
     q = _posterior_at_data(cavity, problem.X, sites)

@@ -55,6 +55,11 @@ class Problem(NamedTuple):
     nugget: tf.Tensor
     earlier: Earlier | tuple[()] = ()
 
+    @property
+    def past(self) -> Any:
+        """All earlier pseudo-observations: those that new points take over, or the cavity's."""
+        return self.earlier.stack if self.earlier else self.stack
+
     def moved(self, offsets: tf.Tensor) -> tf.Tensor:
         """Pseudo-inputs [M, D], from their offsets [M D]."""
         return self.Z_start + self.Z_unit * tf.reshape(offsets, tf.shape(self.Z_start))

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
-from streaming_gp.gp.bounds.base import Bound, cavity_of, gaussian_noise_sites, sites_at
+from streaming_gp.gp.bounds.base import (
+    Bound,
+    cavity_of,
+    divergence_gained,
+    gaussian_noise_sites,
+    sites_at,
+)
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.shown_errors import shown_error
@@ -165,7 +172,8 @@ class SparseBound(Bound, abc.ABC):
             past = gp.log_normaliser(cavity.conditioned)
             return past if earlier is None else past + earlier.log_evidence
 
-        return bound + local.hyperparameters.past_evidence(log_evidence)
+        gained = partial(divergence_gained, local, problem)
+        return bound + local.hyperparameters.memory(log_evidence, gained)
 
 
 def _projected(

@@ -125,7 +125,7 @@ class CollapsedFunctions:
     def _in_numpy(self, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
         known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
         bound = OnPoints(float(alpha)) if self.on_points else AtEveryInput()
-        by_evidence = float(self.local.hyperparameters.past_evidence(lambda: 1.0))
+        by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
         with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
             total, by_values = energy(bound, values, known, by_evidence)
         return np.float64(total), *by_values

@@ -23,6 +23,8 @@ def collapsed_objective(bound: LocalBound, local: LocalModel) -> LossAndGradient
     """
     if not is_conjugate(local.likelihood) or type(local.gp) is not GaussianProcess:
         return None
+    if local.hyperparameters.memory(lambda: 0.0, lambda: 1.0) != 0.0:  # eq. 93 has none
+        return None
     if type(bound) is Exact:
         return partial(local.collapsed[False].loss_and_gradient, 0.0)
     if type(bound) is Variational:

@@ -16,6 +16,7 @@ from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, closed_form, initial_sites
 from streaming_gp.gp.fitting.factorisations import Factorisations
+from streaming_gp.gp.fitting.memory import DivergenceGained
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.process import Process
@@ -98,6 +99,7 @@ class Solver:
         self.bound = bound
         self.factorisations = factorisations
         self.local: LocalModel = bound.local
+        self.divergence_gained = DivergenceGained(self.local)
         self.optimiser = optimiser
 
     def solve(self, problem: Problem, cavity: Process, batch: Batch, move: bool) -> Solution:
@@ -179,7 +181,8 @@ class Solver:
         q, epsilon = self._hyperparameters(variables, problem)
         earlier = Process(cavity.compact.pseudo_observations)  # as in the problem
         past = partial(self.factorisations.log_normaliser, epsilon, earlier)
-        free_energy = objective - float(self.local.hyperparameters.past_evidence(past))
+        gained = partial(self.divergence_gained, epsilon, problem)
+        free_energy = objective - float(self.local.hyperparameters.memory(past, gained))
         found = FitReport(epsilon, free_energy, iterations, float(problem.nugget), clipped)
         return Solution(problem, offsets, variables, sites, q, found)
 

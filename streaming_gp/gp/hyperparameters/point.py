@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,9 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 from streaming_gp.gp.hyperparameters.protocol import Limits
 from streaming_gp.serialization import storable
+
+EVIDENCE, DIVERGENCE = "evidence", "divergence"
+"""What a point can remember by: PVI 2018, appendix C.1 and eq. 93."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class _Point:
     def posterior(self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray) -> None:
         return None
 
-    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
+    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
         return 0.0
 
     def forget(self, ledger: Any) -> Any:
@@ -83,17 +86,27 @@ class PointHyperparameters(_Point):
     :param max_log_decrease: The logarithm of a constrained parameter falls in one update by at most
         so much, to first order. A batch of one point has its maximum likelihood at no noise at all,
         and from there no gradient leads back.
-    :param remember: Whether what is known of f has a say: then the log evidence that ε gives to
-        all earlier pseudo-observations is added, as in appendix C.1, or with conditional points
-        ``−KL(q(a) ‖ p(a | ε))``, as in appendix C.2 (eq. 93). Without it the newest batch alone
-        decides.
-    :raises InvalidDataError: if ``max_log_decrease`` is not positive.
+    :param remember: By which term what is known of f has a say. ``"evidence"`` adds the log
+        evidence that ε gives to all earlier pseudo-observations, as in appendix C.1; conditional
+        points refuse it, as they keep no factor that is free of ε. ``"divergence"`` adds
+        ``−KL(q(a) ‖ p(a | ε))``, as in appendix C.2 (eq. 93), where q(a) is what was known of all
+        earlier points at the ε before; a point at every input refuses it, as these have no white
+        noise of their own. True, the default, is the first, or with conditional points the second.
+        With False the newest batch alone decides.
+    :raises InvalidDataError: if ``max_log_decrease`` is not positive, or ``remember`` is none of
+        these.
     """
 
     max_log_decrease: float = 5.0
-    remember: bool = True
+    remember: bool | Literal["evidence", "divergence"] = True
 
     def __post_init__(self) -> None:
+        is_name = type(self.remember) is str and self.remember in (EVIDENCE, DIVERGENCE)
+        if not (is_name or isinstance(self.remember, (bool, np.bool_))):
+            raise InvalidDataError(
+                f"PointHyperparameters.remember must be true, false, {EVIDENCE!r} or "
+                f"{DIVERGENCE!r}, got {self.remember!r:.100}"
+            )
         if not self.max_log_decrease > 0.0:
             raise InvalidDataError(
                 f"max_log_decrease must be positive, got {self.max_log_decrease}"
@@ -117,7 +130,9 @@ class PointHyperparameters(_Point):
     def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
         return -parameters.log_prior_density()
 
-    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
+    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
+        if self.remember == DIVERGENCE:
+            return divergence()
         return log_evidence() if self.remember else 0.0
 
     def check_round(self) -> None:

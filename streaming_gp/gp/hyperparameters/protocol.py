@@ -75,10 +75,15 @@ class HyperparameterStrategy(Protocol):
         """q(ε), or None where ε is a point."""
         ...
 
-    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
-        """What the objective takes over of the log evidence of earlier pseudo-observations.
+    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
+        """What the objective adds to the batch's bound for what is known of f, in nats.
 
-        :param log_evidence: Gives it, in nats, when it is called.
+        Each term is computed when it is called. Conditional points give the second for both, and
+        count it in the free energy that they report; that of others has neither.
+
+        :param log_evidence: That of earlier pseudo-observations (PVI 2018, appendix C.1).
+        :param divergence: What ``−KL(q(a) ‖ p(a | ε))`` gains over its value at the ε before, where
+            q(a) is what was known of all earlier points then (appendix C.2, eq. 93).
         """
         ...
 

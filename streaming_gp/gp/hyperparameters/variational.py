@@ -123,7 +123,7 @@ class VariationalHyperparameters:
         q_mean = location + scale @ mean.numpy()
         return _family(self).from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
 
-    def past_evidence(self, log_evidence: Callable[[], Any]) -> Any:
+    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
         return 0.0  # q(ε) speaks for the past
 
     def forget(self, ledger: Any) -> Any:

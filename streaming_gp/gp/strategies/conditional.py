@@ -16,8 +16,10 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters.point import EVIDENCE
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.memory import refuse_memory
 from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.serialization import storable
@@ -57,8 +59,11 @@ class ConditionalPseudoPoints(OneAfterAnother):
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
-        """:raises InvalidDataError: for another bound than the variational one."""
+        """:raises InvalidDataError: for another bound than the variational one, or a point ε that
+        remembers by the evidence.
+        """
         self._refuse_other_bounds(default)
+        refuse_memory(hyperparameters, EVIDENCE, f"{self}: it keeps no factor that is free of ε")
         return Conditional()
 
     def visit(

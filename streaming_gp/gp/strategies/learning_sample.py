@@ -145,7 +145,7 @@ def _near(
     known: SingleObservations | None,
 ) -> Process:
     """The part of the cavity near X, where it has more than a few points."""
-    remembers = fitter.local.hyperparameters.past_evidence(lambda: 1.0) != 0.0
+    remembers = fitter.local.hyperparameters.memory(lambda: 1.0, lambda: 1.0) != 0.0
     earlier = max(MOST_REMEMBERED, sample.num_earlier) if remembers else sample.num_earlier
     if cavity.num_pseudo_points <= max(earlier, sample.num_neighbours):
         return cavity

@@ -11,16 +11,19 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters.point import DIVERGENCE
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import Observations
 from streaming_gp.gp.strategies.budget import compressed, within_budget
+from streaming_gp.gp.strategies.memory import refuse_memory
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class OwnPseudoPoints(abc.ABC):
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
+        """:raises InvalidDataError: for a point at every input where ε remembers by eq. 93."""
+        if type(default) is Exact:
+            why = "a point at every input: these have no white noise of their own"
+            refuse_memory(hyperparameters, DIVERGENCE, why)
         return default
 
     def visit(

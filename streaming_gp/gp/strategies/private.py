@@ -97,7 +97,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
         """The exact bound where every input has a point."""
-        return Exact() if self.number == "all" else default
+        bound = Exact() if self.number == "all" else default
+        return super().local_bound(bound, hyperparameters)
 
     def visit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch

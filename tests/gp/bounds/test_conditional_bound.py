@@ -121,13 +121,16 @@ def test_what_points_leave_open_is_averaged_over_epsilon(rng):
 REMEMBERING = [
     sgp.VariationalHyperparameters(),
     sgp.PointHyperparameters(),
+    sgp.PointHyperparameters(remember="divergence"),
     sgp.PointHyperparameters(remember=False),
 ]
 
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("groups", [1, COLUMNS])
-@pytest.mark.parametrize("hyperparameters", REMEMBERING, ids=["eq. 94", "eq. 93", "forgetful"])
+@pytest.mark.parametrize(
+    "hyperparameters", REMEMBERING, ids=["eq. 94", "eq. 93", "eq. 93 by name", "forgetful"]
+)
 def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters, groups):
     """Away from the ε that was before: only where a point remembers does the past answer to it."""
     model = model_of_columns(sgp.ConditionalPseudoPoints(6), hyperparameters, groups)
@@ -153,6 +156,6 @@ def test_it_is_the_bound_in_dense_matrices(rng, hyperparameters, groups):
     known = model.mean_function, model.likelihood.variance.numpy()
     each = zip(kernels_of(model), columns_of(data, frozen, added), strict=True)
     wanted = sum(conditional_bound(k, *known, *points, mine) for k, (mine, *points) in each)
-    if hyperparameters == sgp.PointHyperparameters():
+    if getattr(hyperparameters, "remember", False):
         wanted += of_past() - before
     assert value == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
