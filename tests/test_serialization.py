@@ -1,7 +1,7 @@
 """Trees of values in files, bit for bit."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,6 +24,11 @@ class Pair:
 @dataclass(frozen=True)
 class Leaf:
     value: Any
+
+
+@dataclass(frozen=True)
+class Choice:
+    value: bool | Literal["exact", 1]
 
 
 class Named(NamedTuple):
@@ -83,6 +88,14 @@ def test_a_file_can_only_make_what_is_registered(tmp_path):
         ser.read(tmp_path / "leaf", "tree", {"Pair": Pair})
     with pytest.raises(FileFormatError, match="Leaf has no field value"):
         ser.read(tmp_path / "leaf", "tree", {"Leaf": Pair})
+
+
+@pytest.mark.parametrize("value", [np.ones(2), "other", 1.0, ("exact",)])
+def test_a_field_that_takes_some_names_takes_nothing_else(value):
+    structure, arrays = ser.encode(Leaf(value), CLASSES)
+    with pytest.raises(FileFormatError, match=r"Leaf\.value is .*, wanted"):
+        ser.decode(structure, arrays, {"Leaf": Choice})
+    assert ser.decode(*ser.encode(Leaf("exact"), CLASSES), {"Leaf": Choice}) == Choice("exact")
 
 
 def test_a_field_that_is_new_since_the_file_gets_its_default():

@@ -31,7 +31,7 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is type:
         return isinstance(value, type)
     if origin is typing.Literal:
-        return value in arguments
+        return any(type(value) is type(one) and value == one for one in arguments)
     if origin is not None and issubclass(origin, Mapping):
         return _fits_mapping(value, arguments)
     return _fits_class(value, hint)
