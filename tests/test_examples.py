@@ -536,6 +536,48 @@ def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others(monk
     np.testing.assert_array_equal(generalised.contaminated(Y, 0.0, seed=1), Y)
 
 
+@pytest.mark.example
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path):
+    finished = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "stopping")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = results["stopping"]
+    assert [row["prior_means"] for row in rows] == [0.0, 0.0, 0.0, 0.1, 0.1]
+    assert len({row["title"] for row in rows}) == 5
+    for row, one in zip(rows, results["stopping_runs"], strict=True):
+        assert row["refused_or_failed"] == 0
+        assert [len(visits) for visits in one["visits"]] == [10, 10]
+        if row["stops_early"]:
+            assert 4 <= row["last_epochs"] < row["first_epochs"] < row["epochs"]
+        else:
+            assert row["first_epochs"] == row["last_epochs"] == row["epochs"]
+    assert (tmp_path / "mnist_stopped_stopping.png").stat().st_size > 10_000
+
+
+def test_random_prior_means_are_uniform_and_the_network_s_variances_stay(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    generalised = importlib.import_module("generalised_mnist")
+    net = bnn.MeanFieldBNN([100, 100], gpflow.likelihoods.Softmax(100), prior_variance=0.5)
+    setting = generalised.Stopping(prior_means=0.1)
+    mean, variance = setting.prior(net, 3).moments()
+    assert np.abs(mean).max() <= 0.1
+    counts, _ = np.histogram(mean, 5, (-0.1, 0.1))
+    np.testing.assert_allclose(counts / len(mean), 0.2, atol=0.02)
+    np.testing.assert_allclose(variance, 0.5, rtol=1e-6)
+    assert not np.array_equal(mean, setting.prior(net, 4).moments()[0])
+    np.testing.assert_array_equal(generalised.Stopping().prior(net, 3).moments()[0], 0.0)
+
+
+def test_files_of_runs_without_stopping_are_named_as_before(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    generalised = importlib.import_module("generalised_mnist")
+    setting = generalised.Setting(alpha=0.5)
+    task = generalised.Task(setting, generalised.rule_for(setting, "natural"), "mnist", 0, False)
+    assert task.name == "mnist-natural-10-0.5-0.05-NLL-0.0-0.json"
+
+
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "alpha"), [("kuzushiji-49", "2.5"), ("cifar-10", "1.5")])
