@@ -26,7 +26,7 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
@@ -162,7 +162,7 @@ class Counted:
 
 
 def stopped(setting: Stopping) -> Counted:
-    """The expected log-likelihood of an epoch goes up and down by half the tolerance."""
+    """By chance the expected log-likelihood goes up and down by about half the tolerance."""
     plateau = pvi.Plateau(patience=3, tolerance=0.01) if setting.stops_early else None
     return Counted(replace(adam(setting), epochs=setting.epochs, stopping=plateau))
 
@@ -357,6 +357,7 @@ def stopping_figure(runs: list[Results]) -> plt.Figure:
             axes.semilogy(x, one["test_error"], line, marker=".", label=setting.title)
     for axes, name in zip(panels, ("rounds", "epochs of a client"), strict=True):
         axes.set(xlabel=name)
+    panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[0].set_ylabel("test error")
     panels[0].legend(fontsize=8)
     return canvas
