@@ -191,6 +191,7 @@ def test_a_memory_that_points_cannot_have_is_refused(memory, options, why):
         remembering(memory, **options)
 
 
+@pytest.mark.slow
 def test_other_likelihoods_have_both_memories_and_a_file_keeps_the_name(rng, tmp_path):
     X, Y = labelled(rng, 30)
     learned = []
