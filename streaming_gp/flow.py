@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.arguments import require_positive_integer
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.pvi.model import SampledModel, require
 from streaming_gp.quadrature import standard_normals
@@ -36,12 +37,17 @@ class FlowModel:
     :param num_data: The number N of data of all clients.
     :param num_samples: The number of draws for each estimate of an expectation. They are the same
         at every step, so that any optimiser serves.
-    :raises InvalidDataError: if the model has no ``log_likelihood``, or a number is not positive.
+    :raises InvalidDataError: if the model has no ``log_likelihood``, the map is no bijector, or a
+        number is not positive.
     """
 
     def __init__(self, model: Any, bijector: Any, num_data: int, num_samples: int = 64) -> None:
         require_positive_integer("num_data", num_data)
         require_positive_integer("num_samples", num_samples)
+        if not hasattr(bijector, "forward_log_det_jacobian"):
+            raise InvalidDataError(
+                f"bijector must be one of TensorFlow Probability, got {bijector!r}"
+            )
         self.model: Any = require(model, SampledModel, "a flow")
         self.bijector, self.num_data = bijector, num_data
         self._prior: Gaussian = model.prior()

@@ -87,5 +87,7 @@ def test_what_it_refuses():
     model = linear.logistic_regression(1)
     with pytest.raises(InvalidDataError, match="num_data"):
         FlowModel(model, tfb.Identity(), num_data=0)
+    with pytest.raises(InvalidDataError, match="bijector"):
+        FlowModel(model, np.exp, num_data=3)
     with pytest.raises(InvalidDataError, match=r"log_likelihood.*a flow"):
         FlowModel(mixture.GaussianMixture(2, 2), tfb.Identity(), num_data=3)
