@@ -162,7 +162,7 @@ class Counted:
 
 
 def stopped(setting: Stopping) -> Counted:
-    """By chance the expected log-likelihood goes up and down by about half the tolerance."""
+    """Local fits of the setting; the tolerance is above what minibatches alone change."""
     plateau = pvi.Plateau(patience=3, tolerance=0.01) if setting.stops_early else None
     return Counted(replace(adam(setting), epochs=setting.epochs, stopping=plateau))
 

@@ -64,6 +64,12 @@ def test_where_a_likelihood_curves_upward_natural_gradient_descent_goes_on(rng):
         after_a_round(pvi.FixedPointUpdate())
 
 
+@pytest.mark.parametrize("rule", [pvi.FixedPointUpdate, pvi.StochasticNaturalGradientUpdate])
+def test_natural_gradients_of_no_rows_are_refused(rule):
+    with pytest.raises(InvalidDataError, match="batch_size must be positive, got 0"):
+        rule(batch_size=0)
+
+
 LOSS, DIVERGENCE = losses.BetaLoss(1.5), expfam.Renyi(0.5)
 
 

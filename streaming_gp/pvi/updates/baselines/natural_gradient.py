@@ -23,12 +23,18 @@ class StochasticNaturalGradientUpdate:
     limits on answers aside, as gradients of few rows of one class may well take away what others
     know; and ``Momentum`` is not for it.
 
-    :param batch_size: The number B of rows of a minibatch; all if None.
-    :raises InvalidDataError: at a visit, if there are fewer rows.
+    :param batch_size: The number B of rows of a minibatch; all if None, or if there are fewer.
+    :raises InvalidDataError: if it is not positive.
     """
 
     batch_size: int | None = 100
     checks: ClassVar[Checks] = NO_LIMITS
 
+    def __post_init__(self) -> None:
+        self._step()  # refuses what it cannot take
+
     def __call__(self, task: LocalTask) -> LocalResult:
-        return FixedPointUpdate(batch_size=self.batch_size)(task)
+        return self._step()(task)
+
+    def _step(self) -> FixedPointUpdate:
+        return FixedPointUpdate(batch_size=self.batch_size)

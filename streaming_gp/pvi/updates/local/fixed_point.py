@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
+from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
@@ -42,6 +42,7 @@ class FixedPointUpdate:
         all if None.
     :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.
     :param divergence: The divergence in the place of ``KL(q ‖ cavity)``.
+    :raises InvalidDataError: if steps, damping or batch_size are out of their range.
     """
 
     steps: int = 1
@@ -56,6 +57,8 @@ class FixedPointUpdate:
                 "steps must be positive and damping lie in (0, 1], got "
                 f"{self.steps} and {self.damping}"
             )
+        if self.batch_size is not None:
+            require_positive_integer("batch_size", self.batch_size)
 
     @property
     def checks(self) -> Checks | None:
