@@ -60,16 +60,17 @@ class OnPoints:
         left = batch.variance - np.einsum("smn,smn->sn", A, A)
         unexplained = np.maximum(left, 0.0)
         widened = batch.noise + self.alpha * unexplained
-        value, by_A, by_widened, a = _low_rank(A, widened, batch.residual)
+        value, by_A, by_widened, a, by_A_At = _low_rank(A, widened, batch.residual)
         C = batch.residual.shape[2]
         value -= C * self._correction(unexplained / batch.noise) + _constant(batch)
         weight = 0.5 * C * (1.0 - self.alpha) / widened
         by_noise = by_widened + weight * unexplained / batch.noise
         by_variance = np.where(left > 0.0, self.alpha * by_widened - weight, 0.0)
-        by_A -= 2.0 * by_variance[:, None] * A
-        by_between = stacks.solve(L, by_A, transposed=True)
-        back = stacks.solve(L, A, transposed=True)
-        by_among = -0.5 * stacks.product(by_between, transposed(back))  # as in Cavity.pullback
+        shown = 2.0 * by_variance[:, None] * A
+        by_A -= shown
+        # as in Cavity.pullback; by_A Aᵀ is known but for what the variance adds
+        by_among = -0.5 * _from_both_sides(L, by_A_At - stacks.product(shown, transposed(A)))
+        by_between = stacks.solve(L, by_A, transposed=True, overwrite=True)
         return value, UnderCavity(by_among, by_between, by_variance, -a, by_noise)
 
     def _correction(self, share: np.ndarray) -> float:
@@ -90,9 +91,9 @@ def _constant(batch: UnderCavity) -> float:
 
 def _low_rank(
     A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``; its derivatives by A and by
-    D; and ``a = S⁻¹ residual``.
+    D; ``a = S⁻¹ residual``; and the derivative by A times Aᵀ [S, M, M], which needs no product.
 
     :param A: [S, M, N].
     :param diagonal: That of D [S, N].
@@ -101,13 +102,23 @@ def _low_rank(
     C = residual.shape[2]
     root = np.sqrt(diagonal)[:, None]
     scaled, target = A / root, residual / transposed(root)
-    P = stacks.product(scaled, transposed(scaled))
-    L = stacks.cholesky(P, 1.0)
-    half = stacks.solve(L, scaled)
+    L = stacks.cholesky(stacks.product(scaled, transposed(scaled)), 1.0)  # of P = I + A D⁻¹ Aᵀ
+    half = stacks.solve(L, scaled, overwrite=True)
     white = half @ target
     a = (target - transposed(half) @ white) / transposed(root)
     logdet = 0.5 * np.sum(np.log(diagonal)) + stacks.half_logdet(L)
     value = -C * logdet - 0.5 * (np.sum(target**2) - np.sum(white**2))
-    by_A = (A @ a) @ transposed(a) - C * stacks.solve(L, half, transposed=True) / root
     precision = (1.0 - np.einsum("smn,smn->sn", half, half)) / diagonal
-    return float(value), by_A, 0.5 * (np.sum(a**2, axis=2) - C * precision), a
+    by_A = stacks.solve(L, half, transposed=True, overwrite=True)
+    by_A *= -C / root
+    told = A @ a
+    by_A += told @ transposed(a)
+    by_A_At = stacks.with_diagonal(told @ transposed(told) + C * stacks.inverse(L), -C)
+    by_diagonal = 0.5 * (np.sum(a**2, axis=2) - C * precision)
+    return float(value), by_A, by_diagonal, a, by_A_At
+
+
+def _from_both_sides(L: np.ndarray, G: np.ndarray) -> np.ndarray:
+    """``L⁻ᵀ G L⁻¹`` for symmetric G."""
+    half = stacks.solve(L, G, transposed=True)
+    return stacks.solve(L, transposed(half), transposed=True)

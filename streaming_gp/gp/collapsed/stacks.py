@@ -46,9 +46,14 @@ def with_diagonal(A: np.ndarray, values: np.ndarray | float) -> np.ndarray:
     return found
 
 
-def solve(L: np.ndarray, B: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """``L⁻¹ B``, or ``L⁻ᵀ B``, for lower triangles L [S, M, M] and B [S, M, N]."""
-    found = np.array(B, order="C")
+def solve(
+    L: np.ndarray, B: np.ndarray, transposed: bool = False, overwrite: bool = False
+) -> np.ndarray:
+    """``L⁻¹ B``, or ``L⁻ᵀ B``, for lower triangles L [S, M, M] and B [S, M, N].
+
+    :param overwrite: Whether the result is written over B, which must lie in C order.
+    """
+    found = B if overwrite else np.array(B, order="C")
     for one, right in zip(L, found, strict=True):
         triangular.solve(one, right, transposed, overwrite=True)
     return found
