@@ -15,6 +15,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
+from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import Some, nearby
@@ -58,6 +59,7 @@ class Fitter:
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
+        self.anew = Anew(local, optimiser)
         self.watch = Watch()
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
 
@@ -78,8 +80,6 @@ class Fitter:
         """The mean [E] of the cavity's q(ε), or the point that the parameters hold."""
         hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
         return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
-
-    # ---- linear algebra at one ε ----
 
     @one_blas_thread()
     def nearby(self, cavity: Process, X: np.ndarray, number: int, among: Some = None) -> Process:

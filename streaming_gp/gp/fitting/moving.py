@@ -20,7 +20,7 @@ from streaming_gp.gp.collapsed.bounds import OnPoints
 from streaming_gp.gp.collapsed.cavity import Observed
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise
-from streaming_gp.gp.fitting.problem import spread
+from streaming_gp.gp.fitting.problem import limits_within, spread
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.linalg import compress_rows
@@ -46,8 +46,7 @@ class Moving:
     ) -> np.ndarray:
         """The best of all places that the optimiser looks at, its start [M, D] first.
 
-        They stay within the range of the points that are projected: under a kernel that grows
-        without bound they would move on from merge to merge, until rounding is all that is left.
+        They stay within the range of the points that are projected.
 
         :param optimiser: Its method and its tolerance count.
         :param iterations: The largest number of iterations.
@@ -64,10 +63,7 @@ class Moving:
                 least, best = loss, Z
             return loss, np.ravel(unit * gradient)
 
-        least_offsets, most_offsets = (
-            np.ravel((edge - start) / unit) for edge in (self._Z.min(axis=0), self._Z.max(axis=0))
-        )
-        limits = list(zip(least_offsets, most_offsets, strict=True))
+        limits = limits_within(self._Z, start, unit)
         method, tolerance = optimiser.method, optimiser.tolerance
         nowhere = np.zeros(start.size)
         minimise(objective, nowhere, limits, method, iterations, tolerance=tolerance)

@@ -13,6 +13,7 @@ from streaming_gp.gp.bounds.problem import Earlier, Problem
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
+from streaming_gp.gp.hyperparameters.protocol import Limits
 from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import Observations
@@ -165,3 +166,13 @@ def spread(X: np.ndarray) -> np.ndarray:
     """Standard deviation of each input [D]; 1 where it is constant."""
     spread = np.std(X, axis=0)
     return np.where(spread > 0.0, spread, 1.0)
+
+
+def limits_within(X: np.ndarray, start: np.ndarray, unit: np.ndarray) -> list[Limits]:
+    """Limits of offsets [M D], in a unit [D], that keep places within the range of X [N, D].
+
+    Under a kernel that grows without bound places would move on for ever, until rounding is all
+    that is left.
+    """
+    least, most = (np.ravel((edge - start) / unit) for edge in (X.min(axis=0), X.max(axis=0)))
+    return list(zip(least, most, strict=True))

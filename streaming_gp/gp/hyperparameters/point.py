@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp import expfam
 from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
@@ -27,7 +28,7 @@ class _Point:
         return None
 
     def location_scale(
-        self, cavity: None, parameters: ParameterVector
+        self, cavity: expfam.Gaussian | None, parameters: ParameterVector
     ) -> tuple[np.ndarray, np.ndarray]:
         return parameters.value(), np.diag(parameters.unit_log_widths())
 

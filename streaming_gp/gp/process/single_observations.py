@@ -32,6 +32,25 @@ class SingleObservations:
         roots = np.diagonal(one.precision_factor, axis1=1, axis2=2)
         return SingleObservations(one.Z, np.array(roots), one.pseudo_targets)
 
+    @staticmethod
+    def of_data(X: np.ndarray, Y: np.ndarray, precision: np.ndarray, G: int) -> SingleObservations:
+        """Data as observations; the columns of a group share their noise.
+
+        :param X: Inputs [N, D].
+        :param Y: Targets [N, P].
+        :param precision: One over the variances of their noise [N, P].
+        :param G: The number of groups.
+        """
+        Y, precision = (np.reshape(one, (len(X), G, -1)).swapaxes(0, 1) for one in (Y, precision))
+        roots = np.sqrt(precision[:, :, 0])
+        return SingleObservations(X, roots, roots[:, :, None] * Y)
+
+    @property
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """The data X [N, D] and Y [N, P] that these observations are of."""
+        Y = self.targets / self.roots[:, :, None]
+        return self.Z, np.reshape(Y.swapaxes(0, 1), (len(self.Z), -1))
+
     @property
     def num_bytes(self) -> int:
         """Size of its arrays."""

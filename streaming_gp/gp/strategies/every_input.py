@@ -21,7 +21,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations, singles
-from streaming_gp.gp.strategies import remembered, two_scales
+from streaming_gp.gp.strategies import anew, remembered, two_scales
 from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
     LearningSample,
@@ -71,17 +71,17 @@ def fitted(
 
 
 def fitted_at_two_scales(
-    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch, budget: int
+    fitter: Fitter, ledger: GPLedger, cavity: Process, batch: Batch, budget: int, move: bool
 ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
     """As :func:`fitted`, where a budget is full and noise Gaussian.
 
     :param cavity: Prior times all other factors of the ledger.
     :param budget: The largest number of points of all batches.
+    :param move: Whether merged points may move where they are fitted anew.
     :returns: the ledger, at the coarse ε from when that serves better; the factor; what was done.
     """
-    few = coarse(len(batch.data[0]), budget)
     if two_scales.is_coarse(ledger):
-        return ledger, *fitted(fitter, cavity, batch, few, budget)
+        return _fitted_coarse(fitter, ledger, batch, budget, move)
     of_epsilon = two_scales.coarse_epsilon(ledger, batch.name)
     noise = _noise_variance(fitter, batch, cavity)
     larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))
@@ -90,14 +90,26 @@ def fitted_at_two_scales(
     loses_more = is_finer and two_scales.unexplained(ledger, noise) > larger
     if loses_more and fitter.log_density(smoother, batch) > fitter.log_density(cavity, batch):
         ledger = two_scales.made_coarse(ledger, noise, larger)
-        others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
-        return ledger, *fitted(fitter, others.posterior, batch, few, budget)
+        return _fitted_coarse(fitter, ledger, batch, budget, move)
     known = remembered.known(ledger, batch.name)
-    sample = fine(len(batch.data[0]))
-    factor, report = fitted(fitter, cavity, batch, sample, budget, known)
+    number = len(batch.data[0])
+    factor, report = fitted(fitter, cavity, batch, fine(number), budget, known)
     num_left = int(points_per_datum(budget) * two_scales.num_data(ledger))
-    coarse_factor, _ = learned(fitter, smoother, batch, few, num_left)
+    coarse_factor, _ = learned(fitter, smoother, batch, coarse(number, budget), num_left)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
+
+
+def _fitted_coarse(
+    fitter: Fitter, ledger: GPLedger, batch: Batch, budget: int, move: bool
+) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    """The same once the ledger has the coarse ε: it is learned from all data at once, while these
+    are remembered, and from the batch afterwards.
+    """
+    if anew.serves(fitter, ledger):
+        ledger, batch = anew.fitted(fitter, ledger, move), replace(batch, learn=False)
+    others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
+    few = coarse(len(batch.data[0]), budget)
+    return ledger, *fitted(fitter, others.posterior, batch, few, budget)
 
 
 def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:
@@ -180,7 +192,7 @@ def within(
     iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
     fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
     fewer = two_scales.marked(fewer)
-    if remembers and fewer.hyperparameters is not None and not fewer.is_coarse:
+    if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
     return after.replaced(MERGED, fewer)
 
@@ -196,7 +208,9 @@ def _remembering(
     num_before = merged.num_projected // new.targets[:, 0].size - len(new.Z)
     number = remembered.most(budget, new.Z.shape[1])
     found = remembered.sampled(merged.remembered, num_before, new, number)
-    return replace(merged, remembered=found)
+    after = replace(merged, remembered=found)
+    is_of_use = not merged.is_coarse or remembered.is_complete(after)
+    return after if is_of_use else replace(merged, remembered=None)
 
 
 def _thinned(

@@ -40,7 +40,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param number: The number of points for each batch; ``"auto"``, the default, for as many as the
         bound can still gain from; ``"all"`` for one at every input, which is exact.
     :param optimise_locations: Whether the locations are optimised together with the rest; with
-        ``"all"``, whether up to 300 points of a budget move to where projections lose least.
+        ``"all"``, whether up to 300 points of a budget move to where projections lose least, and
+        any number when the merged points are fitted anew.
     :param budget: The largest number of points that all batches may hold together; None for no
         budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
         until the budget is reached; then the points that matter least go, and what they said is
@@ -55,7 +56,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         merged factors no longer show these, a random sample of them is remembered, for a quarter of
         the bytes of the budget's precision matrix. Beside it, it is as few points as the budget has
         for the batch by the variational bound, whose smoother ε is taken from when projections
-        leave more unexplained than its noise; from then on nothing is remembered.
+        leave more unexplained than its noise. From then on, while all that was merged is
+        remembered, merged points and ε are fitted anew to all of it whenever the stream has grown
+        by half; where it is not, every batch goes on to learn, and nothing more is remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
@@ -126,7 +129,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         cavity, budget = question.cavity, self.budget
         learns = self._learns_from_likelihoods(fitter, cavity, batch) and self.sample is None
         if budget is not None and learns and self._is_full(batch, cavity):
-            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, budget)
+            move = self.optimise_locations
+            return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, budget, move)
         return super().visit(fitter, ledger, question, batch)
 
     def fit_alone(

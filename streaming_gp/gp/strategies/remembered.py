@@ -12,12 +12,15 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.single_observations import SingleObservations, joined, singles
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.gp.strategies.two_scales import of_two_scales
+from streaming_gp.gp.strategies.two_scales import TwoScaleFactor, of_two_scales
 
 SHARE = 0.25
 """Of the numbers that the precision of a full budget takes."""
 MOST = 20_000
 """Beyond, to look for neighbours among them takes as long as to learn from these."""
+
+ALL = 0.9
+"""From this share on the sample is taken for all that was merged."""
 
 
 def most(budget: int, input_dim: int) -> int:
@@ -33,6 +36,12 @@ def known(ledger: GPLedger, batch: str) -> SingleObservations | None:
         parts.append(of_two_scales(others[MERGED]).remembered)
     found = [part for part in parts if part is not None]
     return joined(found) if found else None
+
+
+def is_complete(merged: TwoScaleFactor) -> bool:
+    """Whether all observations that were merged are remembered, or nearly all."""
+    found = merged.remembered
+    return found is not None and found.targets[:, :, 0].size >= ALL * merged.num_projected
 
 
 def sampled(

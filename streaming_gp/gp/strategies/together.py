@@ -29,6 +29,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.protocol import MERGED
@@ -144,8 +145,7 @@ def _roots(one: PseudoObservations) -> np.ndarray:
 def _data_of(factor: PseudoPointFactor) -> Data:
     """X [N, D] and Y [N, P] of a batch whose factor is its likelihood."""
     (one,) = plain(Process(factor.pseudo_observations))
-    Y = one.pseudo_targets / _roots(one)[:, :, None]
-    return one.Z, np.reshape(np.swapaxes(Y, 0, 1), (len(one.Z), -1))
+    return SingleObservations.of(one).data
 
 
 def _joined(parts: Sequence[Data]) -> Data:

@@ -44,6 +44,7 @@ class TwoScaleFactor(PseudoPointFactor):
     :param is_coarse: Whether its factor of ε is the coarse one already.
     :param remembered: A sample of the observations that were projected, as they were; None for
         none. It is no part of what the factor says: ε is learned under it.
+    :param num_fitted: The number of data there were when it was last fitted anew.
     """
 
     coarse: expfam.Factor | None = None
@@ -54,6 +55,7 @@ class TwoScaleFactor(PseudoPointFactor):
     lost_marked: float = 0.0
     is_coarse: bool = False
     remembered: SingleObservations | None = None
+    num_fitted: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -85,6 +87,7 @@ class TwoScaleFactor(PseudoPointFactor):
             mine.lost_marked + yours.lost_marked,
             mine.is_coarse or yours.is_coarse,
             _both(mine.remembered, yours.remembered),
+            max(mine.num_fitted, yours.num_fitted),
         )
 
     def __rmul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
@@ -198,17 +201,26 @@ def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:
     :param coarse: That of the noise from now on.
     """
     unit = ledger.prior.unit_of_epsilon
+    factors = at_noise(ledger, fine, coarse)
     return ledger.with_factors(
         {
-            name: TwoScaleFactor(
-                tuple(one ** (fine / coarse) for one in factor.pseudo_observations),
-                of_two_scales(factor).coarse or unit,
-                _log_scale(factor, fine, coarse),
-                is_coarse=True,
-            )
-            for name, factor in ledger.factors.items()
+            name: replace(one, hyperparameters=one.coarse or unit, coarse=None, is_coarse=True)
+            for name, one in factors.items()
         }
     )
+
+
+def at_noise(ledger: GPLedger, before: float, after: float) -> dict[str, TwoScaleFactor]:
+    """All factors, with what they say of f as if their data had the noise ``after``."""
+    factors = {name: of_two_scales(factor) for name, factor in ledger.factors.items()}
+    return {
+        name: replace(
+            one,
+            pseudo_observations=tuple(said ** (before / after) for said in one.pseudo_observations),
+            log_scale=_log_scale(one, before, after),
+        )
+        for name, one in factors.items()
+    }
 
 
 def _log_scale(factor: PseudoPointFactor, fine: float, coarse: float) -> float:

@@ -1,0 +1,137 @@
+"""Merged factors that are fitted anew from all data that are remembered."""
+
+from dataclasses import replace
+from itertools import cycle
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.fitting.anew import Anew
+from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies import MERGED, anew, every_input, remembered, two_scales
+from tests.gp.builders import NOISE, kernel, known_model, mean_of_two
+from tests.reference import smooth_data
+from tests.tolerances import ALGEBRA
+
+BUDGET = 40
+
+
+def coarse(rng, number=60, forgetting_factor=1.0):
+    """Compiled fits of a model, and its ledger at a coarse ε, with most of the data merged."""
+    X, Y = smooth_data(rng, number)
+    q = sgp.VariationalHyperparameters(num_samples=2, forgetting_factor=forgetting_factor)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=BUDGET), hyperparameters=q)
+    for start in range(0, number, 4):
+        part = slice(start, start + 4)
+        model.update((X[part], Y[part]), learn=False)
+    return model._compiled.fitter, two_scales.made_coarse(model.ledger, NOISE, NOISE)
+
+
+def bound_of(data, Z, epsilon, jitter):
+    """GPflow's bound at an ε of :func:`known_model`."""
+    k, noise, mean = kernel(), gpflow.likelihoods.Gaussian(NOISE), mean_of_two()
+    parameters = k.lengthscales, k.variance, noise.variance, mean.c
+    for one, piece in zip(parameters, np.split(epsilon, [2, 3, 4]), strict=True):
+        one.unconstrained_variable.assign(piece.reshape(one.shape))
+    with gpflow.config.as_context(gpflow.config.Config(jitter=jitter)):
+        return gpflow.models.SGPR(data, k, Z, mean_function=mean, likelihood=noise).elbo()
+
+
+def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
+    fitter, ledger = coarse(rng)
+    after = anew.fitted(fitter, ledger, move=True)
+    merged, epsilon = after.factors[MERGED], fitter.location(after.posterior)
+    data = merged.remembered.data
+    assert len(data[0]) == merged.num_projected > BUDGET // 2
+    found = fitter.factorisations.at(epsilon, Process(merged.pseudo_observations))
+    nugget = merged.pseudo_observations[0].nugget
+    wanted = bound_of(data, merged.Z, epsilon, nugget)
+    np.testing.assert_allclose(found.log_normaliser + merged.log_scale, wanted, rtol=1e-6)
+    before = ledger.factors[MERGED].Z, fitter.location(ledger.posterior)
+    assert wanted > bound_of(data, *before, nugget)
+
+
+def test_the_posterior_moves_to_the_new_hyperparameters_as_wide_as_it_was(rng, monkeypatch):
+    fitter, ledger = coarse(rng)
+    wanted = fitter.location(ledger.posterior) + 0.3
+    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
+    after = anew.fitted(fitter, ledger, move=True)
+    q, before = (one.posterior.hyperparameters for one in (after, ledger))
+    np.testing.assert_allclose(q.mean, wanted, rtol=ALGEBRA)
+    np.testing.assert_allclose(q.scale, before.scale, rtol=ALGEBRA)
+
+
+def test_batches_that_are_apart_are_data_of_the_new_noise(rng, monkeypatch):
+    fitter, ledger = coarse(rng)
+    before = fitter.location(ledger.posterior)
+    wanted = before + np.array([0.0, 0.0, 0.0, 0.5, 0.0])
+    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
+    after = anew.fitted(fitter, ledger, move=True)
+    name = list(after.factors)[-1]
+    (one,) = after.factors[name].pseudo_observations
+    precision = fitter.local.noise_precision(fitter.location(after.posterior), one.Z)
+    np.testing.assert_allclose(np.diag(one.precision[0]), precision[:, 0], rtol=ALGEBRA)
+
+
+def test_it_is_done_again_when_the_stream_has_grown_by_half(rng, monkeypatch):
+    fitter, ledger = coarse(rng)
+    asked = []
+    best = Anew.best
+    monkeypatch.setattr(Anew, "best", lambda *args: asked.append(args[4:]) or best(*args))
+    once = anew.fitted(fitter, ledger, move=False)
+    assert once.factors[MERGED].num_fitted == 60
+    assert anew.fitted(fitter, once, move=False) is once
+    assert asked == [(1, False, True)]  # of a short stream: one iteration, and the noise is held
+    fewer = once.replaced(MERGED, replace(once.factors[MERGED], num_fitted=40))
+    monkeypatch.setattr(anew, "LONG_STREAM", 60)
+    assert anew.fitted(fitter, fewer, move=True).factors[MERGED].num_fitted == 60
+    assert asked[1:] == [(anew.ITERATIONS, True, False)]
+
+
+def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
+    def fails(*_):
+        raise NumericalError("not positive")
+
+    fitter, ledger = coarse(rng)
+    monkeypatch.setattr(Anew, "best", fails)
+    after = anew.fitted(fitter, ledger, move=True)
+    assert after.factors[MERGED].num_fitted == 60  # and it is not tried with every batch
+    for name, factor in after.factors.items():
+        assert factor.pseudo_observations is ledger.factors[name].pseudo_observations
+
+
+def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng):
+    fitter, ledger = coarse(rng)
+    assert anew.serves(fitter, ledger)
+    merged = ledger.factors[MERGED]
+    for share, serves in ((0.85, False), (0.95, True)):
+        some = merged.remembered.rows(np.arange(int(share * merged.num_projected)))
+        sample = ledger.replaced(MERGED, replace(merged, remembered=some))
+        assert anew.serves(fitter, sample) is serves
+    assert not anew.serves(fitter, ledger.replaced(MERGED, replace(merged, remembered=None)))
+    assert not anew.serves(*coarse(rng, forgetting_factor=0.9))
+
+
+@pytest.mark.slow
+def test_a_stream_beyond_what_is_remembered_goes_on_to_learn_from_batches(rng, monkeypatch):
+    monkeypatch.setattr(two_scales, "unexplained", lambda ledger, noise: np.inf)
+    monkeypatch.setattr(every_input, "COARSER", 0.0)
+    scores = cycle([1.0, 0.0])
+    monkeypatch.setattr(Fitter, "log_density", lambda self, process, batch: next(scores))
+    X, Y = smooth_data(rng, 200)
+    model = known_model(
+        sgp.PrivatePseudoPoints("all", budget=BUDGET),
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+    )
+    most, kept, learned = remembered.most(BUDGET, 2), [], []
+    for start in range(0, 200, 20):
+        info = model.update((X[start : start + 20], Y[start : start + 20]))
+        kept.append(model.factors[MERGED].remembered if MERGED in model.factors else None)
+        learned.append(info.iterations > 0)
+    num_kept = [0 if one is None else len(one.Z) for one in kept]
+    assert (max(num_kept), num_kept[-1]) == (most, 0)
+    assert learned == [True] * 3 + [False] * 3 + [True] * 4
