@@ -35,8 +35,6 @@ from streaming_gp.linalg import LOG_TWO_PI
 
 MOST_MOVING = 300
 """So many points move when others are projected onto them; of more, each matters little."""
-ITERATIONS = 5
-"""They have come most of the way then; the next batch takes them further."""
 COARSER = 1.25
 """Where the noise of both ε is nearly the same, the fine one has no finer structure to lose."""
 
@@ -189,7 +187,7 @@ def within(
     after = multiplied(ledger, older)
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
     moves = move and number <= MOST_MOVING
-    iterations = min(ITERATIONS, fitter.optimiser.projection_iterations) if moves else 0
+    iterations = fitter.optimiser.projection_iterations if moves else 0
     fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
     fewer = two_scales.marked(fewer)
     if remembers and fewer.hyperparameters is not None:
