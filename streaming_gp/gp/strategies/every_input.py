@@ -226,4 +226,4 @@ def _thinned(
     product = reduce(mul, factors)
     watch = product.hyperparameters is None
     fewer = fitter.thinned(product, others, epsilon, number, iterations, watch)
-    return two_scales.projected(product, fewer, sum(map(two_scales.num_unprojected, factors)))
+    return two_scales.projected(product, fewer, factors)

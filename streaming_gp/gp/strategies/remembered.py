@@ -41,7 +41,9 @@ def known(ledger: GPLedger, batch: str) -> SingleObservations | None:
 def is_complete(merged: TwoScaleFactor) -> bool:
     """Whether all observations that were merged are remembered, or nearly all."""
     found = merged.remembered
-    return found is not None and found.targets[:, :, 0].size >= ALL * merged.num_projected
+    if found is None or not merged.is_of_data:
+        return False
+    return found.targets.size >= ALL * merged.num_projected
 
 
 def sampled(

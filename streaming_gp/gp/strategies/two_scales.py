@@ -12,6 +12,7 @@ wait until so much has been lost would be late: what is lost is lost for good.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.single_observations import SingleObservations, joined
+from streaming_gp.gp.process.single_observations import SingleObservations, joined, singles
 from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
@@ -45,6 +46,8 @@ class TwoScaleFactor(PseudoPointFactor):
     :param remembered: A sample of the observations that were projected, as they were; None for
         none. It is no part of what the factor says: ε is learned under it.
     :param num_fitted: The number of data there were when it was last fitted anew.
+    :param is_of_data: Whether all that was projected were observations of one input each, and not
+        summaries of more data.
     """
 
     coarse: expfam.Factor | None = None
@@ -56,6 +59,7 @@ class TwoScaleFactor(PseudoPointFactor):
     is_coarse: bool = False
     remembered: SingleObservations | None = None
     num_fitted: int = 0
+    is_of_data: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -88,6 +92,7 @@ class TwoScaleFactor(PseudoPointFactor):
             mine.is_coarse or yours.is_coarse,
             _both(mine.remembered, yours.remembered),
             max(mine.num_fitted, yours.num_fitted),
+            mine.is_of_data and yours.is_of_data,
         )
 
     def __rmul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
@@ -123,20 +128,23 @@ def of_two_scales(factor: PseudoPointFactor) -> TwoScaleFactor:
     return TwoScaleFactor(factor.pseudo_observations, factor.hyperparameters, factor.log_scale)
 
 
-def projected(factor: PseudoPointFactor, fewer: PseudoPointFactor, num_new: int) -> TwoScaleFactor:
-    """A factor on fewer points that knows what this lost.
+def projected(
+    product: PseudoPointFactor, fewer: PseudoPointFactor, factors: Sequence[PseudoPointFactor]
+) -> TwoScaleFactor:
+    """A product on fewer points that knows what this lost.
 
-    :param factor: What was projected.
+    :param product: What was projected.
     :param fewer: What it was projected to.
-    :param num_new: The number of targets in it that were not projected before.
+    :param factors: What it is the product of.
     """
-    before = of_two_scales(factor)
+    before = of_two_scales(product)
     return replace(
         before,
         pseudo_observations=fewer.pseudo_observations,
         log_scale=fewer.log_scale,
-        lost=before.lost + factor.log_scale - fewer.log_scale,
-        num_projected=before.num_projected + num_new,
+        lost=before.lost + product.log_scale - fewer.log_scale,
+        num_projected=before.num_projected + sum(map(num_unprojected, factors)),
+        is_of_data=all(map(_is_of_data, factors)),
     )
 
 
@@ -234,6 +242,11 @@ def num_data(ledger: GPLedger) -> int:
     """The number of targets that the factors of a ledger have seen."""
     factors = map(of_two_scales, ledger.factors.values())
     return sum(one.num_projected + num_unprojected(one) for one in factors)
+
+
+def _is_of_data(factor: PseudoPointFactor) -> bool:
+    known = of_two_scales(factor)
+    return known.is_of_data or singles(Process(factor.pseudo_observations)) is not None
 
 
 def num_unprojected(factor: PseudoPointFactor) -> int:

@@ -20,14 +20,20 @@ from tests.tolerances import ALGEBRA
 BUDGET = 40
 
 
-def coarse(rng, number=60, forgetting_factor=1.0):
-    """Compiled fits of a model, and its ledger at a coarse ε, with most of the data merged."""
-    X, Y = smooth_data(rng, number)
+def streamed(X, Y, forgetting_factor=1.0, before=lambda model: None):
+    """A model that has merged most of sixty data."""
     q = sgp.VariationalHyperparameters(num_samples=2, forgetting_factor=forgetting_factor)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=BUDGET), hyperparameters=q)
-    for start in range(0, number, 4):
+    before(model)
+    for start in range(0, 60, 4):
         part = slice(start, start + 4)
         model.update((X[part], Y[part]), learn=False)
+    return model
+
+
+def coarse(rng, **options):
+    """Compiled fits of such a model, and its ledger at a coarse ε."""
+    model = streamed(*smooth_data(rng, 60), **options)
     return model._compiled.fitter, two_scales.made_coarse(model.ledger, NOISE, NOISE)
 
 
@@ -114,6 +120,26 @@ def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng):
         assert anew.serves(fitter, sample) is serves
     assert not anew.serves(fitter, ledger.replaced(MERGED, replace(merged, remembered=None)))
     assert not anew.serves(*coarse(rng, forgetting_factor=0.9))
+
+
+def test_two_outputs_count_twice(rng):
+    X, Y = smooth_data(rng, 60)
+    merged = streamed(X, np.hstack([Y, Y**2])).factors[MERGED]
+    assert len(merged.remembered.Z) * 2 == merged.num_projected
+    assert remembered.is_complete(merged)
+
+
+def test_a_summary_of_data_that_were_merged_is_never_taken_for_data(rng):
+    """Three points for thirty data would be too few to be missed among what is remembered."""
+
+    def compressed(model):
+        model.update(smooth_data(rng, 30), learn=False)
+        model.compress(3)
+
+    merged = streamed(*smooth_data(rng, 60)).factors[MERGED]
+    assert remembered.is_complete(merged)
+    assert not streamed(*smooth_data(rng, 60), before=compressed).factors[MERGED].is_of_data
+    assert not remembered.is_complete(replace(merged, is_of_data=False))
 
 
 @pytest.mark.slow
