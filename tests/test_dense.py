@@ -36,6 +36,12 @@ def test_products_of_nothing(sizes):
 
 
 @pytest.mark.parametrize("size", [2, 40])
+def test_products_of_stacks_with_themselves(rng, size):
+    A = rng.standard_normal((3, size, size + 1))
+    np.testing.assert_allclose(stacks.gram(A), A @ np.swapaxes(A, 1, 2), atol=ALGEBRA)
+
+
+@pytest.mark.parametrize("size", [2, 40])
 def test_products_of_stacks(rng, size):
     A, B = rng.standard_normal((3, size, size + 1)), rng.standard_normal((3, size + 2, size + 1))
     found = stacks.product(A, stacks.transposed(B))

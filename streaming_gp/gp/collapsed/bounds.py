@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -60,18 +60,21 @@ class OnPoints:
         left = batch.variance - np.einsum("smn,smn->sn", A, A)
         unexplained = np.maximum(left, 0.0)
         widened = batch.noise + self.alpha * unexplained
-        value, by_A, by_widened, a, by_A_At = _low_rank(A, widened, batch.residual)
+        found = _low_rank(A, widened, batch.residual)
         C = batch.residual.shape[2]
-        value -= C * self._correction(unexplained / batch.noise) + _constant(batch)
+        value = found.value - C * self._correction(unexplained / batch.noise) - _constant(batch)
         weight = 0.5 * C * (1.0 - self.alpha) / widened
-        by_noise = by_widened + weight * unexplained / batch.noise
-        by_variance = np.where(left > 0.0, self.alpha * by_widened - weight, 0.0)
+        by_noise = found.by_diagonal + weight * unexplained / batch.noise
+        by_variance = np.where(left > 0.0, self.alpha * found.by_diagonal - weight, 0.0)
         shown = 2.0 * by_variance[:, None] * A
-        by_A -= shown
-        # as in Cavity.pullback; by_A Aᵀ is known but for what the variance adds
-        by_among = -0.5 * _from_both_sides(L, by_A_At - stacks.product(shown, transposed(A)))
+        by_A = found.by_design - shown
+        if self.alpha == 0.0 and np.all(left > 0.0):  # shown is −C A D⁻¹
+            by_A_At = found.with_design + C * found.gram
+        else:
+            by_A_At = found.with_design - stacks.product(shown, transposed(A))
+        by_among = -0.5 * _from_both_sides(L, by_A_At)  # as in Cavity.pullback
         by_between = stacks.solve(L, by_A, transposed=True, overwrite=True)
-        return value, UnderCavity(by_among, by_between, by_variance, -a, by_noise)
+        return value, UnderCavity(by_among, by_between, by_variance, -found.a, by_noise)
 
     def _correction(self, share: np.ndarray) -> float:
         """What unexplained variance costs, given its shares of the noise."""
@@ -89,20 +92,32 @@ def _constant(batch: UnderCavity) -> float:
     return 0.5 * batch.residual.size * LOG_TWO_PI
 
 
-def _low_rank(
-    A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``; its derivatives by A and by
-    D; ``a = S⁻¹ residual``; and the derivative by A times Aᵀ [S, M, M], which needs no product.
+class _LowRank(NamedTuple):
+    """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``, and derivatives.
 
-    :param A: [S, M, N].
-    :param diagonal: That of D [S, N].
-    :param residual: [S, N, C].
+    :param value: In nats, summed over ε.
+    :param by_design: By A [S, M, N].
+    :param by_diagonal: By the diagonal of D [S, N].
+    :param a: ``S⁻¹ residual`` [S, N, C].
+    :param gram: ``A D⁻¹ Aᵀ`` [S, M, M].
+    :param with_design: That derivative times Aᵀ [S, M, M], which needs no product of its own.
     """
+
+    value: float
+    by_design: np.ndarray
+    by_diagonal: np.ndarray
+    a: np.ndarray
+    gram: np.ndarray
+    with_design: np.ndarray
+
+
+def _low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> _LowRank:
+    """The density of a residual [S, N, C] for A [S, M, N] and the diagonal of D [S, N]."""
     C = residual.shape[2]
     root = np.sqrt(diagonal)[:, None]
     scaled, target = A / root, residual / transposed(root)
-    L = stacks.cholesky(stacks.product(scaled, transposed(scaled)), 1.0)  # of P = I + A D⁻¹ Aᵀ
+    gram = stacks.gram(scaled)
+    L = stacks.cholesky(gram, 1.0)
     half = stacks.solve(L, scaled, overwrite=True)
     white = half @ target
     a = (target - transposed(half) @ white) / transposed(root)
@@ -115,7 +130,7 @@ def _low_rank(
     by_A += told @ transposed(a)
     by_A_At = stacks.with_diagonal(told @ transposed(told) + C * stacks.inverse(L), -C)
     by_diagonal = 0.5 * (np.sum(a**2, axis=2) - C * precision)
-    return float(value), by_A, by_diagonal, a, by_A_At
+    return _LowRank(float(value), by_A, by_diagonal, a, gram, by_A_At)
 
 
 def _from_both_sides(L: np.ndarray, G: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from streaming_gp import dense, triangular
 
@@ -24,6 +24,14 @@ def product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     for left, right, out in zip(A, B, found, strict=True):
         dense.product(left, right, out)
     return found
+
+
+def gram(A: np.ndarray) -> np.ndarray:
+    """``A Aᵀ`` for A [S, M, N]."""
+    if A.shape[1] ** 2 * A.shape[2] < FEW_PRODUCTS:
+        return A @ transposed(A)
+    lower = np.stack([blas.dsyrk(1.0, one.T, trans=1).T for one in A])
+    return lower + transposed(np.tril(lower, -1))
 
 
 def cholesky(A: np.ndarray, diagonal: np.ndarray | float = 0.0) -> np.ndarray:

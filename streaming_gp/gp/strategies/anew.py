@@ -35,12 +35,17 @@ fit goes on from there."""
 DATA_PER_POINT = 5
 """So many data, at random, say where points are best."""
 
+MOST_POINTS = 1000
+"""A fit on more points takes longer than all updates between two of them."""
+
 
 def serves(fitter: Fitter, ledger: GPLedger) -> bool:
     """Whether the merged factor can be had anew, and its ε is to be that of all data alike."""
     forgets = fitter.local.hyperparameters.forget(ledger) is not ledger
-    is_possible = fitter.anew.is_possible and not forgets and MERGED in ledger.factors
-    return is_possible and is_complete(of_two_scales(ledger.factors[MERGED]))
+    if forgets or not fitter.anew.is_possible or MERGED not in ledger.factors:
+        return False
+    merged = of_two_scales(ledger.factors[MERGED])
+    return len(merged.Z) <= MOST_POINTS and is_complete(merged)
 
 
 def fitted(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:

@@ -110,7 +110,7 @@ def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
         assert factor.pseudo_observations is ledger.factors[name].pseudo_observations
 
 
-def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng):
+def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng, monkeypatch):
     fitter, ledger = coarse(rng)
     assert anew.serves(fitter, ledger)
     merged = ledger.factors[MERGED]
@@ -120,6 +120,10 @@ def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng):
         assert anew.serves(fitter, sample) is serves
     assert not anew.serves(fitter, ledger.replaced(MERGED, replace(merged, remembered=None)))
     assert not anew.serves(*coarse(rng, forgetting_factor=0.9))
+    monkeypatch.setattr(anew, "MOST_POINTS", len(merged.Z))
+    assert anew.serves(fitter, ledger)
+    monkeypatch.setattr(anew, "MOST_POINTS", len(merged.Z) - 1)
+    assert not anew.serves(fitter, ledger)
 
 
 def test_two_outputs_count_twice(rng):
