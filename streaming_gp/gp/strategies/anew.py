@@ -44,7 +44,11 @@ def serves(fitter: Fitter, ledger: GPLedger) -> bool:
     forgets = fitter.local.hyperparameters.forget(ledger) is not ledger
     if forgets or not fitter.anew.is_possible or MERGED not in ledger.factors:
         return False
-    merged = of_two_scales(ledger.factors[MERGED])
+    return remembers_enough(of_two_scales(ledger.factors[MERGED]))
+
+
+def remembers_enough(merged: TwoScaleFactor) -> bool:
+    """Whether a merged factor has few enough points, and all the data that it was merged from."""
     return len(merged.Z) <= MOST_POINTS and is_complete(merged)
 
 

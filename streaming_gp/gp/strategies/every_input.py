@@ -207,7 +207,7 @@ def _remembering(
     number = remembered.most(budget, new.Z.shape[1])
     found = remembered.sampled(merged.remembered, num_before, new, number)
     after = replace(merged, remembered=found)
-    is_of_use = not merged.is_coarse or remembered.is_complete(after)
+    is_of_use = not merged.is_coarse or anew.remembers_enough(after)
     return after if is_of_use else replace(merged, remembered=None)
 
 

@@ -57,8 +57,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         the bytes of the budget's precision matrix. Beside it, it is as few points as the budget has
         for the batch by the variational bound, whose smoother ε is taken from when projections
         leave more unexplained than its noise. From then on, while all that was merged is
-        remembered, up to 1,000 merged points and ε are fitted anew to all of it whenever the stream has grown
-        by half; where it is not, every batch goes on to learn, and nothing more is remembered.
+        remembered, up to 1,000 merged points and ε are fitted anew to all of it whenever the stream
+        has grown by half; otherwise batches go on to learn, and nothing more is remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
