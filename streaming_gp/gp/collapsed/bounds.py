@@ -66,14 +66,13 @@ class OnPoints:
         weight = 0.5 * C * (1.0 - self.alpha) / widened
         by_noise = found.by_diagonal + weight * unexplained / batch.noise
         by_variance = np.where(left > 0.0, self.alpha * found.by_diagonal - weight, 0.0)
-        shown = 2.0 * by_variance[:, None] * A
-        by_A = found.by_design - shown
-        if self.alpha == 0.0 and np.all(left > 0.0):  # shown is −C A D⁻¹
-            by_A_At = found.with_design + C * found.gram
+        by_A = found.by_design - 2.0 * by_variance[:, None] * A
+        by_between = stacks.solve(L, by_A, transposed=True)
+        if self.alpha == 0.0 and np.all(left > 0.0):
+            by_among = -0.5 * _from_both_sides(L, _by_design_times_design(found, A))
         else:
-            by_A_At = found.with_design - stacks.product(shown, transposed(A))
-        by_among = -0.5 * _from_both_sides(L, by_A_At)  # as in Cavity.pullback
-        by_between = stacks.solve(L, by_A, transposed=True, overwrite=True)
+            back = stacks.solve(L, A, transposed=True)
+            by_among = -0.5 * stacks.product(by_between, transposed(back))  # as in Cavity.pullback
         return value, UnderCavity(by_among, by_between, by_variance, -found.a, by_noise)
 
     def _correction(self, share: np.ndarray) -> float:
@@ -100,7 +99,7 @@ class _LowRank(NamedTuple):
     :param by_diagonal: By the diagonal of D [S, N].
     :param a: ``S⁻¹ residual`` [S, N, C].
     :param gram: ``A D⁻¹ Aᵀ`` [S, M, M].
-    :param with_design: That derivative times Aᵀ [S, M, M], which needs no product of its own.
+    :param chol: The factor of ``I + A D⁻¹ Aᵀ``.
     """
 
     value: float
@@ -108,7 +107,7 @@ class _LowRank(NamedTuple):
     by_diagonal: np.ndarray
     a: np.ndarray
     gram: np.ndarray
-    with_design: np.ndarray
+    chol: np.ndarray
 
 
 def _low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> _LowRank:
@@ -126,11 +125,20 @@ def _low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> _Low
     precision = (1.0 - np.einsum("smn,smn->sn", half, half)) / diagonal
     by_A = stacks.solve(L, half, transposed=True, overwrite=True)
     by_A *= -C / root
-    told = A @ a
-    by_A += told @ transposed(a)
-    by_A_At = stacks.with_diagonal(told @ transposed(told) + C * stacks.inverse(L), -C)
+    by_A += (A @ a) @ transposed(a)
     by_diagonal = 0.5 * (np.sum(a**2, axis=2) - C * precision)
-    return _LowRank(float(value), by_A, by_diagonal, a, gram, by_A_At)
+    return _LowRank(float(value), by_A, by_diagonal, a, gram, L)
+
+
+def _by_design_times_design(found: _LowRank, A: np.ndarray) -> np.ndarray:
+    """The derivative of Titsias' bound by A, times Aᵀ, without a product of M² N numbers.
+
+    It is ``A a aᵀ Aᵀ − C (I − P⁻¹)`` for ``P = I + A D⁻¹ Aᵀ``, and the trace adds ``C A D⁻¹ Aᵀ``.
+    """
+    C = found.a.shape[2]
+    told = A @ found.a
+    by_gram = C * (stacks.inverse(found.chol) + found.gram)
+    return stacks.with_diagonal(told @ transposed(told) + by_gram, -C)
 
 
 def _from_both_sides(L: np.ndarray, G: np.ndarray) -> np.ndarray:
