@@ -53,6 +53,18 @@ def exact_gp(data, noise=NOISE):
     return gpflow.models.GPR(data, kernel(), mean_function=mean_of_two(), noise_variance=noise)
 
 
+def sparse_bound(data, Z, epsilon, mean=None, jitter=1e-6):
+    """GPflow's bound at an ε of :func:`regressor`, or with a mean of :func:`known_model`."""
+    k, noise = kernel(), gpflow.likelihoods.Gaussian()
+    parameters = [k.lengthscales, k.variance, noise.variance, *(mean.parameters if mean else ())]
+    for one, piece in zip(
+        parameters, np.split(epsilon, [2, 3, 4][: len(parameters) - 1]), strict=True
+    ):
+        one.unconstrained_variable.assign(piece.reshape(one.shape))
+    with gpflow.config.as_context(gpflow.config.Config(jitter=jitter)):
+        return gpflow.models.SGPR(data, k, Z, mean_function=mean, likelihood=noise).elbo()
+
+
 def labelled(rng, num=60):
     X, F = smooth_data(rng, num)
     return X, (F > 0).astype(float)

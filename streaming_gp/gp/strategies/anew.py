@@ -29,6 +29,7 @@ from streaming_gp.gp.strategies.two_scales import TwoScaleFactor, at_noise, num_
 from streaming_gp.linalg import LOG_TWO_PI
 
 GROWTH = 1.5
+"""A stream has grown by so much when the next fit is due."""
 ITERATIONS = 9
 """Of a stream as long as a budget is to last for; a shorter one takes a share of them, as the next
 fit goes on from there."""
@@ -41,14 +42,10 @@ MOST_POINTS = 1000
 
 def serves(fitter: Fitter, ledger: GPLedger) -> bool:
     """Whether the merged factor can be had anew, and its ε is to be that of all data alike."""
-    forgets = fitter.local.hyperparameters.forget(ledger) is not ledger
+    forgets = fitter.local.hyperparameters.forget(ledger) is not ledger  # what forgets copies
     if forgets or not fitter.anew.is_possible or MERGED not in ledger.factors:
         return False
-    return remembers_enough(of_two_scales(ledger.factors[MERGED]))
-
-
-def remembers_enough(merged: TwoScaleFactor) -> bool:
-    """Whether a merged factor has few enough points, and all the data that it was merged from."""
+    merged = of_two_scales(ledger.factors[MERGED])
     return len(merged.Z) <= MOST_POINTS and is_complete(merged)
 
 
@@ -66,18 +63,20 @@ def fitted(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
     if number < GROWTH * merged.num_fitted:
         return ledger
     with suppress(NumericalError):
-        ledger = _fitted(fitter, ledger, merged, move)
+        ledger = _fitted(fitter, ledger, merged, min(1.0, number / LONG_STREAM), move)
     now = replace(of_two_scales(ledger.factors[MERGED]), num_fitted=number)
     return ledger.replaced(MERGED, now)
 
 
-def _fitted(fitter: Fitter, ledger: GPLedger, merged: TwoScaleFactor, move: bool) -> GPLedger:
+def _fitted(
+    fitter: Fitter, ledger: GPLedger, merged: TwoScaleFactor, share: float, move: bool
+) -> GPLedger:
+    """The same, where ``share`` of a long stream has come."""
     assert merged.remembered is not None
     local, before = fitter.local, fitter.location(ledger.posterior)
     (points,) = plain(Process(merged.pseudo_observations))
     X, Y = merged.remembered.data
     some = np.random.default_rng(len(X)).permutation(len(X))[: DATA_PER_POINT * len(points.Z)]
-    share = min(1.0, num_data(ledger) / LONG_STREAM)
     iterations, hold_noise = int(np.ceil(share * ITERATIONS)), share * GROWTH < 1.0
     Z, epsilon = fitter.anew.best((X[some], Y[some]), points, before, iterations, move, hold_noise)
     precision = local.noise_precision(epsilon, X)

@@ -192,7 +192,10 @@ def within(
     fewer = two_scales.marked(fewer)
     if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
-    return after.replaced(MERGED, fewer)
+    after = after.replaced(MERGED, fewer)
+    if fewer.is_coarse and not anew.serves(fitter, after):  # nothing is learned under it
+        return after.replaced(MERGED, replace(fewer, remembered=None))
+    return after
 
 
 def _remembering(
@@ -206,9 +209,7 @@ def _remembering(
     num_before = merged.num_projected // new.targets[:, 0].size - len(new.Z)
     number = remembered.most(budget, new.Z.shape[1])
     found = remembered.sampled(merged.remembered, num_before, new, number)
-    after = replace(merged, remembered=found)
-    is_of_use = not merged.is_coarse or anew.remembers_enough(after)
-    return after if is_of_use else replace(merged, remembered=None)
+    return replace(merged, remembered=found)
 
 
 def _thinned(

@@ -20,7 +20,7 @@ MOST = 20_000
 """Beyond, to look for neighbours among them takes as long as to learn from these."""
 
 ALL = 0.9
-"""From this share on the sample is taken for all that was merged."""
+"""From this share on the sample is taken for all that was merged; the rest is lost then."""
 
 
 def most(budget: int, input_dim: int) -> int:

@@ -13,7 +13,15 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.linalg import LOG_TWO_PI
-from tests.gp.builders import EVERY_INPUT, NOISE, kernel, known_model, mean_of_two, regressor
+from tests.gp.builders import (
+    EVERY_INPUT,
+    NOISE,
+    kernel,
+    known_model,
+    mean_of_two,
+    regressor,
+    sparse_bound,
+)
 from tests.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
@@ -25,25 +33,18 @@ def fitter_of(model, P=1):
     return model._compile(2, P).fitter
 
 
-def batch_model(data, Z, noise=NOISE, kernel=None, mean=None):
-    return gpflow.models.SGPR(
-        data, kernel or gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
-        Z.copy(), mean_function=mean or mean_of_two(), noise_variance=noise,
-    )  # fmt: skip
-
-
 def at(Z):
     return PseudoObservations(Z, np.zeros((1, len(Z), len(Z))), np.zeros((1, len(Z), 1)), NUGGET)
 
 
 @pytest.fixture
-def twenty(rng):
+def few_points(rng):
     return smooth_data(rng, 40), rng.uniform(-2.0, 2.0, (8, 2))
 
 
-def test_data_on_few_points_say_what_sparse_regression_says(twenty):
+def test_data_on_few_points_say_what_sparse_regression_says(few_points):
     """The same posterior, and the same bound on the evidence, constants and all."""
-    (X, Y), Z = twenty
+    (X, Y), Z = few_points
     fitter = fitter_of(known_model(EVERY_INPUT))
     epsilon = fitter.local.parameters.value()
     prior = PriorAt(fitter.local.prior, epsilon[None])
@@ -51,7 +52,9 @@ def test_data_on_few_points_say_what_sparse_regression_says(twenty):
     said, constant = onto(prior, SingleObservations.of_data(X, Y, precision, 1), Z, NUGGET)
     process = Process(()).times([PseudoPointFactor((said,), None, constant)])
     found = fitter.factorisations.at(epsilon, process)
-    wanted = batch_model((X, Y), Z)
+    wanted = gpflow.models.SGPR(
+        (X, Y), kernel(), Z, mean_function=mean_of_two(), noise_variance=NOISE
+    )
     bound = found.log_normaliser + process.log_scale
     bound += 0.5 * np.sum(np.log(precision) - LOG_TWO_PI)
     np.testing.assert_allclose(bound, wanted.elbo(), rtol=1e-6)
@@ -60,8 +63,8 @@ def test_data_on_few_points_say_what_sparse_regression_says(twenty):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_functions_of_their_own_kernels_are_projected_one_by_one(twenty):
-    (X, Y), Z = twenty
+def test_functions_of_their_own_kernels_are_projected_one_by_one(few_points):
+    (X, Y), Z = few_points
     kernels = [gpflow.kernels.SquaredExponential(lengthscales=each) for each in (0.7, 2.0)]
     model = sgp.StreamingGP(
         gpflow.kernels.SeparateIndependent(kernels), gpflow.likelihoods.Gaussian(NOISE),
@@ -87,8 +90,8 @@ def test_functions_of_their_own_kernels_are_projected_one_by_one(twenty):
     np.testing.assert_allclose(constant, sum(alone), rtol=THROUGH_CHOLESKY)
 
 
-def test_points_that_rounding_makes_one_are_refused(twenty):
-    (X, Y), Z = twenty
+def test_points_that_rounding_makes_one_are_refused(few_points):
+    (X, Y), Z = few_points
     fitter = fitter_of(known_model(EVERY_INPUT))
     prior = PriorAt(fitter.local.prior, fitter.local.parameters.value()[None])
     data = SingleObservations.of_data(X, Y, np.ones_like(Y), 1)
@@ -96,30 +99,20 @@ def test_points_that_rounding_makes_one_are_refused(twenty):
         onto(prior, data, np.vstack([Z, Z]), -NUGGET)
 
 
-def test_the_bound_rises_and_places_stay_within_the_data(twenty):
-    (X, Y), Z = twenty
+def test_the_bound_rises_and_places_stay_within_the_data(few_points):
+    (X, Y), Z = few_points
     anew = fitter_of(regressor(pseudo_points=EVERY_INPUT)).anew
     start = anew._local.parameters.value()
     bounds = []
     for iterations in (1, 4, 20):
         places, epsilon = anew.best((X, Y), at(Z), start, iterations)
         np.testing.assert_array_equal(places, np.clip(places, X.min(0), X.max(0)))
-        bounds.append(bound_of((X, Y), places, epsilon))
-    assert bound_of((X, Y), Z, start) < bounds[0] < bounds[1] < bounds[2]
+        bounds.append(sparse_bound((X, Y), places, epsilon))
+    assert sparse_bound((X, Y), Z, start) < bounds[0] < bounds[1] < bounds[2]
 
 
-def bound_of(data, Z, epsilon):
-    """GPflow's bound at an ε of :func:`regressor`."""
-    model = batch_model(data, Z, 0.1, kernel(), gpflow.functions.Zero())
-    sizes = np.split(epsilon, [2, 3])
-    parts = model.kernel.lengthscales, model.kernel.variance, model.likelihood.variance
-    for parameter, piece in zip(parts, sizes, strict=True):
-        parameter.unconstrained_variable.assign(piece.reshape(parameter.shape))
-    return float(model.elbo())
-
-
-def test_what_is_held_stays(twenty):
-    (X, Y), Z = twenty
+def test_what_is_held_stays(few_points):
+    (X, Y), Z = few_points
     anew = fitter_of(regressor(pseudo_points=EVERY_INPUT)).anew
     start = anew._local.parameters.value()
     places, epsilon = anew.best((X, Y), at(Z), start, 3, move=False, hold_noise=True)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import cycle
 
-import gpflow
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import MERGED, anew, every_input, remembered, two_scales
-from tests.gp.builders import NOISE, kernel, known_model, mean_of_two
+from tests.gp.builders import NOISE, known_model, mean_of_two, sparse_bound
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
@@ -37,16 +36,6 @@ def coarse(rng, **options):
     return model._compiled.fitter, two_scales.made_coarse(model.ledger, NOISE, NOISE)
 
 
-def bound_of(data, Z, epsilon, jitter):
-    """GPflow's bound at an ε of :func:`known_model`."""
-    k, noise, mean = kernel(), gpflow.likelihoods.Gaussian(NOISE), mean_of_two()
-    parameters = k.lengthscales, k.variance, noise.variance, mean.c
-    for one, piece in zip(parameters, np.split(epsilon, [2, 3, 4]), strict=True):
-        one.unconstrained_variable.assign(piece.reshape(one.shape))
-    with gpflow.config.as_context(gpflow.config.Config(jitter=jitter)):
-        return gpflow.models.SGPR(data, k, Z, mean_function=mean, likelihood=noise).elbo()
-
-
 def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
     fitter, ledger = coarse(rng)
     after = anew.fitted(fitter, ledger, move=True)
@@ -55,10 +44,10 @@ def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
     assert len(data[0]) == merged.num_projected > BUDGET // 2
     found = fitter.factorisations.at(epsilon, Process(merged.pseudo_observations))
     nugget = merged.pseudo_observations[0].nugget
-    wanted = bound_of(data, merged.Z, epsilon, nugget)
+    wanted = sparse_bound(data, merged.Z, epsilon, mean_of_two(), nugget)
     np.testing.assert_allclose(found.log_normaliser + merged.log_scale, wanted, rtol=1e-6)
     before = ledger.factors[MERGED].Z, fitter.location(ledger.posterior)
-    assert wanted > bound_of(data, *before, nugget)
+    assert wanted > sparse_bound(data, *before, mean_of_two(), nugget)
 
 
 def test_the_posterior_moves_to_the_new_hyperparameters_as_wide_as_it_was(rng, monkeypatch):
@@ -124,6 +113,16 @@ def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng, m
     assert anew.serves(fitter, ledger)
     monkeypatch.setattr(anew, "MOST_POINTS", len(merged.Z) - 1)
     assert not anew.serves(fitter, ledger)
+
+
+@pytest.mark.parametrize("forgetting_factor", [1.0, 0.9])
+def test_at_the_coarse_scale_only_what_is_fitted_to_is_remembered(rng, forgetting_factor):
+    model = streamed(*smooth_data(rng, 60), forgetting_factor=forgetting_factor)
+    model.adopt(two_scales.made_coarse(model.ledger, NOISE, NOISE))
+    for _ in range(2):
+        model.update(smooth_data(rng, 4), learn=False)
+    forgets = forgetting_factor < 1.0
+    assert (model.factors[MERGED].remembered is None) is forgets
 
 
 def test_two_outputs_count_twice(rng):
