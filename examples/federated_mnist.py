@@ -228,7 +228,6 @@ def summary(runs: list[Results]) -> list[Results]:
             "method": one["method"],
             "rounds": len(errors),
             "last_error": float(errors[-1]),
-            "best_error": float(errors.min()),
             "last_nll": one["test_nll"][-1],
             "last_calibration": one["test_calibration"][-1],
             "seconds": one["seconds"][-1],

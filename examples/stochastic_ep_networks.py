@@ -8,10 +8,11 @@ another:
 - EP keeps a site for each datum, SEP a single site for all data;
 - ADF keeps none, and so counts every datum 40 times.
 
-Inputs and targets are standardised on the training data. The papers learn the noise variance along
-with the weights; here it is fixed at the mean squared error on a tenth of the training data, of a
+Inputs and targets are standardised on the training data; weights have a prior variance of 1. The
+noise variance is learned along with the weights, as in the papers, under a prior that is log-normal
+about 1. With --noise fixed it is the mean squared error on a tenth of the training data, of a
 network that SEP trains on the rest in 40 passes: with a noise variance of 1 in the first ten, and
-with the error up to there after every ten. All three methods have it, and a prior variance of 1.
+with the error up to there after every ten; all three methods have it.
 
 Prints and records test log likelihood (nats a point) and RMSE in the target's units, and the bytes
 of the factors that a method has to keep. Every run is kept in OUT/runs and never repeated: stop and
@@ -62,7 +63,10 @@ METHODS: dict[str, Callable[[int, int], pvi.UpdateRule]] = {"EP": ep, "SEP": sep
 
 @dataclass(frozen=True)
 class Task:
-    """One run; for the noise variance the method is "noise"."""
+    """One run; for a noise variance that stays fixed the method is "noise".
+
+    :param noise: "learned" or "fixed".
+    """
 
     data: str
     split: int
@@ -70,6 +74,7 @@ class Task:
     passes: int
     hidden: int
     seed: int
+    noise: str
 
     @property
     def name(self) -> str:
@@ -102,22 +107,27 @@ def standardised(data: Split) -> tuple[Split, float]:
 
 
 @cache
-def network(num_inputs: int, hidden: int, seed: int) -> bnn.MomentNetwork:
+def network(num_inputs: int, hidden: int, seed: int, noise: str) -> bnn.MomentNetwork:
     """One for all runs, so that it is compiled once."""
-    return bnn.MomentNetwork(num_inputs, [hidden], seed=seed)
+    kind = {"learned": bnn.NoisyMomentNetwork, "fixed": bnn.MomentNetwork}[noise]
+    return kind(num_inputs, [hidden], seed=seed)
 
 
-def trained(task: Task, data: Split, noise: float) -> tuple[bnn.MomentNetwork, Any, Results]:
-    """The network, its posterior, and what it cost."""
+def trained(task: Task, data: Split, noise: float | None) -> tuple[bnn.MomentNetwork, Any, Results]:
+    """The network, its posterior, and what it cost.
+
+    :param noise: The variance, where it is not learned.
+    """
     model, server = untrained(task, data)
-    model.likelihood.variance.assign(noise)
+    if noise is not None:
+        model.likelihood.variance.assign(noise)
     done = visited(server)
     return model, server.posterior, {"seconds": done.seconds, "skipped": done.skipped}
 
 
 def untrained(task: Task, data: Split) -> tuple[bnn.MomentNetwork, pvi.Server]:
     """The network, and a server with one client, which has all data."""
-    model = network(data.X.shape[1], task.hidden, task.seed)
+    model = network(data.X.shape[1], task.hidden, task.seed, task.noise)
     update = METHODS[task.method](len(data.X), task.passes)
     client = pvi.make_clients(model, [(data.X, data.Y)], update)
     return model, pvi.Server(model.prior(), client, checks=pvi.NO_LIMITS, seed=task.split)
@@ -146,10 +156,10 @@ def noise_variance(task: Task, data: Split) -> Results:
         visited(server)
         error = model.predict(server.posterior, part.X_test)[0] - part.Y_test
         found.append(float(np.mean(error**2)))
-    return {"noise": found[-1], "rounds": found}
+    return {"variance": found[-1], "rounds": found}
 
 
-def scores(task: Task, data: Split, unit: float, noise: float) -> Results:
+def scores(task: Task, data: Split, unit: float, noise: float | None) -> Results:
     model, q, cost = trained(task, data, noise)
     residual = model.predict(q, data.X_test)[0] - data.Y_test
     density = model.predict_log_density(q, (data.X_test, data.Y_test)) - np.log(unit)
@@ -172,14 +182,16 @@ def performed(task: Task, folder: Path, work: Callable[[], Results]) -> Results:
 
 
 def performed_split(task: Task, arguments: argparse.Namespace) -> list[Results]:
-    """Of all methods, after the noise variance, which is the same for any number of passes."""
+    """Of all methods, after a fixed noise variance, which is the same for any number of passes."""
     data, unit = standardised(load_uci(task.data, task.split, arguments.data))
     folder = arguments.out / "runs"
-    short = replace(task, method="noise", passes=min(NOISE_PASSES, task.passes))
-    noise = performed(short, folder, partial(noise_variance, short, data))["noise"]
+    noise = None
+    if task.noise == "fixed":
+        short = replace(task, method="noise", passes=min(NOISE_PASSES, task.passes))
+        noise = performed(short, folder, partial(noise_variance, short, data))["variance"]
     tasks = [replace(task, method=method) for method in METHODS]
     runs = [performed(one, folder, partial(scores, one, data, unit, noise)) for one in tasks]
-    print(f"{task.data}, split {task.split}, {task.passes} passes, noise variance {noise:.4f}")
+    print(f"{task.data}, split {task.split}, {task.passes} passes, noise {noise or 'learned'}")
     for one in runs:
         print(
             f"{one['method']:>5}: log likelihood {one['log_likelihood']:.3f}, RMSE "
@@ -275,11 +287,14 @@ def tasks_of(arguments: argparse.Namespace) -> list[Task]:
     if min(several) < 1:
         raise InvalidDataError(f"passes must be positive, got {several}")
     return [
-        Task(name, split, "noise", passes, 5 if arguments.quick else HIDDEN[name], arguments.seed)
+        Task(
+            name, split, "noise", passes, 5 if arguments.quick else HIDDEN[name], arguments.seed,
+            arguments.noise,
+        )
         for name in names
         for split in arguments.splits or range(2 if arguments.quick else SPLITS[name])
         for passes in several
-    ]
+    ]  # fmt: skip
 
 
 def is_finished(task: Task, folder: Path) -> bool:
@@ -313,7 +328,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def given(arguments: argparse.Namespace) -> list[str]:
     """Options as they were passed, but for paths."""
-    words = ["--seed", arguments.seed]
+    words = ["--noise", arguments.noise, "--seed", arguments.seed]
     for name in ("datasets", "splits", "passes"):
         values = getattr(arguments, name)
         words += [f"--{name}", *values] if values else []
@@ -328,5 +343,6 @@ if __name__ == "__main__":
     options.add_argument(
         "--passes", nargs="+", type=int, help="over the training data; 40, or 3 if quick"
     )
+    options.add_argument("--noise", choices=["learned", "fixed"], default="learned")
     options.add_argument("--finished", action="store_true", help="only splits that are done")
     run(main, options)

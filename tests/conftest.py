@@ -93,16 +93,6 @@ def mnist():
         pytest.skip(f"MNIST is not here: {error}")
 
 
-@pytest.fixture(scope="session")
-def fashion_mnist():
-    from streaming_gp import datasets
-
-    try:
-        return datasets.load_fashion_mnist(download=False)
-    except StreamingGPError as error:
-        pytest.skip(f"Fashion-MNIST is not here: {error}")
-
-
 @pytest.fixture
 def no_warnings():
     with warnings.catch_warnings():

@@ -1,6 +1,7 @@
 """The benchmarks' streams are what they say, and rivals are right where they are exact."""
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -344,6 +345,21 @@ def run(out, *options):
         capture_output=True,
         text=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "no memory left"),
+        ("while True: pass", "stopped at 1 CPU seconds"),
+        ("held = bytearray(2**30)", "ended with status 1: MemoryError"),
+        ("raise SystemExit('why')", "ended with status 1: why"),
+    ],
+)
+def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatch):
+    main = importlib.import_module("benchmarks.__main__")
+    monkeypatch.setattr(main, "_most_bytes", lambda: 2**29)
+    assert message in main._ended([sys.executable, "-c", program], 1.0)
 
 
 @pytest.mark.example

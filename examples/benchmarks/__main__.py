@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ PAUSE = 300.0
 """CPU seconds that a run may take beyond its limit: for starting, the last batch and predicting."""
 SLACK = 6.0
 """Wall seconds for each CPU second, on a machine that has other work."""
+MEMORY_SHARE = 0.75
+"""Of the machine's memory, which one run may have."""
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     **dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
@@ -63,10 +66,12 @@ def _ended(command: list[str], most_seconds: float) -> str:
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(most_seconds), int(most_seconds) + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (_most_bytes(), _most_bytes()))
 
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     ours = {**ONE_THREAD, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment = {**fast_routines(), **os.environ, **ours}
+    before = _seconds_of_children()
     try:
         process = subprocess.run(
             command, env=environment, preexec_fn=limit, timeout=SLACK * most_seconds,
@@ -74,10 +79,22 @@ def _ended(command: list[str], most_seconds: float) -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"stopped after {SLACK * most_seconds:.0f} wall seconds"
-    if process.returncode in (-24, -9):
+    if process.returncode == -signal.SIGKILL and _seconds_of_children() - before < most_seconds:
+        return "killed, as when a machine has no memory left"
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"one update, or predicting, was stopped at {most_seconds:.0f} CPU seconds"
     last = process.stderr.strip().splitlines()[-1:]
     return f"ended with status {process.returncode}: {''.join(last)[:200]}"
+
+
+def _most_bytes() -> int:
+    """What a run may allocate; with more the machine would come to a stop."""
+    return int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def described(row: Row) -> str:

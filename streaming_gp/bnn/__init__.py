@@ -5,6 +5,7 @@ from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.bnn.moment_network import MomentNetwork
 from streaming_gp.bnn.multi_head import MultiHeadBNN, NewHeads
 from streaming_gp.bnn.network import Network
+from streaming_gp.bnn.noisy_network import NoisyMomentNetwork
 
 __all__ = [
     "Convolution",
@@ -16,4 +17,5 @@ __all__ = [
     "MultiHeadBNN",
     "Network",
     "NewHeads",
+    "NoisyMomentNetwork",
 ]

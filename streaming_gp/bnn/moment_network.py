@@ -69,10 +69,13 @@ class MomentNetwork:
 
     def prior(self) -> MeanFieldNormal:
         """``N(θ; m_0, prior_variance I)``, each m_0 drawn from N(0, 1 / (m + 1)) in its layer."""
+        return MeanFieldNormal.from_mean_variance(*self._weight_prior())
+
+    def _weight_prior(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(self.seed)
-        mean = [rng.standard_normal((m + 1) * n) / np.sqrt(m + 1) for m, n in self._layers()]
-        variance = np.full(self.num_parameters, self.prior_variance)
-        return MeanFieldNormal.from_mean_variance(np.concatenate(mean), variance)
+        drawn = [rng.standard_normal((m + 1) * n) / np.sqrt(m + 1) for m, n in self._layers()]
+        mean = np.concatenate(drawn)
+        return mean, np.full_like(mean, self.prior_variance)
 
     def initial(self, seed: int) -> MeanFieldNormal:
         """The prior."""
