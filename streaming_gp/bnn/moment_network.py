@@ -115,9 +115,14 @@ class MomentNetwork:
         :param y: The output of the datum [1].
         :param alpha: The power α > 0 of the likelihood.
         """
-        mean, variance = self.predictor(cavity, x[None])
+        return self._log_power(cavity, y[None], *self.predictor(cavity, x[None]), alpha)[0]
+
+    def _log_power(
+        self, q: MeanFieldNormal, Y: Any, mean: tf.Tensor, variance: tf.Tensor, alpha: float
+    ) -> tf.Tensor:
+        """``log ∫ N(f; m, v) N(y; f, σ²)^α df`` for each row of Y, m and v [N, 1]: [N]."""
         noise = tf.convert_to_tensor(self.likelihood.variance)
-        return log_gaussian_power(y, mean, variance, noise, alpha)[0, 0]
+        return log_gaussian_power(Y, mean, variance, noise, alpha)[:, 0]
 
     def expected_log_likelihood(
         self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: Any
@@ -145,7 +150,7 @@ class MomentNetwork:
         """
         require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
-        found: np.ndarray = self.likelihood.predict_log_density(X, *self.predictor(q, X), Y).numpy()
+        found: np.ndarray = self._log_power(q, Y, *self.predictor(q, X), 1.0).numpy()
         return found
 
 

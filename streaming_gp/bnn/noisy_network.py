@@ -65,18 +65,6 @@ class NoisyMomentNetwork(MomentNetwork):
         """None: the noise is a parameter of q."""
         return ()
 
-    def log_tilted(
-        self, cavity: MeanFieldNormal, x: tf.Tensor, y: tf.Tensor, alpha: float
-    ) -> tf.Tensor:
-        """``log ∫∫ N(f; m, v) N(y; f, σ²)^α q(log σ²) df dlog σ²`` of one datum: [].
-
-        :param x: The input of the datum [D].
-        :param y: The output of the datum [1].
-        :param alpha: The power α > 0 of the likelihood.
-        """
-        mean, variance = self.predictor(cavity, x[None])
-        return self._log_mean(cavity, y[None], mean, variance, alpha)[0]
-
     def expected_log_likelihood(
         self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: Any
     ) -> tf.Tensor:
@@ -98,20 +86,10 @@ class NoisyMomentNetwork(MomentNetwork):
         log_noise, spread = _last(q)
         return mean.numpy(), (variance + tf.exp(log_noise + 0.5 * spread)).numpy()
 
-    def predict_log_density(self, q: MeanFieldNormal, data: tuple[Any, Any]) -> np.ndarray:
-        """``log E[N(y; m, v + σ²)]`` over log σ², for each row of (X, Y): [N], in nats.
-
-        :raises InvalidDataError: if q or the data are not what the network takes.
-        """
-        require_posterior(q, self.prior())
-        X, Y = self.as_data(*data)
-        found: np.ndarray = self._log_mean(q, Y, *self.predictor(q, X), 1.0).numpy()
-        return found
-
-    def _log_mean(
+    def _log_power(
         self, q: MeanFieldNormal, Y: Any, mean: tf.Tensor, variance: tf.Tensor, alpha: float
     ) -> tf.Tensor:
-        """``log E[∫ N(f; m, v) N(y; f, σ²)^α df]`` over log σ², for Y, m and v [N, 1]: [N]."""
+        """``log E[∫ N(f; m, v) N(y; f, σ²)^α df]`` over log σ²: [N]."""
         nodes, weights = gauss_hermite(NUM_NODES)
         log_noise, spread = _last(q)
         noise = tf.exp(log_noise + tf.sqrt(spread) * nodes[:, 0])
