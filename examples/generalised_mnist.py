@@ -120,10 +120,15 @@ def studies() -> dict[str, Sequence[Setting]]:
     }
 
 
+def network(data: Split) -> bnn.MeanFieldBNN:
+    """With 200 hidden units."""
+    labels = int(data.Y.max()) + 1
+    return bnn.MeanFieldBNN([data.X.shape[1], 200, labels], gpflow.likelihoods.Softmax(labels))
+
+
 def perform(data: Split, task: Task, progress: Progress) -> Results:
     """One run: a list for each quantity, with an entry for each round that is scored."""
-    labels = int(data.Y.max()) + 1
-    net = bnn.MeanFieldBNN([data.X.shape[1], 200, labels], gpflow.likelihoods.Softmax(labels))
+    net = network(data)
     server = server_of(net, data, task)
     rounds = QUICK_ROUNDS if task.quick else ROUNDS
 

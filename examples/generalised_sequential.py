@@ -28,7 +28,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, mean_and_error, parser, run, save_figure, write_results
 from federated_runs import LOADERS, Progress, fewer_images, held_back, kept, perform_missing, scores
-from generalised_stopping import Stopping, Task, columns, network, server_of, stopped
+from generalised_mnist import network
+from generalised_stopping import Stopping, Task, columns, server_of, stopped
 
 from streaming_gp import datasets, pvi
 from streaming_gp.datasets import Split

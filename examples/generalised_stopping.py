@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import generalised_mnist
 from common import Results, parser, run, save_figure, write_results
 from federated_runs import LOADERS, Progress, fewer_images, kept, perform_missing, scores
-from generalised_mnist import LOSSES, METRICS, Setting, summary
+from generalised_mnist import LOSSES, METRICS, Setting, network, summary
 
 from streaming_gp import bnn, datasets, pvi
 from streaming_gp.datasets import Split
@@ -101,25 +101,10 @@ SETTINGS = [
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(generalised_mnist.Task):
     """One run."""
 
     setting: Stopping
-    dataset: str
-    seed: int
-    quick: bool
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        parts = (self.dataset, *asdict(self.setting).values(), self.seed)
-        return "-".join(map(str, parts)) + "-quick" * self.quick + ".json"
-
-
-def network(data: Split) -> bnn.MeanFieldBNN:
-    """With 200 hidden units."""
-    labels = int(data.Y.max()) + 1
-    return bnn.MeanFieldBNN([data.X.shape[1], 200, labels], gpflow.likelihoods.Softmax(labels))
 
 
 def server_of(net: bnn.MeanFieldBNN, data: Split, task: Task, update: Counted) -> pvi.Server:
