@@ -160,6 +160,19 @@ FORGETFUL = {
 }
 """Ours for functions that change with time."""
 
+SETTLED = {
+    f"{points.replace(' ', '-')}-settled": Method(
+        "ours:streaming_gp",
+        f"{POINTS[points]}, learning until settled",
+        "this package",
+        (points, "default", "nothing", "settled"),
+        group="ours",
+        labels=True,
+    )
+    for points in ("every input", "1000 inputs")
+}
+"""Ours where batches are only absorbed once ε hardly moves."""
+
 LIMITS = {
     f"{name}@all": replace(method, group="limit", tuned="all data")
     for name, method in FIXED.items()
@@ -173,5 +186,6 @@ METHODS = {
     **dict(_ours("point")),
     **dict(_ours("newest")),
     **FORGETFUL,
+    **SETTLED,
     **LIMITS,
 }

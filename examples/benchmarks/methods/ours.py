@@ -1,4 +1,4 @@
-"""Every strategy of this package; four ways to learn hyperparameters, two to forget the past."""
+"""Every strategy of this package; ways to learn hyperparameters, when, and to forget the past."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ HYPERPARAMETERS: dict[str, Any] = {
     "point": sgp.PointHyperparameters(),
     "newest": sgp.PointHyperparameters(remember=False),
 }
+SCHEDULES: dict[str, Any] = {"each": sgp.EveryUpdate(), "settled": sgp.UntilSettled()}
 FADING, WINDOW = 0.7, 1500
 """The power for each batch, and the number of data in a window."""
 
@@ -75,7 +76,13 @@ def forgetting(name: str, setup: Setup) -> Forgetting:
     return sgp.ForgetNothing()
 
 
-def streaming_gp(setup: Setup, points: str, hyperparameters: str, forgets: str = "nothing") -> Ours:
+def streaming_gp(
+    setup: Setup,
+    points: str,
+    hyperparameters: str,
+    forgets: str = "nothing",
+    learns: str = "each",
+) -> Ours:
     """Before its first batch."""
     pseudo_points, optimiser = strategy(points, setup)
     start = setup.hyperparameters
@@ -87,6 +94,7 @@ def streaming_gp(setup: Setup, points: str, hyperparameters: str, forgets: str =
         hyperparameters=HYPERPARAMETERS[hyperparameters],
         forgetting=forgetting(forgets, setup),
         optimiser=optimiser,
+        learning=SCHEDULES[learns],
         seed=setup.seed,
     )
     return Ours(model, setup.classes)
