@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_json, write_results
+from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
 from federated_runs import LOADERS, advance, error_and_nll
 
 from streaming_gp import bnn, datasets, metrics, pvi, samplers
@@ -225,17 +226,15 @@ class Study:
     problem: str
     variants: dict[str, dict[str, Any]]
 
-    def tasks(self, arguments: argparse.Namespace) -> list[tuple[str, Task]]:
-        """With their labels."""
+    def tasks(self, arguments: argparse.Namespace, seed: int) -> dict[str, Task]:
+        """By label."""
         epochs = arguments.epochs or PROBLEMS[self.problem].epochs[0 if arguments.full else 1]
         if arguments.quick:
             epochs = QUICK_EPOCHS
-        runs = arguments.repetitions or (PAPER_REPETITIONS if arguments.full else 1)
-        return [
-            (label, Task(self.problem, epochs, arguments.seed + number, arguments.quick, **fields))
+        return {
+            label: Task(self.problem, epochs, seed, arguments.quick, **fields)
             for label, fields in self.variants.items()
-            for number in range(runs)
-        ]
+        }
 
 
 def values(name: str, *several: float) -> dict[str, dict[str, Any]]:
@@ -301,33 +300,50 @@ def data_of(name: str, arguments: argparse.Namespace) -> Split:
 
 
 def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
-    """Labelled runs of all studies that are complete, also by earlier calls."""
-    found = {}
+    """Labelled runs of all studies by every seed for which they are complete, also by earlier
+    calls.
+    """
+    found: dict[str, list[Results]] = {name: [] for name in STUDIES}
     for name, study in STUDIES.items():
-        tasks = study.tasks(arguments)
-        records = [record_of(task, arguments.out / "runs") for _, task in tasks]
-        if None not in records:
-            labels = [{"label": label} for label, _ in tasks]
-            found[name] = [a | b for a, b in zip(labels, records, strict=True) if b is not None]
-    return found
+        for seed in count(arguments.seed):
+            tasks = study.tasks(arguments, seed)
+            records = {key: record_of(task, arguments.out / "runs") for key, task in tasks.items()}
+            if None in records.values():
+                break
+            found[name] += [{"label": key} | (one or {}) for key, one in records.items()]
+    return {name: records for name, records in found.items() if records}
 
 
 def summary(runs: dict[str, list[Results]]) -> list[Results]:
-    """What became of each run, and the first epoch with an error of 1.8 per cent or less."""
-    rows = []
-    for study, records in runs.items():
-        for one in records:
-            there = np.flatnonzero(np.array(one["test_error"]) <= 0.018)
-            row = {"study": study, **{name: one[name] for name in REPORTED}}
-            row["epoch_to_1.8_percent"] = one["epoch"][there[0]] if len(there) else None
-            rows.append({**row, "seconds": one["seconds"][-1]})
-    return rows
+    """A row for each setting of each study."""
+    return [
+        {"study": study, "label": label, **over_seeds([r for r in records if r["label"] == label])}
+        for study, records in runs.items()
+        for label in STUDIES[study].variants
+    ]
 
 
-REPORTED = [
-    "label", "seed", "epochs", "mean_error", "mean_nll", "drawn_error", "drawn_nll", "messages",
-    "refused",
-]  # fmt: skip
+def over_seeds(runs: list[Results]) -> Results:
+    """Means over the seeds of one setting, with their standard errors."""
+    reached = [epoch_to(one, 0.018) for one in runs]
+    row = {
+        "seeds": len(runs),
+        "epochs": runs[0]["epochs"],
+        "messages": runs[0]["messages"],
+        "refused": sum(one["refused"] for one in runs),
+        "epoch_to_1.8_percent": None if None in reached else float(np.mean(reached)),
+        "seconds": float(np.mean([one["seconds"][-1] for one in runs])),
+    }
+    for name in ("mean_error", "mean_nll", "drawn_error", "drawn_nll"):
+        there = runs[0][name] is not None
+        row[name], row[f"{name}_spread"] = mean_and_error(runs, name) if there else (None, None)
+    return row
+
+
+def epoch_to(one: Results, error: float) -> float | None:
+    """The first epoch at which a run had this test error or less; None if it never had."""
+    there = np.flatnonzero(np.array(one["test_error"]) <= error)
+    return one["epoch"][there[0]] if len(there) else None
 
 
 def figure(study: Study, runs: list[Results]) -> plt.Figure:
@@ -354,13 +370,20 @@ def command(arguments: argparse.Namespace, runs: dict[str, list[Results]]) -> st
     flags = " --quick" * arguments.quick + " --full" * arguments.full
     script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
     lengths = sorted({one["epochs"] for records in runs.values() for one in records}, reverse=True)
+    seeds = {name: len({one["seed"] for one in records}) for name, records in runs.items()}
     studies = {
-        length: [name for name in runs if any(one["epochs"] == length for one in runs[name])]
+        (length, number): [
+            name
+            for name, records in runs.items()
+            if seeds[name] == number and any(one["epochs"] == length for one in records)
+        ]
         for length in lengths
+        for number in sorted(set(seeds.values()), reverse=True)
     }
     return "; ".join(
-        f"{script} --epochs {length:g} --studies {','.join(names)}"
-        for length, names in studies.items()
+        f"{script} --epochs {length:g} --repetitions {number} --studies {','.join(names)}"
+        for (length, number), names in studies.items()
+        if names
     )
 
 
@@ -368,10 +391,14 @@ def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.studies.split(",")) - set(STUDIES)
     if unknown:
         raise InvalidDataError(f"no study {sorted(unknown)[0]!r}; there are {list(STUDIES)}")
-    labelled = [
-        one for name in arguments.studies.split(",") for one in STUDIES[name].tasks(arguments)
+    number = arguments.repetitions or (PAPER_REPETITIONS if arguments.full else 1)
+    tasks = [
+        task
+        for seed in range(arguments.seed, arguments.seed + number)
+        for name in arguments.studies.split(",")
+        for task in STUDIES[name].tasks(arguments, seed).values()
     ]
-    perform_missing([task for _, task in labelled], arguments)
+    perform_missing(tasks, arguments)
     runs = kept(arguments)
     for name, records in runs.items():
         save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")

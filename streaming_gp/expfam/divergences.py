@@ -20,6 +20,10 @@ from streaming_gp.expfam.gaussian import Gaussian
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
+COLD_START = (
+    "; where the first client alone holds the narrow q that learning started from, the cavities of "
+    "others are so: give each client a part of it (Server.warm_start)"
+)
 
 
 class Divergence(Protocol):
@@ -189,11 +193,14 @@ def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Facto
 
 def _require_distribution(divergence: Divergence, cavity: Factor) -> None:
     if not cavity.is_proper:
-        raise ImproperError(f"{type(divergence).__name__} needs a cavity that is a distribution")
+        raise ImproperError(
+            f"{type(divergence).__name__} needs a cavity that is a distribution{COLD_START}"
+        )
 
 
 def _require_mixture(alpha: float, q: ExponentialFamily, cavity: Factor) -> None:
     if not (q.as_factor() ** alpha * cavity ** (1.0 - alpha)).is_proper:
         raise ImproperError(
             f"for α = {alpha:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is not"
+            f"{COLD_START}"
         )

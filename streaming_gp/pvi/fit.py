@@ -21,6 +21,8 @@ from streaming_gp.pvi.server import Server
 
 NAMED = 3
 """So many clients are named where all went wrong."""
+SILENT = 3
+"""So many answers of a client that was never heard make a warning."""
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 """Metrics of a posterior."""
@@ -80,6 +82,7 @@ def fit(
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive.
+        A client whose first three answers all failed or were refused is named in a warning.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds.
         The first round of that kind gives a warning, with what went wrong. The end comes as soon
         as each of the server's clients has failed with an ``InvalidDataError`` and none has
@@ -96,6 +99,7 @@ def fit(
             one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             _record(server, one, checkpoint, callback)
             _warn_if_unheard(server.history.rounds[first:])
+            _warn_of_the_silent(server, server.history.rounds[first:])
             if _does_not_fit(server, server.history.rounds[first:]):
                 break
             if stopping is not None and stopping.is_over(server.history):
@@ -108,6 +112,20 @@ def _warn_if_unheard(rounds: tuple[Round, ...]) -> None:
     """At the first round without an accepted answer, and not again."""
     if not rounds[-1].accepted and all(one.accepted for one in rounds[:-1]):
         warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=3)
+
+
+def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
+    """Of clients without a factor after a third failure, while others are heard."""
+    if not any(one.accepted for one in rounds):
+        return
+    for name, why in {**rounds[-1].refused, **rounds[-1].failed}.items():
+        number = sum(name in one.refused or name in one.failed for one in rounds)
+        if number == SILENT and name not in server.factors:
+            warnings.warn(
+                f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
+                f"failed or were refused; the last time: {why}",
+                stacklevel=3,
+            )
 
 
 def _does_not_fit(server: Server, rounds: tuple[Round, ...]) -> bool:

@@ -96,8 +96,9 @@ def test_a_schedule_says_which_updates_learn(data, tmp_path):
     [
         (EveryUpdate(), [True, True, True, True]),
         (EveryUpdate(every=3), [True, False, False, True]),
-        (UntilSettled(shift=0.5, every=None), [True, True, False, False]),
-        (UntilSettled(shift=0.5, every=3), [True, True, False, True]),
+        (UntilSettled(shift=0.5, every=None, growth=None), [True, True, False, False]),
+        (UntilSettled(shift=0.5, every=3, growth=None), [True, True, False, True]),
+        (UntilSettled(shift=0.5, every=None, growth=1.0), [True, True, False, True]),
         (NeverLearn(), [False, False, False, False]),
     ],
 )
@@ -106,8 +107,15 @@ def test_schedules(schedule, wanted):
     assert [schedule.wants(n, shift) for n, shift in enumerate(shifts)] == wanted
 
 
+def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
+    schedule = UntilSettled(every=None)
+    learns = [n for n in range(101) if schedule.wants(n, 0.0)]
+    assert learns == [0, 1, 2, 3, 5, 7, 11, 17, 25, 38, 57, 86]
+
+
 @pytest.mark.parametrize("make", [lambda: EveryUpdate(0), lambda: UntilSettled(0.0),
-                                  lambda: UntilSettled(every=-1)])  # fmt: skip
+                                  lambda: UntilSettled(every=-1),
+                                  lambda: UntilSettled(growth=0.0)])  # fmt: skip
 def test_schedules_refuse_numbers_that_are_not_positive(make):
     with pytest.raises(InvalidDataError, match="must be"):
         make()

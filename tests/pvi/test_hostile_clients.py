@@ -133,6 +133,15 @@ def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
     assert_same(found.posterior, found.prior, ALGEBRA)
 
 
+def test_a_client_that_is_never_heard_is_named_once_while_others_are(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    clients["c1"] = replace(clients["c1"], update=Spoiled(pvi.AnalyticUpdate(), scaled(np.nan)))
+    with pytest.warns(UserWarning, match="data of 'c1': its first 3 .* not finite") as warned:
+        pvi.fit(pvi.Server(model.prior(), clients), rounds=6)
+    assert len(warned) == 1
+
+
 def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 2), Late())
