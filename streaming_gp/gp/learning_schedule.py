@@ -80,9 +80,9 @@ class UntilSettled:
         return again or shift >= self.shift or self._has_grown(num_updates)
 
     def _has_grown(self, num_updates: int) -> bool:
-        """Whether a power of ``1 + growth`` lies between the numbers of updates before and after."""
+        """Whether the next update is the first beyond another power of ``1 + growth``."""
         if self.growth is None or num_updates == 0:
-            return num_updates == 0
+            return False
         before, after = (math.log(n, 1.0 + self.growth) for n in (num_updates, num_updates + 1))
         return math.floor(before) < math.floor(after)
 
