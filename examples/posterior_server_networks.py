@@ -325,13 +325,14 @@ def summary(runs: dict[str, list[Results]]) -> list[Results]:
 
 def over_seeds(runs: list[Results]) -> Results:
     """Means over the seeds of one setting, with their standard errors."""
-    reached = [epoch_to(one, 0.018) for one in runs]
+    reached = [at for at in (epoch_to(one, 0.018) for one in runs) if at is not None]
+    all_did = len(reached) == len(runs)
     row = {
         "seeds": len(runs),
         "epochs": runs[0]["epochs"],
         "messages": runs[0]["messages"],
         "refused": sum(one["refused"] for one in runs),
-        "epoch_to_1.8_percent": None if None in reached else float(np.mean(reached)),
+        "epoch_to_1.8_percent": float(np.mean(reached)) if all_did else None,
         "seconds": float(np.mean([one["seconds"][-1] for one in runs])),
     }
     for name in ("mean_error", "mean_nll", "drawn_error", "drawn_nll"):
@@ -343,7 +344,7 @@ def over_seeds(runs: list[Results]) -> Results:
 def epoch_to(one: Results, error: float) -> float | None:
     """The first epoch at which a run had this test error or less; None if it never had."""
     there = np.flatnonzero(np.array(one["test_error"]) <= error)
-    return one["epoch"][there[0]] if len(there) else None
+    return float(one["epoch"][there[0]]) if len(there) else None
 
 
 def figure(study: Study, runs: list[Results]) -> plt.Figure:

@@ -17,7 +17,7 @@ from streaming_gp.gp.bounds import Variational
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
-from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise
+from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data, ProblemBuilder, limits_within
 from streaming_gp.gp.hyperparameters import PointHyperparameters
 from streaming_gp.gp.hyperparameters.protocol import Limits
@@ -60,6 +60,7 @@ class Anew:
         iterations: int,
         move: bool = True,
         hold_noise: bool = False,
+        report: Report = lambda *_: None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Places [M, D] and ε [E] that raise the bound; places stay in the range of the data.
 
@@ -69,6 +70,7 @@ class Anew:
         :param iterations: The largest number of iterations.
         :param move: Whether places move, or ε alone.
         :param hold_noise: Whether the likelihood's parameters stay as they are.
+        :param report: Called with (iteration, bound).
         :raises NumericalError: if a covariance is not positive at the start.
         """
         problem = self._problem(data, at, epsilon)
@@ -81,7 +83,8 @@ class Anew:
         places = limits_within(data[0], at.Z, problem.Z_unit.numpy()) if move else [STAYS] * size
         limits = places + self._limits(hold_noise)
         start = np.zeros(len(limits))
-        point, _ = minimise(loss_and_gradient, start, limits, self._optimiser.method, iterations)
+        method = self._optimiser.method
+        point, _ = minimise(loss_and_gradient, start, limits, method, iterations, report)
         offsets, variables = (tf.constant(part, FLOAT) for part in np.split(point, [size]))
         (found,) = self._local.hyperparameters.draw(
             variables, problem.location, problem.scale, problem.noise

@@ -21,7 +21,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations, singles
-from streaming_gp.gp.strategies import anew, remembered, two_scales
+from streaming_gp.gp.strategies import merged_anew, remembered, two_scales
 from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
 from streaming_gp.gp.strategies.learning_sample import (
     LearningSample,
@@ -103,8 +103,9 @@ def _fitted_coarse(
     """The same once the ledger has the coarse ε: it is learned from all data at once, while these
     are remembered, and from the batch afterwards.
     """
-    if anew.serves(fitter, ledger):
-        ledger, batch = anew.fitted(fitter, ledger, move), replace(batch, learn=False)
+    if merged_anew.serves(fitter, ledger):
+        ledger = merged_anew.fitted(fitter, ledger, move, batch.report)
+        batch = replace(batch, learn=False)
     others = ledger.without(batch.name) if batch.name in ledger.factors else ledger
     few = coarse(len(batch.data[0]), budget)
     return ledger, *fitted(fitter, others.posterior, batch, few, budget)
@@ -193,7 +194,7 @@ def within(
     if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
     after = after.replaced(MERGED, fewer)
-    if fewer.is_coarse and not anew.serves(fitter, after):  # nothing is learned under it
+    if fewer.is_coarse and not merged_anew.serves(fitter, after):  # nothing is learned under it
         return after.replaced(MERGED, replace(fewer, remembered=None))
     return after
 

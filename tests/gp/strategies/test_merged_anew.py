@@ -11,7 +11,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies import MERGED, anew, every_input, remembered, two_scales
+from streaming_gp.gp.strategies import MERGED, every_input, merged_anew, remembered, two_scales
 from tests.gp.builders import NOISE, known_model, mean_of_two, sparse_bound
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
@@ -38,7 +38,7 @@ def coarse(rng, **options):
 
 def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
     fitter, ledger = coarse(rng)
-    after = anew.fitted(fitter, ledger, move=True)
+    after = merged_anew.fitted(fitter, ledger, move=True)
     merged, epsilon = after.factors[MERGED], fitter.location(after.posterior)
     data = merged.remembered.data
     assert len(data[0]) == merged.num_projected > BUDGET // 2
@@ -54,7 +54,7 @@ def test_the_posterior_moves_to_the_new_hyperparameters_as_wide_as_it_was(rng, m
     fitter, ledger = coarse(rng)
     wanted = fitter.location(ledger.posterior) + 0.3
     monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
-    after = anew.fitted(fitter, ledger, move=True)
+    after = merged_anew.fitted(fitter, ledger, move=True)
     q, before = (one.posterior.hyperparameters for one in (after, ledger))
     np.testing.assert_allclose(q.mean, wanted, rtol=ALGEBRA)
     np.testing.assert_allclose(q.scale, before.scale, rtol=ALGEBRA)
@@ -65,7 +65,7 @@ def test_batches_that_are_apart_are_data_of_the_new_noise(rng, monkeypatch):
     before = fitter.location(ledger.posterior)
     wanted = before + np.array([0.0, 0.0, 0.0, 0.5, 0.0])
     monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
-    after = anew.fitted(fitter, ledger, move=True)
+    after = merged_anew.fitted(fitter, ledger, move=True)
     name = list(after.factors)[-1]
     (one,) = after.factors[name].pseudo_observations
     precision = fitter.local.noise_precision(fitter.location(after.posterior), one.Z)
@@ -76,15 +76,23 @@ def test_it_is_done_again_when_the_stream_has_grown_by_half(rng, monkeypatch):
     fitter, ledger = coarse(rng)
     asked = []
     best = Anew.best
-    monkeypatch.setattr(Anew, "best", lambda *args: asked.append(args[4:]) or best(*args))
-    once = anew.fitted(fitter, ledger, move=False)
+    monkeypatch.setattr(Anew, "best", lambda *args: asked.append(args[4:7]) or best(*args))
+    once = merged_anew.fitted(fitter, ledger, move=False)
     assert once.factors[MERGED].num_fitted == 60
-    assert anew.fitted(fitter, once, move=False) is once
+    assert merged_anew.fitted(fitter, once, move=False) is once
     assert asked == [(1, False, True)]  # of a short stream: one iteration, and the noise is held
     fewer = once.replaced(MERGED, replace(once.factors[MERGED], num_fitted=40))
-    monkeypatch.setattr(anew, "LONG_STREAM", 60)
-    assert anew.fitted(fitter, fewer, move=True).factors[MERGED].num_fitted == 60
-    assert asked[1:] == [(anew.ITERATIONS, True, False)]
+    monkeypatch.setattr(merged_anew, "LONG_STREAM", 60)
+    assert merged_anew.fitted(fitter, fewer, move=True).factors[MERGED].num_fitted == 60
+    assert asked[1:] == [(merged_anew.ITERATIONS, True, False)]
+
+
+def test_it_reports_its_progress(rng):
+    seen = []
+    merged_anew.fitted(*coarse(rng), move=True, report=lambda *one: seen.append(one))
+    assert [iteration for iteration, _ in seen] == list(range(1, 1 + len(seen)))
+    assert seen
+    assert np.isfinite(seen[-1][1])
 
 
 def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
@@ -93,7 +101,7 @@ def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
 
     fitter, ledger = coarse(rng)
     monkeypatch.setattr(Anew, "best", fails)
-    after = anew.fitted(fitter, ledger, move=True)
+    after = merged_anew.fitted(fitter, ledger, move=True)
     assert after.factors[MERGED].num_fitted == 60  # and it is not tried with every batch
     for name, factor in after.factors.items():
         assert factor.pseudo_observations is ledger.factors[name].pseudo_observations
@@ -101,18 +109,18 @@ def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
 
 def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng, monkeypatch):
     fitter, ledger = coarse(rng)
-    assert anew.serves(fitter, ledger)
+    assert merged_anew.serves(fitter, ledger)
     merged = ledger.factors[MERGED]
     for share, serves in ((0.85, False), (0.95, True)):
         some = merged.remembered.rows(np.arange(int(share * merged.num_projected)))
         sample = ledger.replaced(MERGED, replace(merged, remembered=some))
-        assert anew.serves(fitter, sample) is serves
-    assert not anew.serves(fitter, ledger.replaced(MERGED, replace(merged, remembered=None)))
-    assert not anew.serves(*coarse(rng, forgetting_factor=0.9))
-    monkeypatch.setattr(anew, "MOST_POINTS", len(merged.Z))
-    assert anew.serves(fitter, ledger)
-    monkeypatch.setattr(anew, "MOST_POINTS", len(merged.Z) - 1)
-    assert not anew.serves(fitter, ledger)
+        assert merged_anew.serves(fitter, sample) is serves
+    assert not merged_anew.serves(fitter, ledger.replaced(MERGED, replace(merged, remembered=None)))
+    assert not merged_anew.serves(*coarse(rng, forgetting_factor=0.9))
+    monkeypatch.setattr(merged_anew, "MOST_POINTS", len(merged.Z))
+    assert merged_anew.serves(fitter, ledger)
+    monkeypatch.setattr(merged_anew, "MOST_POINTS", len(merged.Z) - 1)
+    assert not merged_anew.serves(fitter, ledger)
 
 
 @pytest.mark.parametrize("forgetting_factor", [1.0, 0.9])

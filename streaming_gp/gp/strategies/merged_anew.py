@@ -18,6 +18,7 @@ from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fitting.anew import onto
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.optimiser import Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
@@ -49,7 +50,9 @@ def serves(fitter: Fitter, ledger: GPLedger) -> bool:
     return len(merged.Z) <= MOST_POINTS and is_complete(merged)
 
 
-def fitted(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
+def fitted(
+    fitter: Fitter, ledger: GPLedger, move: bool, report: Report = lambda *_: None
+) -> GPLedger:
     """The ledger with its merged factor fitted anew, if that is due and rounding allows it.
 
     Of ε the merged factor alone speaks then: q(ε) has its mean at the new ε and keeps its width.
@@ -57,19 +60,26 @@ def fitted(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
     the data so well that they seem to have less of it.
 
     :param move: Whether points may move.
+    :param report: Called with (iteration, bound).
     """
     number = num_data(ledger)
     merged = of_two_scales(ledger.factors[MERGED])
     if number < GROWTH * merged.num_fitted:
         return ledger
     with suppress(NumericalError):
-        ledger = _fitted(fitter, ledger, merged, min(1.0, number / LONG_STREAM), move)
+        share = min(1.0, number / LONG_STREAM)
+        ledger = _fitted(fitter, ledger, merged, share, move, report)
     now = replace(of_two_scales(ledger.factors[MERGED]), num_fitted=number)
     return ledger.replaced(MERGED, now)
 
 
 def _fitted(
-    fitter: Fitter, ledger: GPLedger, merged: TwoScaleFactor, share: float, move: bool
+    fitter: Fitter,
+    ledger: GPLedger,
+    merged: TwoScaleFactor,
+    share: float,
+    move: bool,
+    report: Report,
 ) -> GPLedger:
     """The same, where ``share`` of a long stream has come."""
     assert merged.remembered is not None
@@ -78,7 +88,9 @@ def _fitted(
     X, Y = merged.remembered.data
     some = np.random.default_rng(len(X)).permutation(len(X))[: DATA_PER_POINT * len(points.Z)]
     iterations, hold_noise = int(np.ceil(share * ITERATIONS)), share * GROWTH < 1.0
-    Z, epsilon = fitter.anew.best((X[some], Y[some]), points, before, iterations, move, hold_noise)
+    Z, epsilon = fitter.anew.best(
+        (X[some], Y[some]), points, before, iterations, move, hold_noise, report
+    )
     precision = local.noise_precision(epsilon, X)
     told = SingleObservations.of_data(X, Y, precision, local.gp.num_groups)
     said, constant = onto(PriorAt(local.prior, epsilon[None]), told, Z, points.nugget)
