@@ -44,7 +44,7 @@ class BatchUnderCavity:
     def described(self, prior: PriorValues, Y: np.ndarray, nugget: float) -> UnderCavity:
         """The batch, with observations Y [N, C] and the points' nugget."""
         R, white = self._num_earlier, self.cavity.white
-        V_points, V_data = self._projected
+        V_points, V_data = self._split(self.cavity.projected)
         among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
         among = stacks.with_diagonal(among, nugget)
         mean = prior.mean_data if self._has_points else prior.mean_points[:, R:]
@@ -59,19 +59,22 @@ class BatchUnderCavity:
     def pulled_back(self, by: UnderCavity, by_evidence: float, prior: PriorValues) -> PriorValues:
         """Derivatives by the prior's values.
 
+        Those by V are linear in V and w, so that ``Pᵀ V̄``, those by k(Z, ·), come from ``Pᵀ V``.
+
         :param by: Those by what :meth:`described` gives.
         :param by_evidence: That by the cavity's log evidence.
         """
-        R, white = self._num_earlier, self.cavity.white
-        V_points, V_data = self._projected
-        by_points = -2.0 * stacks.product(V_points, by.among)
-        by_points -= stacks.product(V_data, transposed(by.between))
-        by_data = V_data * (-2.0 * by.variance[:, None])
-        by_data -= stacks.product(V_points, by.between)
-        observed, by_observed = (V_data, by_data) if self._has_points else (V_points, by_points)
-        by_observed -= white @ transposed(by.residual)
-        by_K, by_between, by_mean = self.cavity.pullback(
-            np.concatenate([by_points, by_data], axis=2), -(observed @ by.residual), by_evidence
+        R, back = self._num_earlier, self.cavity.back(self.cavity.projected)
+        points, data = self._split(back)
+        by_points = -2.0 * stacks.product(points, by.among)
+        by_points -= stacks.product(data, transposed(by.between))
+        by_data = data * (-2.0 * by.variance[:, None])
+        by_data -= stacks.product(points, by.between)
+        observed, by_observed = (data, by_data) if self._has_points else (points, by_points)
+        by_observed -= self.cavity.back(self.cavity.white) @ transposed(by.residual)
+        by_between = np.concatenate([by_points, by_data], axis=2)
+        by_K, by_mean = self.cavity.pullback(
+            back, by_between, -(observed @ by.residual), by_evidence
         )
         found = PriorValues(*map(np.zeros_like, prior))
         found.among[:, :R, :R], found.among[:, R:, R:] = by_K, by.among
@@ -91,11 +94,9 @@ class BatchUnderCavity:
     def _has_points(self) -> bool:
         return self.cavity.projected.shape[2] > self.num_points
 
-    @property
-    def _projected(self) -> tuple[np.ndarray, np.ndarray]:
-        """V of the points [S, R, M], and of the data [S, R, N or 0]."""
-        V = self.cavity.projected
-        return V[:, :, : self.num_points], V[:, :, self.num_points :]
+    def _split(self, projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of the points [S, R, M], and of the data [S, R, N or 0]."""
+        return projected[:, :, : self.num_points], projected[:, :, self.num_points :]
 
 
 def under_cavity(prior: PriorValues, observed: Observed, has_points: bool) -> BatchUnderCavity:

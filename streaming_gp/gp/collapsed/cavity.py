@@ -2,15 +2,15 @@
 
 With ``B = I + Rᵀ K R = L Lᵀ`` (see :mod:`streaming_gp.gp.process.conditioning`) and
 ``P = L⁻¹ Rᵀ`` the projections ``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its
-mean ``m + Vᵀ w`` and its covariance ``k − Vᵀ V``.
+mean ``m + Vᵀ w`` and its covariance ``k − Vᵀ V``. P itself is never made.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from streaming_gp import triangular
 from streaming_gp.gp.collapsed import stacks
@@ -35,36 +35,64 @@ class Observed:
 
     def weighted(self, B: np.ndarray) -> np.ndarray:
         """``Rᵀ B`` for B [S, R, Q]."""
-        found, start = np.array(B, order="C"), 0
-        for block in self.blocks:
-            _weight(block, found[:, start : start + len(block)])
-            start += len(block)
-        return found
+        return self._weight(np.array(B, order="C"), True)
+
+    def unweighted(self, B: np.ndarray, overwrite: bool = False) -> np.ndarray:
+        """``R B``, perhaps written over B, which must lie in C order then."""
+        return self._weight(B if overwrite else np.array(B, order="C"), False)
+
+    def _weight(self, B: np.ndarray, transposed: bool) -> np.ndarray:
+        start = 0
+        for R, kind in zip(self.blocks, self._kinds, strict=True):
+            _WEIGHT[kind](R, B[:, start : start + len(R)], transposed)
+            start += len(R)
+        return B
+
+    @cached_property
+    def _kinds(self) -> list[str]:
+        return [_kind(block) for block in self.blocks]
 
 
-def _weight(R: np.ndarray, B: np.ndarray) -> None:
-    """Write ``Rᵀ B`` over B [S, m, Q], for one R [m, m]."""
-    if not np.any(np.tril(R, -1)) and not np.any(np.triu(R, 1)):
-        B *= R.diagonal()[:, None]
-    elif len(R) < FEW_ROWS or np.any(np.triu(R, 1)):
-        B[:] = stacks.product(np.broadcast_to(R.T, (len(B), *R.shape)), B)
-    else:
-        for one in B:
-            triangular.product(R, one, transposed=True, overwrite=True)
+def _kind(R: np.ndarray) -> str:
+    """How products with R [m, m] are cheapest."""
+    is_lower = not np.any(np.triu(R, 1))
+    if is_lower and not np.any(np.tril(R, -1)):
+        return "diagonal"
+    return "triangle" if is_lower and len(R) >= FEW_ROWS else "square"
+
+
+# Each writes Rᵀ B, or R B, over B [S, m, Q], for one R [m, m].
+
+
+def _by_diagonal(R: np.ndarray, B: np.ndarray, transposed: bool) -> None:
+    B *= R.diagonal()[:, None]
+
+
+def _by_triangle(R: np.ndarray, B: np.ndarray, transposed: bool) -> None:
+    for one in B:
+        triangular.product(R, one, transposed, overwrite=True)
+
+
+def _by_square(R: np.ndarray, B: np.ndarray, transposed: bool) -> None:
+    left = R.T if transposed else R
+    B[:] = stacks.product(np.broadcast_to(left, (len(B), *R.shape)), B)
+
+
+_WEIGHT = {"diagonal": _by_diagonal, "triangle": _by_triangle, "square": _by_square}
 
 
 @dataclass(frozen=True, eq=False)
 class Cavity:
     """A cavity at S values of ε and at some inputs.
 
+    :param observed: What it is conditioned on.
     :param chol: L [S, R, R].
-    :param projector: P [S, R, R].
     :param projected: V [S, R, T] of the inputs.
     :param white: w [S, R, C].
     """
 
+    observed: Observed
     chol: np.ndarray
-    projector: np.ndarray
     projected: np.ndarray
     white: np.ndarray
 
@@ -74,33 +102,40 @@ class Cavity:
         columns = self.white.shape[2]
         return -columns * stacks.half_logdet(self.chol) - 0.5 * float(np.sum(self.white**2))
 
+    def back(self, B: np.ndarray) -> np.ndarray:
+        """``Pᵀ B`` for B [S, R, Q]."""
+        solved = stacks.solve(self.chol, B, transposed=True)
+        return self.observed.unweighted(solved, overwrite=True)
+
     def pullback(
-        self, by_projected: np.ndarray, by_white: np.ndarray, by_evidence: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Derivatives by K [S, R, R], by k(Z, ·) [S, R, T] and by m(Z) [S, R, C].
+        self,
+        projected: np.ndarray,
+        by_between: np.ndarray,
+        by_root_mean: np.ndarray,
+        by_evidence: float,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Derivatives by K [S, R, R] and by m(Z) [S, R, C].
 
         Nothing depends on V and w but by ``VᵀV``, ``Vᵀw`` and ``wᵀw``, which no rotation of both
         changes. So ``Y = V̄Vᵀ + w̄wᵀ`` is symmetric, and the derivative by K is ``−½ Pᵀ Y P`` (Murray
         2016, "Differentiation of the Cholesky decomposition"); ``−½ C log det B`` adds C to the
         diagonal of Y.
 
-        :param by_projected: The derivative by V [S, R, T].
-        :param by_white: That by w [S, R, C].
-        :param by_evidence: That by the log evidence.
+        :param projected: ``Pᵀ V`` [S, R, T].
+        :param by_between: The derivative by k(Z, ·), which is ``Pᵀ V̄`` [S, R, T].
+        :param by_root_mean: ``Pᵀ w̄`` [S, R, C], without the log evidence.
+        :param by_evidence: The derivative by the log evidence.
         """
-        (R, T), back = self.projected.shape[1:], transposed(self.projector)
-        by_between = stacks.product(back, by_projected)
-        by_root_mean = back @ (by_white - by_evidence * self.white)
-        if T < 2 * R:  # whichever takes fewer products
-            by_K = stacks.product(by_between, transposed(stacks.product(back, self.projected)))
-        else:
-            Y = stacks.product(by_projected, transposed(self.projected))
-            by_K = stacks.product(stacks.product(back, Y), self.projector)
-        by_K += by_root_mean @ transposed(back @ self.white)
+        white = self.back(self.white)
+        by_root_mean = by_root_mean - by_evidence * white
+        by_K = stacks.product(by_between, transposed(projected))
+        by_K += by_root_mean @ transposed(white)
         if by_evidence != 0.0:
-            by_K += by_evidence * self.white.shape[2] * stacks.product(back, self.projector)
+            half = self.observed.unweighted(stacks.inverse(self.chol))
+            squared = self.observed.unweighted(transposed(half))
+            by_K += by_evidence * self.white.shape[2] * squared
         by_K *= -0.5
-        return by_K, by_between, -by_root_mean
+        return by_K, -by_root_mean
 
 
 def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np.ndarray) -> Cavity:
@@ -112,8 +147,8 @@ def conditioned(observed: Observed, K: np.ndarray, between: np.ndarray, mean: np
     :raises numpy.linalg.LinAlgError: if a covariance is not positive.
     """
     K = stacks.with_diagonal(K, observed.nugget)
-    L = stacks.cholesky(observed.weighted(transposed(observed.weighted(K))), 1.0)
-    P = stacks.solve(L, np.broadcast_to(block_diag(*observed.blocks).T, L.shape))
-    targets = np.broadcast_to(observed.targets, (len(L), *observed.targets.shape))
-    white = stacks.solve(L, targets) - P @ mean
-    return Cavity(L, P, stacks.product(P, between), white)
+    B = observed.weighted(transposed(observed.weighted(K)))
+    L = stacks.cholesky(B, 1.0, overwrite=True)
+    V = stacks.solve(L, observed.weighted(between), overwrite=True)
+    white = stacks.solve(L, observed.targets - observed.weighted(mean), overwrite=True)
+    return Cavity(observed, L, V, white)

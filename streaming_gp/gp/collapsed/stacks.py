@@ -34,22 +34,25 @@ def gram(A: np.ndarray) -> np.ndarray:
     return lower + transposed(np.tril(lower, -1))
 
 
-def cholesky(A: np.ndarray, diagonal: np.ndarray | float = 0.0) -> np.ndarray:
+def cholesky(
+    A: np.ndarray, diagonal: np.ndarray | float = 0.0, overwrite: bool = False
+) -> np.ndarray:
     """L [S, M, M] with ``A + diag(diagonal) = L Lᵀ``.
 
     :param diagonal: [S, M], or what can be broadcast to it.
+    :param overwrite: Whether L is written over A, which must lie in C order.
     :raises numpy.linalg.LinAlgError: if one is not positive, or not finite.
     """
-    found = with_diagonal(A, diagonal)
+    found = with_diagonal(A, diagonal, overwrite)
     for one in found:
         if triangular.cholesky(one, overwrite=True) is None:
             raise np.linalg.LinAlgError("a covariance is not positive definite")
     return found
 
 
-def with_diagonal(A: np.ndarray, values: np.ndarray | float) -> np.ndarray:
+def with_diagonal(A: np.ndarray, values: np.ndarray | float, overwrite: bool = False) -> np.ndarray:
     """``A + diag(values)``, in C order, for values [S, M], or what can be broadcast to it."""
-    found = np.array(A, order="C")
+    found = A if overwrite else np.array(A, order="C")
     np.einsum("smm->sm", found)[:] += values
     return found
 
