@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import gpflow
-import matplotlib.pyplot as plt
 import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, mean_and_error, parser, run, save_figure, write_json, write_results
+from common import Results, parser, run, save_figure, write_json, write_results
 from federated_runs import LOADERS, advance, error_and_nll
+from posterior_server_tables import command, figure, summary
 
 from streaming_gp import bnn, datasets, metrics, pvi, samplers
 from streaming_gp.datasets import Split
@@ -314,80 +314,6 @@ def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
     return {name: records for name, records in found.items() if records}
 
 
-def summary(runs: dict[str, list[Results]]) -> list[Results]:
-    """A row for each setting of each study."""
-    return [
-        {"study": study, "label": label, **over_seeds([r for r in records if r["label"] == label])}
-        for study, records in runs.items()
-        for label in STUDIES[study].variants
-    ]
-
-
-def over_seeds(runs: list[Results]) -> Results:
-    """Means over the seeds of one setting, with their standard errors."""
-    reached = [at for at in (epoch_to(one, 0.018) for one in runs) if at is not None]
-    all_did = len(reached) == len(runs)
-    row = {
-        "seeds": len(runs),
-        "epochs": runs[0]["epochs"],
-        "messages": runs[0]["messages"],
-        "refused": sum(one["refused"] for one in runs),
-        "epoch_to_1.8_percent": float(np.mean(reached)) if all_did else None,
-        "seconds": float(np.mean([one["seconds"][-1] for one in runs])),
-    }
-    for name in ("mean_error", "mean_nll", "drawn_error", "drawn_nll"):
-        there = runs[0][name] is not None
-        row[name], row[f"{name}_spread"] = mean_and_error(runs, name) if there else (None, None)
-    return row
-
-
-def epoch_to(one: Results, error: float) -> float | None:
-    """The first epoch at which a run had this test error or less; None if it never had."""
-    there = np.flatnonzero(np.array(one["test_error"]) <= error)
-    return float(one["epoch"][there[0]]) if len(there) else None
-
-
-def figure(study: Study, runs: list[Results]) -> plt.Figure:
-    """Test error against epochs and seconds."""
-    canvas, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    labels = list(study.variants)
-    for axes, key in zip(panels, ("epoch", "seconds"), strict=True):
-        for one in runs:
-            error = 100.0 * np.array(one["test_error"])
-            colour = f"C{labels.index(one['label'])}"
-            label = one["label"] if one["seed"] == runs[0]["seed"] else None
-            axes.plot(one[key], error, color=colour, label=label)
-        axes.set(xlabel={"epoch": "epochs for each worker"}.get(key, key), yscale="log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-        axes.grid(alpha=0.3, which="both")
-    panels[0].set(ylabel="test error in %", title=study.title)
-    panels[1].legend(fontsize=8)
-    return canvas
-
-
-def command(arguments: argparse.Namespace, runs: dict[str, list[Results]]) -> str:
-    """What to type for the same runs and more, the longest first."""
-    flags = " --quick" * arguments.quick + " --full" * arguments.full
-    script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
-    lengths = sorted({one["epochs"] for records in runs.values() for one in records}, reverse=True)
-    seeds = {name: len({one["seed"] for one in records}) for name, records in runs.items()}
-    studies = {
-        (length, number): [
-            name
-            for name, records in runs.items()
-            if seeds[name] == number and any(one["epochs"] == length for one in records)
-        ]
-        for length in lengths
-        for number in sorted(set(seeds.values()), reverse=True)
-    }
-    return "; ".join(
-        f"{script} --epochs {length:g} --repetitions {number} --studies {','.join(names)}"
-        for (length, number), names in studies.items()
-        if names
-    )
-
-
 def main(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.studies.split(",")) - set(STUDIES)
     if unknown:
@@ -402,7 +328,7 @@ def main(arguments: argparse.Namespace) -> None:
     perform_missing(tasks, arguments)
     runs = kept(arguments)
     for name, records in runs.items():
-        save_figure(figure(STUDIES[name], records), arguments.out, f"{name}.png")
+        save_figure(figure(STUDIES[name].title, records), arguments.out, f"{name}.png")
     results = {
         "command": command(arguments, runs),
         "seed": arguments.seed,
