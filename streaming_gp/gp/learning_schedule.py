@@ -83,6 +83,8 @@ class UntilSettled:
         """Whether the next update is the first beyond another power of ``1 + growth``."""
         if self.growth is None or num_updates == 0:
             return False
+        if num_updates * self.growth < 1.0:  # powers lie closer than numbers
+            return True
         before, after = (math.log(n, 1.0 + self.growth) for n in (num_updates, num_updates + 1))
         return math.floor(before) < math.floor(after)
 

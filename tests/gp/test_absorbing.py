@@ -113,6 +113,10 @@ def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
     assert learns == [1, 2, 3, 5, 7, 11, 17, 25, 38, 57, 86]
 
 
+def test_a_growth_of_next_to_nothing_is_every_update():
+    assert all(UntilSettled(every=None, growth=1e-320).wants(n, 0.0) for n in range(1, 50))
+
+
 @pytest.mark.parametrize("make", [lambda: EveryUpdate(0), lambda: UntilSettled(0.0),
                                   lambda: UntilSettled(every=-1),
                                   lambda: UntilSettled(growth=0.0)])  # fmt: skip
