@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from streaming_gp.arguments import require_positive_integer, typed
@@ -98,8 +99,7 @@ def fit(
             progress = number / (first + rounds)
             one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             _record(server, one, checkpoint, callback)
-            _warn_if_unheard(server.history.rounds[first:])
-            _warn_of_the_silent(server, server.history.rounds[first:])
+            _warn_of_failures(server, server.history.rounds[first:])
             if _does_not_fit(server, server.history.rounds[first:]):
                 break
             if stopping is not None and stopping.is_over(server.history):
@@ -108,10 +108,15 @@ def fit(
     return server.history
 
 
+def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
+    _warn_if_unheard(rounds)
+    _warn_of_the_silent(server, rounds)
+
+
 def _warn_if_unheard(rounds: tuple[Round, ...]) -> None:
     """At the first round without an accepted answer, and not again."""
     if not rounds[-1].accepted and all(one.accepted for one in rounds[:-1]):
-        warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=3)
+        warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=4)
 
 
 def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
@@ -119,12 +124,13 @@ def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
     if not any(one.accepted for one in rounds):
         return
     for name, why in {**rounds[-1].refused, **rounds[-1].failed}.items():
-        number = sum(name in one.refused or name in one.failed for one in rounds)
+        unheard = (one for one in rounds if name in one.refused or name in one.failed)
+        number = len(list(islice(unheard, SILENT + 1)))  # no need to look on in a long run
         if number == SILENT and name not in server.factors:
             warnings.warn(
                 f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
                 f"failed or were refused; the last time: {why}",
-                stacklevel=3,
+                stacklevel=4,
             )
 
 

@@ -202,7 +202,7 @@ def test_derivatives_by_the_prior_of_a_cavity_are_those_of_finite_differences(rn
         return weighed + by_evidence * found.log_evidence
 
     found = conditioned(known, *prior)
-    V, w = found.back(found.projected), found.back(found.white)
+    V, w = found.back(found.projected), found.white_back
     by_between = V @ (of_variance + of_variance.swapaxes(1, 2)) + w @ of_mean.swapaxes(1, 2)
     by_K, by_mean = found.pullback(V, by_between, V @ of_mean, by_evidence)
     gradient = by_K, by_between, by_mean

@@ -71,7 +71,7 @@ class BatchUnderCavity:
         by_data = data * (-2.0 * by.variance[:, None])
         by_data -= stacks.product(points, by.between)
         observed, by_observed = (data, by_data) if self._has_points else (points, by_points)
-        by_observed -= self.cavity.back(self.cavity.white) @ transposed(by.residual)
+        by_observed -= self.cavity.white_back @ transposed(by.residual)
         by_between = np.concatenate([by_points, by_data], axis=2)
         by_K, by_mean = self.cavity.pullback(
             back, by_between, -(observed @ by.residual), by_evidence

@@ -107,6 +107,11 @@ class Cavity:
         solved = stacks.solve(self.chol, B, transposed=True)
         return self.observed.unweighted(solved, overwrite=True)
 
+    @cached_property
+    def white_back(self) -> np.ndarray:
+        """``Pᵀ w`` [S, R, C]."""
+        return self.back(self.white)
+
     def pullback(
         self,
         projected: np.ndarray,
@@ -126,10 +131,9 @@ class Cavity:
         :param by_root_mean: ``Pᵀ w̄`` [S, R, C], without the log evidence.
         :param by_evidence: The derivative by the log evidence.
         """
-        white = self.back(self.white)
-        by_root_mean = by_root_mean - by_evidence * white
+        by_root_mean = by_root_mean - by_evidence * self.white_back
         by_K = stacks.product(by_between, transposed(projected))
-        by_K += by_root_mean @ transposed(white)
+        by_K += by_root_mean @ transposed(self.white_back)
         if by_evidence != 0.0:
             half = self.observed.unweighted(stacks.inverse(self.chol))
             squared = self.observed.unweighted(transposed(half))

@@ -51,7 +51,10 @@ def cholesky(
 
 
 def with_diagonal(A: np.ndarray, values: np.ndarray | float, overwrite: bool = False) -> np.ndarray:
-    """``A + diag(values)``, in C order, for values [S, M], or what can be broadcast to it."""
+    """``A + diag(values)``, in C order, for values [S, M], or what can be broadcast to it.
+
+    :param overwrite: Whether it is written over A, which must lie in C order.
+    """
     found = A if overwrite else np.array(A, order="C")
     np.einsum("smm->sm", found)[:] += values
     return found
