@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.methods.learner import Held, Hyperparameters, Learner, Method, Prediction, Setup
@@ -131,46 +130,30 @@ POINTS = {
 }
 
 
-def _ours(hyperparameters: str) -> Iterator[tuple[str, Method]]:
-    for points, title in POINTS.items():
-        name = f"{points.replace(' ', '-')}-{hyperparameters}"
-        yield (
-            name.removesuffix("-default"),
-            Method(
-                "ours:streaming_gp",
-                f"{title}, {hyperparameters}",
-                "this package",
-                (points, hyperparameters),
-                group="ours",
-                labels=True,
-            ),
-        )
-
-
-FORGETFUL = {
-    f"{points.replace(' ', '-')}-{forgets}": Method(
-        "ours:streaming_gp",
-        f"{POINTS[points]}, {forgets}",
-        "this package",
-        (points, "forgetting", forgets),
-        group="ours",
-        labels=True,
+def _our(points: str, variant: str, *settings: str) -> tuple[str, Method]:
+    """Name and method of a strategy with what :func:`.ours.streaming_gp` takes after its points."""
+    name = f"{points.replace(' ', '-')}-{variant}".removesuffix("-default")
+    title = f"{POINTS[points]}, {variant}"
+    arguments = (points, *settings)
+    return name, Method(
+        "ours:streaming_gp", title, "this package", arguments, group="ours", labels=True
     )
+
+
+def _ours(hyperparameters: str) -> dict[str, Method]:
+    return dict(_our(points, hyperparameters, hyperparameters) for points in POINTS)
+
+
+FORGETFUL = dict(
+    _our(points, forgets, "forgetting", forgets)
     for points, forgets in (("private", "fading"), ("every input", "window"))
-}
+)
 """Ours for functions that change with time."""
 
-SETTLED = {
-    f"{points.replace(' ', '-')}-settled": Method(
-        "ours:streaming_gp",
-        f"{POINTS[points]}, learning until settled",
-        "this package",
-        (points, "default", "nothing", "settled"),
-        group="ours",
-        labels=True,
-    )
+SETTLED = dict(
+    _our(points, "settled", "default", "nothing", "settled")
     for points in ("every input", "1000 inputs")
-}
+)
 """Ours where batches are only absorbed once ε hardly moves."""
 
 LIMITS = {
@@ -178,13 +161,13 @@ LIMITS = {
     for name, method in FIXED.items()
 }
 METHODS = {
-    **dict(_ours("default")),
+    **_ours("default"),
     **{name: replace(method, tuned="first batches") for name, method in FIXED.items()},
     **LEARNING,
     **AT_ONCE,
-    **dict(_ours("forgetting")),
-    **dict(_ours("point")),
-    **dict(_ours("newest")),
+    **_ours("forgetting"),
+    **_ours("point"),
+    **_ours("newest"),
     **FORGETFUL,
     **SETTLED,
     **LIMITS,
