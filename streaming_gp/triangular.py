@@ -8,6 +8,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from streaming_gp import dense
+
+MOST_ROWS = 64
+"""Of a triangle with which BLAS solves at once."""
+
 
 def product(
     R: np.ndarray, B: np.ndarray, transposed: bool = False, overwrite: bool = False
@@ -33,8 +38,33 @@ def solve(
     if B.shape[1] == 1:
         column, trans = B[:, 0], int(not transposed)
         return blas.dtrsv(L.T, column, lower=0, trans=trans, overwrite_x=overwrite)[:, None]
+    if len(L) <= MOST_ROWS or B.shape[1] < MOST_ROWS:
+        return _solved(L, B, transposed, overwrite)
+    found = B if overwrite else np.array(B, order="C")
+    _solve_by_halves(L, found, transposed)
+    return found
+
+
+def _solved(L: np.ndarray, B: np.ndarray, transposed: bool, overwrite: bool) -> np.ndarray:
     trans = int(transposed)
     return blas.dtrsm(1.0, L.T, B.T, side=1, lower=0, trans_a=trans, overwrite_b=overwrite).T
+
+
+def _solve_by_halves(L: np.ndarray, B: np.ndarray, transposed: bool) -> None:
+    """The solution over B, which lies in C order.
+
+    Most of the work are products then, which OpenBLAS does three times as fast as solutions.
+    """
+    if len(L) <= MOST_ROWS:
+        _solved(L, B, transposed, overwrite=True)
+        return
+    half = len(L) // 2
+    upper, lower = (L[:half, :half], B[:half]), (L[half:, half:], B[half:])
+    first, last = (lower, upper) if transposed else (upper, lower)
+    across = L[half:, :half].T if transposed else L[half:, :half]
+    _solve_by_halves(*first, transposed)
+    dense.less_product(last[1], across, first[1])
+    _solve_by_halves(*last, transposed)
 
 
 def cholesky(A: np.ndarray, overwrite: bool = False) -> np.ndarray | None:

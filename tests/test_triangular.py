@@ -16,10 +16,23 @@ def test_products_and_solutions(rng, columns):
     np.testing.assert_allclose(L.T @ triangular.solve(L, B, transposed=True), B, atol=ALGEBRA)
 
 
-@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("rows", [65, 131, 300])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_solutions_go_by_halves(rng, rows, order):
+    L = np.tril(rng.standard_normal((rows, rows))) / rows + np.eye(rows)
+    B = np.asarray(rng.standard_normal((rows, 70)), order=order)
+    kept = B.copy()
+    np.testing.assert_allclose(L @ triangular.solve(L, B), B, atol=ALGEBRA)
+    np.testing.assert_allclose(L.T @ triangular.solve(L, B, transposed=True), B, atol=ALGEBRA)
+    np.testing.assert_array_equal(B, kept)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 80])
 @pytest.mark.parametrize("function", [triangular.product, triangular.solve])
 def test_results_are_written_over_the_argument_only_where_that_is_asked(rng, function, columns):
-    L, B = np.tril(rng.standard_normal((5, 5))) + 3 * np.eye(5), rng.standard_normal((5, columns))
+    rows = max(5, columns)
+    L = np.tril(rng.standard_normal((rows, rows))) + 3 * np.eye(rows)
+    B = rng.standard_normal((rows, columns))
     kept = B.copy()
     wanted = function(L, B)
     np.testing.assert_array_equal(B, kept)
