@@ -48,14 +48,22 @@ class Fitter:
     :param bound: The local bound.
     :param local: The model.
     :param optimiser: How the bound is maximised.
+    :param cavity: Compiled functions of the model's processes, if there are some.
     """
 
-    def __init__(self, bound: LocalBound, local: LocalModel, optimiser: LocalOptimiser) -> None:
+    def __init__(
+        self,
+        bound: LocalBound,
+        local: LocalModel,
+        optimiser: LocalOptimiser,
+        cavity: CavityFunctions | None = None,
+    ) -> None:
         self.local = local
         self.optimiser = optimiser
         self.bound = BoundFunctions(bound, local)
         self.factorisations = Factorisations(local)
-        self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
+        self.cavity = cavity or CavityFunctions(local)
+        self.problems = ProblemBuilder(self.bound, self.cavity)
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
@@ -72,8 +80,8 @@ class Fitter:
         if full_effort_points is not None:
             optimiser = replace(optimiser, full_effort_points=full_effort_points)
         if (bound, optimiser) not in self._siblings:
-            self._siblings[bound, optimiser] = Fitter(bound, self.local, optimiser)
-            self._siblings[bound, optimiser].watch = self.watch
+            sibling = Fitter(bound, self.local, optimiser, self.cavity)
+            self._siblings[bound, optimiser], sibling.watch = sibling, self.watch
         return self._siblings[bound, optimiser]
 
     def location(self, cavity: Process) -> np.ndarray:

@@ -106,17 +106,20 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def visit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
-        is_next = batch.stream_seed is not None
-        if is_next and self._learns_from_likelihoods(fitter, question.cavity, batch):
-            fit = partial(self._fit_new, fitter)
-            return together.fitted(fitter, ledger, batch, self.budget, fit)
+        cavity, is_next = question.cavity, batch.stream_seed is not None
+        if is_next and self._has_likelihoods(fitter, cavity):
+            if batch.learn:
+                fit = partial(self._fit_new, fitter)
+                return together.fitted(fitter, ledger, batch, self.budget, fit)
+            if self.budget is None and together.has_learned(ledger):
+                return ledger, *together.absorbed(fitter, cavity, batch, fitter.location(cavity))
         return self._visit(fitter, ledger, question, batch)
 
-    def _learns_from_likelihoods(self, fitter: Fitter, cavity: Process, batch: Batch) -> bool:
+    def _has_likelihoods(self, fitter: Fitter, cavity: Process) -> bool:
         """Factors are likelihoods, as noise is Gaussian and each input has a point; ε has a q."""
         is_exact = self.number == "all" and fitter.bound.is_conjugate
         has_q = cavity.hyperparameters is not None and fitter.local.parameters.size > 0
-        return is_exact and has_q and batch.learn
+        return is_exact and has_q
 
     def _fit_new(
         self, fitter: Fitter, ledger: GPLedger, batch: Batch
@@ -127,7 +130,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
         cavity, budget = question.cavity, self.budget
-        learns = self._learns_from_likelihoods(fitter, cavity, batch) and self.sample is None
+        learns = batch.learn and self.sample is None and self._has_likelihoods(fitter, cavity)
         if budget is not None and learns and self._is_full(batch, cavity):
             move = self.optimise_locations
             return every_input.fitted_at_two_scales(fitter, ledger, cavity, batch, budget, move)

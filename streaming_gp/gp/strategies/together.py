@@ -42,7 +42,7 @@ WORTH_LEARNING = LearningSample.num_data
 """So many data are worth a fit of their own: as many as one looks at."""
 
 MOST_FLOPS = 3e9
-"""What the evidence of a batch that waits may take: as much as to look for what is near it."""
+"""What the evidence of a batch that learns nothing may take: as much as a look for what is near."""
 
 Fit = Callable[[GPLedger, Batch], tuple[GPLedger, PseudoPointFactor, FitReport]]
 
@@ -100,6 +100,11 @@ def _company(
     if num_waiting + num_new < worth:
         return None
     return _that_hold(ledger, waiting, worth - num_new)
+
+
+def has_learned(ledger: GPLedger) -> bool:
+    """Whether ε has been learned from some batch."""
+    return not all(_says_nothing_of_epsilon(ledger, name) for name in ledger.factors)
 
 
 def _says_nothing_of_epsilon(ledger: GPLedger, name: str) -> bool:
@@ -187,7 +192,7 @@ def _waiting(
     """A batch is absorbed at the present q(ε)."""
     found, cavity = ledger, ledger.posterior
     if budget is None:
-        factor, report = _absorbed(fitter, cavity, batch, fitter.location(cavity))
+        factor, report = absorbed(fitter, cavity, batch, fitter.location(cavity))
     else:
         found, factor, report = fit(ledger, replace(batch, learn=False))
     return found, factor, fitter.of_what_is_kept(cavity, batch, factor, report)
@@ -202,13 +207,13 @@ def _told(
     :param batch: Their data.
     """
     epsilon = fitter.location(ledger.posterior)
-    factor, report = _absorbed(fitter, rest.posterior, batch, epsilon)
+    factor, report = absorbed(fitter, rest.posterior, batch, epsilon)
     of_epsilon = product_of_epsilon(*(ledger.factors[name].hyperparameters for name in names))
     factor = replace(factor, hyperparameters=of_epsilon)
     return fitter.of_what_is_kept(rest.posterior, batch, factor, report).free_energy
 
 
-def _absorbed(
+def absorbed(
     fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray
 ) -> tuple[PseudoPointFactor, FitReport]:
     """The likelihood of a batch at ε, with its evidence: under what is near it where a stream is

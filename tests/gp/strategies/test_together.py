@@ -102,13 +102,14 @@ def test_a_batch_that_waits_leaves_q_of_epsilon_as_it_is(early):
     assert any(np.any(eta) for eta in learned)
 
 
-def test_a_batch_that_waits_asks_only_for_what_is_near(rng, monkeypatch):
+@pytest.mark.parametrize("learn", [None, False])
+def test_a_batch_that_learns_nothing_asks_only_for_what_is_near(rng, monkeypatch, learn):
     """All of a long stream would be factorised anew whenever ε was learned."""
     monkeypatch.setattr(together, "ENOUGH", 60)
     X = np.sort(rng.uniform(-10.0, 10.0, (100, 1)), axis=0)
     model, _ = stream((X, np.sin(X) + 0.1 * rng.standard_normal(X.shape)), 100)
     batch = X[40:45] + 0.05, np.sin(X[40:45])
-    exact = copy.deepcopy(model).update(batch).free_energy
+    exact = copy.deepcopy(model).update(batch, learn=learn).free_energy
     monkeypatch.setattr(LearningSample, "num_earlier", 30)
     monkeypatch.setattr(compression, "MOST_ROWS", 40)
     monkeypatch.setattr(fit, "MOST_POINTS", 50)
@@ -121,10 +122,20 @@ def test_a_batch_that_waits_asks_only_for_what_is_near(rng, monkeypatch):
         return at(self, epsilon, process)
 
     monkeypatch.setattr(Factorisations, "at", spy)
-    info = model.update(batch)
+    info = model.update(batch, learn=learn)
     assert info.iterations == 0
     assert 30 < max(asked) <= 40
     assert info.free_energy == pytest.approx(exact, abs=0.1)
+
+
+def test_the_evidence_is_exact_where_nothing_was_learned(rng, monkeypatch):
+    """Then ε stays what it is, and what is factorised is extended."""
+    monkeypatch.setattr(together, "MOST_FLOPS", 0.0)
+    X, Y = many_inputs(rng, 40)
+    _, (in_all,) = stream((X, Y), 40, learning=sgp.NeverLearn())
+    _, infos = stream((X, Y), 10, learning=sgp.NeverLearn())
+    total = sum(info.free_energy for info in infos)
+    assert total == pytest.approx(in_all.free_energy, rel=THROUGH_CHOLESKY)
 
 
 def test_once_there_are_enough_small_batches_wait_for_each_other(rng, monkeypatch):
