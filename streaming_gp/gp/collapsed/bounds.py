@@ -34,7 +34,9 @@ class AtEveryInput:
         white = stacks.solve(L, batch.residual)
         a = stacks.solve(L, white, transposed=True)
         value = -C * stacks.half_logdet(L) - 0.5 * np.sum(white**2) - _constant(batch)
-        by_S = 0.5 * (a @ transposed(a) - C * stacks.inverse(L))
+        by_S = stacks.inverse(L)
+        by_S *= -0.5 * C
+        by_S += (0.5 * a) @ transposed(a)
         by_noise = np.einsum("snn->sn", by_S)
         return float(value), UnderCavity(by_S, batch.between, batch.variance, -a, by_noise)
 

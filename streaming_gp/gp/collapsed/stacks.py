@@ -74,9 +74,11 @@ def solve(
 
 
 def inverse(L: np.ndarray) -> np.ndarray:
-    """``(L Lᵀ)⁻¹`` for lower triangles."""
+    """``(L Lᵀ)⁻¹`` for lower triangles, beside which L is zero."""
     upper = np.stack([lapack.dpotri(one.T, lower=0)[0] for one in L])
-    return np.triu(upper) + transposed(np.triu(upper, 1))
+    found = upper + transposed(upper)
+    np.einsum("smm->sm", found)[:] *= 0.5
+    return found
 
 
 def half_logdet(L: np.ndarray) -> float:
