@@ -8,6 +8,7 @@ Dropping a point j from points u with covariance K and information W = R Rᵀ le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
@@ -75,10 +76,8 @@ def least_lost(
     :param covariance: K [G, R, R].
     :param information: W [R, R] of each group.
     """
-    precision, weight = symmetric.zeros(covariance.shape[1]), symmetric.zeros(covariance.shape[1])
-    for K, W in zip(covariance, information, strict=True):
-        precision += _inverse(K) / len(covariance)
-        weight += W
+    precision = reduce(np.add, map(_inverse, covariance))  # of groups, whose scale does not matter
+    weight = np.array(reduce(np.add, information), order="F")
     stays = np.ones(len(precision), bool)
     while number > 0:
         dropped = _first_to_go(precision, weight, stays, min(AT_ONCE, number))
