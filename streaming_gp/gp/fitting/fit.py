@@ -48,22 +48,14 @@ class Fitter:
     :param bound: The local bound.
     :param local: The model.
     :param optimiser: How the bound is maximised.
-    :param cavity: Compiled functions of the model's processes, if there are some.
     """
 
-    def __init__(
-        self,
-        bound: LocalBound,
-        local: LocalModel,
-        optimiser: LocalOptimiser,
-        cavity: CavityFunctions | None = None,
-    ) -> None:
+    def __init__(self, bound: LocalBound, local: LocalModel, optimiser: LocalOptimiser) -> None:
         self.local = local
         self.optimiser = optimiser
         self.bound = BoundFunctions(bound, local)
         self.factorisations = Factorisations(local)
-        self.cavity = cavity or CavityFunctions(local)
-        self.problems = ProblemBuilder(self.bound, self.cavity)
+        self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
@@ -80,8 +72,8 @@ class Fitter:
         if full_effort_points is not None:
             optimiser = replace(optimiser, full_effort_points=full_effort_points)
         if (bound, optimiser) not in self._siblings:
-            sibling = Fitter(bound, self.local, optimiser, self.cavity)
-            self._siblings[bound, optimiser], sibling.watch = sibling, self.watch
+            self._siblings[bound, optimiser] = found = Fitter(bound, self.local, optimiser)
+            found.watch, found.problems = self.watch, self.problems.under(found.bound)
         return self._siblings[bound, optimiser]
 
     def location(self, cavity: Process) -> np.ndarray:
