@@ -131,6 +131,7 @@ def test_a_batch_that_learns_nothing_asks_only_for_what_is_near(rng, monkeypatch
 def test_the_evidence_is_exact_where_nothing_was_learned(rng, monkeypatch):
     """Then ε stays what it is, and what is factorised is extended."""
     monkeypatch.setattr(together, "MOST_FLOPS", 0.0)
+    monkeypatch.setattr(LearningSample, "num_earlier", 5)
     X, Y = many_inputs(rng, 40)
     _, (in_all,) = stream((X, Y), 40, learning=sgp.NeverLearn())
     _, infos = stream((X, Y), 10, learning=sgp.NeverLearn())
