@@ -11,7 +11,7 @@ from scipy.linalg import blas, lapack
 from streaming_gp import dense
 
 MOST_ROWS = 64
-"""Of a triangle with which BLAS solves at once."""
+"""A triangle of no more rows, or for fewer columns, BLAS solves at once."""
 
 
 def product(
@@ -53,7 +53,7 @@ def _solved(L: np.ndarray, B: np.ndarray, transposed: bool, overwrite: bool) -> 
 def _solve_by_halves(L: np.ndarray, B: np.ndarray, transposed: bool) -> None:
     """The solution over B, which lies in C order.
 
-    Most of the work are products then, which OpenBLAS does three times as fast as solutions.
+    Most of the work are products then, which OpenBLAS does much faster than solutions.
     """
     if len(L) <= MOST_ROWS:
         _solved(L, B, transposed, overwrite=True)
