@@ -1,4 +1,4 @@
-"""Federated Bayesian neural networks: PVI 2018, section 7.1, figures 4 and 5, appendix E.
+"""Federated Bayesian neural networks, beside federated averaging: as PVI 2018, section 7.1.
 
 Ten clients with MNIST shards, iid or one class each; a network 784-200-10 with a standard normal
 prior. PVI in all its schedules and rules beside global VI, committee machines, one sequential pass,
@@ -7,8 +7,8 @@ likelihood and calibration after every round.
 
 Every run is kept in OUT/runs and never repeated, and results and figures show all that are there,
 also runs that are not over: these go on after their last round. Stop and start again at will.
---quick trains on 6,000 images for a few rounds. --sweep tries learning rates and dampings of
-synchronous PVI, for twenty rounds each.
+--quick trains on 6,000 images for a few rounds. What rates and dampings do is the subject of
+federated_sweeps.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streaming_gp import bnn, pvi
 from streaming_gp.datasets import Split
 from streaming_gp.errors import InvalidDataError
 
-SLOW, SWEEP_ROUNDS = 10.0, 20
+SLOW = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,12 @@ class Task:
     seed: int
     dataset: str
     quick: bool
-    learning_rate: float | None = None
-    damping: float | None = None
 
     @property
     def name(self) -> str:
         """Of its file."""
-        setting = "" if self.damping is None else f"-{self.learning_rate:g}-{self.damping:g}"
         quick = "-quick" if self.quick else ""
-        return f"{self.dataset}-{self.partition}-{self.method}{setting}-{self.seed}{quick}.json"
+        return f"{self.dataset}-{self.partition}-{self.method}-{self.seed}{quick}.json"
 
 
 @dataclass(frozen=True)
@@ -149,9 +146,6 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     :param folder: where a run that is not over is written after each round.
     """
     method = METHODS[task.method]
-    if task.damping is not None and task.learning_rate is not None:
-        rule = local(10, task.learning_rate)
-        method = replace(method, update=always(rule), schedule=pvi.Synchronous(task.damping))
     net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
     number = 1 if method.pooled else NUM_CLIENTS
     shards = PARTITIONS[task.partition](data.X, data.Y, NUM_CLIENTS, task.seed)
@@ -164,7 +158,6 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     }
     clients = {name: replace(client, client_id=name) for name, client in clients.items()}
     rounds = min(method.rounds, 3) if task.quick else method.rounds
-    rounds = rounds if task.damping is None else SWEEP_ROUNDS
     so_far, checkpoint = (folder / f"{task.name}.part.{kind}" for kind in ("json", "npz"))
     server = begun(net, clients, method, task.seed, checkpoint)
 
@@ -255,23 +248,6 @@ def figure(runs: list[Results], partition: str) -> plt.Figure:
     return canvas
 
 
-def sweep_figure(runs: list[Results]) -> plt.Figure:
-    """Test error over rounds for each learning rate and damping, as appendix E."""
-    rates = sorted({one["learning_rate"] for one in runs})
-    canvas, panels = plt.subplots(
-        1, len(rates), figsize=(4 * len(rates), 3.5), sharey=True, squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for axes, rate in zip(panels[0], rates, strict=True):
-        for one in runs:
-            if one["learning_rate"] == rate:
-                axes.semilogy(one["round"], one["test_error"], label=f"ρ = {one['damping']:g}")
-        axes.set(xlabel="rounds", title=f"learning rate {rate:g}")
-    panels[0, 0].set_ylabel("test error")
-    panels[0, -1].legend(fontsize=8)
-    return canvas
-
-
 # ---- one run after another ----
 
 
@@ -279,21 +255,13 @@ def runs_of(arguments: argparse.Namespace) -> list[Results]:
     """All runs on these data that are there, also those of earlier calls."""
     common = {name: getattr(arguments, name) for name in ("dataset", "seed", "quick")}
     runs = [one for one in kept(arguments.out / "runs", **common) if one.get("method") in METHODS]
-    mine = [one for one in runs if (one["damping"] is not None) == arguments.sweep]
-    return sorted(mine, key=lambda one: (one["partition"], list(METHODS).index(one["method"])))
+    return sorted(runs, key=lambda one: (one["partition"], list(METHODS).index(one["method"])))
 
 
 def tasks_of(arguments: argparse.Namespace) -> list[Task]:
-    def task(method: str, partition: str, *setting: float) -> Task:
-        seed, name, quick = arguments.seed, arguments.dataset, arguments.quick
-        return Task(method, partition, seed, name, quick, *setting)
-
-    if arguments.sweep:
-        settings = [(rate, rho) for rate in (1e-3, 2e-3, 5e-3) for rho in (0.1, 0.2, 0.5)]
-        return [task("pvi-sync", partition, *s) for partition in partitions(arguments)
-                for s in settings]  # fmt: skip
+    seed, name, quick = arguments.seed, arguments.dataset, arguments.quick
     return [
-        task(method, partition)
+        Task(method, partition, seed, name, quick)
         for partition in partitions(arguments)
         for method in arguments.methods.split(",")
     ]
@@ -305,7 +273,7 @@ def partitions(arguments: argparse.Namespace) -> list[str]:
 
 def command(arguments: argparse.Namespace, runs: list[Results]) -> str:
     """What to type for the same runs."""
-    flags = " --quick" * arguments.quick + " --sweep" * arguments.sweep
+    flags = " --quick" * arguments.quick
     script = f"python examples/federated_mnist.py --dataset {arguments.dataset}{flags}"
     names: dict[str, list[str]] = {}
     for one in runs:
@@ -327,11 +295,8 @@ def main(arguments: argparse.Namespace) -> None:
     runs = runs_of(arguments)
     for partition in sorted({one["partition"] for one in runs}):
         mine = [one for one in runs if one["partition"] == partition]
-        name = f"{arguments.dataset}_{partition}"
-        if arguments.sweep:
-            save_figure(sweep_figure(mine), arguments.out, f"{name}_sweep.png")
-        else:
-            save_figure(figure(mine, partition), arguments.out, f"{name}.png")
+        name = f"{arguments.dataset}_{partition}.png"
+        save_figure(figure(mine, partition), arguments.out, name)
     results = {
         "command": command(arguments, runs),
         "seed": arguments.seed,
@@ -346,5 +311,4 @@ if __name__ == "__main__":
     options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
     options.add_argument("--partition", choices=[*PARTITIONS, "both"], default="both")
     options.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
-    options.add_argument("--sweep", action="store_true", help="learning rates times dampings")
     run(main, options)

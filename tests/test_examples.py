@@ -437,6 +437,36 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 
 @pytest.mark.example
 @pytest.mark.data
+def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
+    options = ("--quick", "--partition", "label", "--methods", "gvi-1-core,gvi-10-cores")
+    swept = run("federated_sweeps.py", tmp_path, *options)
+    assert swept.returncode == 0, swept.stderr
+    best = run("federated_sweeps.py", tmp_path, *options, "--best")
+    assert best.returncode == 0, best.stderr
+    assert "-choose.json" not in best.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    for row in results["summary"]:
+        tried = [one for one in results["sweep"] if one["method"] == row["method"]]
+        assert row["tried"] == len(tried)
+        assert row["held_back_error"] == min(one["error"] for one in tried)
+        assert row["seeds"] == 1
+        assert row["error"] != row["held_back_error"]
+    assert (tmp_path / "mnist_label_sweep.png").stat().st_size > 10_000
+    assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
+
+
+def test_minibatches_of_one_class_are_a_whole_epoch(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    methods = importlib.import_module("federated_sweep_methods")
+    labels = np.repeat([0.0, 1.0, 2.0], [10, 20, 30])[:, None]
+    task = methods.OneClassTask(None, (np.zeros((60, 1)), labels), None, None, None, seed=3)
+    epoch = list(islice(task.minibatches(10), 6))
+    assert sorted(np.concatenate(epoch)) == list(range(60))
+    assert all(len(np.unique(labels[rows])) == 1 for rows in epoch)
+
+
+@pytest.mark.example
+@pytest.mark.data
 def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
     finished = run("continual.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr

@@ -1,0 +1,173 @@
+"""Federated MNIST by learning rate and damping: PVI 2018, figures 4, 5 and appendix E.
+
+Ten clients with MNIST shards, iid or one class each; a network 784-200-10 with a standard normal
+prior, Adam, minibatches of 200. Each method runs with each of its learning rates and its dampings,
+or numbers of epochs, and is scored on the last 10,000 training images, which are held back.
+--best runs the settings that were best there, on all training images, and scores the test images.
+--methods adam-200,sngd-200,adam-500,sngd-500 compares Adam with natural gradients for global VI, by
+networks of 200 and 500 hidden units (appendix E.6).
+
+Every run is kept in OUT/runs and never repeated. --quick trains on 6,000 images for a few rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gpflow
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Results, parser, run, save_figure, write_results
+from federated_runs import (
+    LOADERS,
+    NUM_CLIENTS,
+    PARTITIONS,
+    Progress,
+    fewer_images,
+    held_back,
+    kept,
+    perform_missing,
+    scored_rounds,
+    scores,
+)
+from federated_sweep_methods import BATCH, FEDERATED, METHODS, OPTIMISERS, OneClassBatches
+from federated_sweep_tables import best_figure, best_of, summary, sweep_figure, sweep_rows
+
+from streaming_gp import bnn, pvi
+from streaming_gp.datasets import Split
+from streaming_gp.errors import InvalidDataError
+
+QUICK_ROUNDS, SEEDS = 2, 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    :param setting: The damping, or the number of epochs of a visit.
+    :param choose: Whether it is scored on held-back images, and not on the test images.
+    """
+
+    method: str
+    partition: str
+    learning_rate: float
+    setting: float
+    seed: int
+    dataset: str
+    quick: bool
+    choose: bool
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        kind = "-quick" * self.quick + "-choose" * self.choose
+        of = f"{self.dataset}-{self.partition}-{self.method}"
+        return f"{of}-{self.learning_rate:g}-{self.setting:g}-{self.seed}{kind}.json"
+
+
+def perform(data: Split, task: Task, progress: Progress) -> Results:
+    """One run: a list for each quantity, with an entry for each round that is scored."""
+    method = METHODS[task.method]
+    net = bnn.MeanFieldBNN([784, method.units, 10], gpflow.likelihoods.Softmax(10))
+    shards = [(data.X, data.Y)]
+    if not method.cores:
+        shards = PARTITIONS[task.partition](data.X, data.Y, NUM_CLIENTS, task.seed)
+    rule = method.rule(task.learning_rate, task.setting)
+    if method.cores == 1 and task.partition == "label":
+        rule = OneClassBatches(rule)
+    server = pvi.Server(net.prior(), pvi.make_clients(net, shards, rule, task.seed), seed=task.seed)
+    rounds = method.rounds[task.partition]
+    rounds = min(rounds, QUICK_ROUNDS) if task.quick else rounds
+    every = 1 if rounds <= 12 else 5
+
+    def scored(q: Any) -> dict[str, float]:
+        number = len(server.history) + 1
+        return scores(net, q, data) if number % every == 0 or number == rounds else {}
+
+    schedule = method.schedule(task.setting)
+    pvi.fit(server, schedule, rounds, callback=progress, evaluate=scored)
+    columns, _ = scored_rounds(server.history)
+    epochs = [number * method.epochs(task.setting) for number in columns["round"]]
+    if method.cores:
+        steps = -(-len(data.X) // (BATCH * method.cores))
+        columns["messages"] = [2 * method.cores * steps * number for number in epochs]
+    return {**asdict(task), **columns, "epochs": epochs}
+
+
+# ---- one run after another ----
+
+
+def sweep_tasks(arguments: argparse.Namespace) -> list[Task]:
+    """Every learning rate with every setting, by one seed."""
+    return [
+        Task(name, way, rate, setting, arguments.seed, arguments.dataset, arguments.quick, True)
+        for way in ways(arguments)
+        for name in arguments.methods.split(",")
+        for rate, setting in product(METHODS[name].rates[way], METHODS[name].settings[way])
+    ]
+
+
+def best_tasks(arguments: argparse.Namespace, chosen: list[Results]) -> list[Task]:
+    """The settings that were chosen, by several seeds."""
+    names = [one.name for one in fields(Task)]
+    wanted = [one for one in chosen if one["partition"] in ways(arguments)]
+    wanted = [one for one in wanted if one["method"] in arguments.methods.split(",")]
+    return [
+        replace(Task(**{name: one[name] for name in names}), seed=seed, choose=False)
+        for seed in range(arguments.seed, arguments.seed + (1 if arguments.quick else SEEDS))
+        for one in wanted
+    ]
+
+
+def ways(arguments: argparse.Namespace) -> list[str]:
+    return list(PARTITIONS) if arguments.partition == "both" else [arguments.partition]
+
+
+def main(arguments: argparse.Namespace) -> None:
+    unknown = set(arguments.methods.split(",")) - set(METHODS)
+    if unknown:
+        raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
+    data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
+    folder, of = arguments.out / "runs", {"dataset": arguments.dataset, "quick": arguments.quick}
+    perform_missing(sweep_tasks(arguments), partial(perform, held_back(data)), folder)
+    tried = kept(folder, choose=True, **of)
+    chosen = best_of(tried)
+    if arguments.best:
+        perform_missing(best_tasks(arguments, chosen), partial(perform, data), folder)
+    best = kept(folder, choose=False, **of)
+    for partition, (kind, methods) in product(
+        PARTITIONS, (("sweep", FEDERATED), ("optimisers", OPTIMISERS))
+    ):
+        there = {one["method"] for one in tried if one["partition"] == partition}
+        names = [name for name in methods if name in there]
+        if names:
+            canvas = sweep_figure(tried, partition, names)
+            save_figure(canvas, arguments.out, f"{arguments.dataset}_{partition}_{kind}.png")
+    for partition in sorted({one["partition"] for one in best}):
+        canvas = best_figure(best, partition)
+        save_figure(canvas, arguments.out, f"{arguments.dataset}_{partition}.png")
+    write_results(
+        arguments.out,
+        {
+            "command": f"python examples/federated_sweeps.py --best --dataset {arguments.dataset}"
+            + " --quick" * arguments.quick,
+            "summary": summary(best, chosen),
+            "sweep": sweep_rows(tried),
+            "runs": tried + best,
+        },
+    )
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
+    options.add_argument("--partition", choices=[*PARTITIONS, "both"], default="both")
+    options.add_argument("--methods", default=",".join(FEDERATED), help=f"of {', '.join(METHODS)}")
+    options.add_argument("--best", action="store_true", help="then run what was best, by 3 seeds")
+    run(main, options)
