@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import product
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import NullFormatter
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, mean_and_error
 from federated_runs import PARTITIONS
 from federated_sweep_methods import FEDERATED, METHODS, VISITS, Method
+from matplotlib.ticker import NullFormatter
 
 LIMIT = 0.03
 """The error to which the paper counts messages."""
