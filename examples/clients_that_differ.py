@@ -38,8 +38,8 @@ from federated_runs import (
     held_back,
     kept,
     perform_missing,
+    scored_now_and_then,
     scored_rounds,
-    scores,
 )
 from posterior_averaging import LocalSGD, PosteriorAveraging
 
@@ -209,12 +209,8 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     everybody = isinstance(schedule, pvi.Sequential)
     rounds, asked = (passes(task, fraction), 1.0) if everybody else (task.rounds, fraction)
     every = max(1, rounds // SCORED)
-
-    def scored(q: Any) -> dict[str, float]:
-        number = len(server.history) + 1
-        return scores(net, q, data) if number % every == 0 or number == rounds else {}
-
-    pvi.fit(server, schedule, rounds, callback=progress, evaluate=scored)
+    evaluate = scored_now_and_then(server, net, data, every, rounds)
+    pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
     columns, _ = scored_rounds(server.history)
     per_round = method.epochs * len(data.X) * asked
     gradients = [per_round * number for number in columns["round"]]

@@ -50,6 +50,18 @@ def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
     return {"test_error": error, "test_nll": nll, "test_calibration": calibration}
 
 
+def scored_now_and_then(
+    server: pvi.Server, net: bnn.MeanFieldBNN, data: Split, every: int, rounds: int
+) -> Callable[[Any], dict[str, float]]:
+    """Scores after every so many of the rounds, and after the last."""
+
+    def scored(q: Any) -> dict[str, float]:
+        number = len(server.history) + 1
+        return scores(net, q, data) if number % every == 0 or number == rounds else {}
+
+    return scored
+
+
 def error_and_nll(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
     """Share of wrong labels, and mean negative log likelihood in nats."""
     likelihood = probabilities[np.arange(len(Y)), Y[:, 0].astype(int)]

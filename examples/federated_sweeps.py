@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import gpflow
 
@@ -33,8 +32,8 @@ from federated_runs import (
     held_back,
     kept,
     perform_missing,
+    scored_now_and_then,
     scored_rounds,
-    scores,
 )
 from federated_sweep_methods import BATCH, FEDERATED, METHODS, OPTIMISERS, OneClassBatches
 from federated_sweep_tables import best_figure, best_of, summary, sweep_figure, sweep_rows
@@ -85,13 +84,9 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     rounds = method.rounds[task.partition]
     rounds = min(rounds, QUICK_ROUNDS) if task.quick else rounds
     every = 1 if rounds <= 12 else 5
-
-    def scored(q: Any) -> dict[str, float]:
-        number = len(server.history) + 1
-        return scores(net, q, data) if number % every == 0 or number == rounds else {}
-
+    evaluate = scored_now_and_then(server, net, data, every, rounds)
     schedule = method.schedule(task.setting)
-    pvi.fit(server, schedule, rounds, callback=progress, evaluate=scored)
+    pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
     columns, _ = scored_rounds(server.history)
     epochs = [number * method.epochs(task.setting) for number in columns["round"]]
     if method.cores:

@@ -39,8 +39,8 @@ from federated_runs import (
     held_back,
     kept,
     perform_missing,
+    scored_now_and_then,
     scored_rounds,
-    scores,
 )
 
 from streaming_gp import bnn, datasets, pvi
@@ -165,16 +165,12 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
         server.warm_start(net.initial(task.seed))
     rounds = QUICK_ROUNDS if task.quick else task.gradients // method.gradients
     every = max(1, rounds // SCORED)
-
-    def scored(q: Any) -> dict[str, float]:
-        number = len(server.history) + 1
-        return scores(net, q, data) if number % every == 0 or number == rounds else {}
-
+    evaluate = scored_now_and_then(server, net, data, every, rounds)
     if len(server.history) < rounds:
         pvi.fit(
             server, pvi.Synchronous(damping=method.damping(task.learning_rate)),
             rounds - len(server.history), callback=progress, checkpoint=checkpoint,
-            evaluate=scored,
+            evaluate=evaluate,
         )  # fmt: skip
     checkpoint.unlink(missing_ok=True)
     columns, records = scored_rounds(server.history)
