@@ -1,12 +1,16 @@
 """Updates that learn nothing: linear algebra at the present q(ε)."""
 
+from dataclasses import dataclass
+
 import gpflow
 import numpy as np
 import pytest
+import tensorflow_probability as tfp
 
 import streaming_gp as sgp
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds import PowerEP, Variational
 from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.gp.builders import (
     EVERY_INPUT,
@@ -45,6 +49,67 @@ def test_absorbing_is_an_update_at_known_hyperparameters(data, new_inputs, point
         np.testing.assert_allclose(one.free_energy, other.free_energy, rtol=ALGEBRA)
     for full_cov, wanted in enumerate(before):
         assert_same_arrays(model.predict_f(new_inputs, bool(full_cov)), wanted, ALGEBRA)
+
+
+@dataclass(frozen=True)
+class BoundOfOnesOwn(Variational):
+    """Is absorbed by TensorFlow, as nothing is known of it."""
+
+
+@dataclass(frozen=True)
+class EnergyOfOnesOwn(PowerEP):
+    """Likewise."""
+
+
+TWO_OUTPUTS = gpflow.kernels.SeparateIndependent(
+    [gpflow.kernels.SquaredExponential(), gpflow.kernels.Matern32(0.5)]
+)
+WITH_PRIOR = gpflow.kernels.Matern32()
+WITH_PRIOR.variance.prior = tfp.distributions.Gamma(np.float64(3.0), np.float64(2.0))
+SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
+
+
+@pytest.mark.parametrize(
+    ("known", "own"),
+    [(Variational(), BoundOfOnesOwn()), (PowerEP(0.4), EnergyOfOnesOwn(0.4))],
+    ids=["variational", "power EP"],
+)
+@pytest.mark.parametrize(
+    ("kernel", "likelihood", "options"),
+    [
+        (gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(0.1), {}),
+        (
+            gpflow.kernels.Matern32() + gpflow.kernels.White(0.05),
+            gpflow.likelihoods.Gaussian(0.1),
+            {"mean_function": gpflow.functions.Constant(0.7)},
+        ),
+        (gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(scale=SLOPING_NOISE), {}),
+        (TWO_OUTPUTS, gpflow.likelihoods.Gaussian([0.1, 0.3]), {"num_latent_gps": 2}),
+        (
+            WITH_PRIOR,
+            gpflow.likelihoods.Gaussian(0.1),
+            {"hyperparameters": sgp.PointHyperparameters()},
+        ),
+    ],
+    ids=["plain", "white and mean", "sloping noise", "two outputs", "a prior over a point"],
+)
+def test_absorbing_in_numpy_is_absorbing_by_the_bound(
+    rng, new_inputs, known, own, kernel, likelihood, options
+):
+    outputs = options.get("num_latent_gps", 1)
+    X = rng.uniform(-3.0, 3.0, (60, 2))
+    Y = np.sin(X[:, :1] + np.arange(outputs)) + 0.3 * rng.standard_normal((60, outputs))
+    found = []
+    for bound in (known, own):
+        model = sgp.StreamingGP(
+            kernel, likelihood, pseudo_points=FIXED_POINTS, bound=bound, **options
+        )
+        infos = [model.update((X[i::3], Y[i::3]), learn=False) for i in range(3)]
+        reports = [(i.free_energy, i.unexplained, i.shown_error, i.nugget) for i in infos]
+        scales = [factor.log_scale for factor in model.factors.values()]
+        found.append([reports, scales, *model.predict_f(new_inputs)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
 def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
@@ -35,6 +36,7 @@ from streaming_gp.gp.bounds.whitening import (
     data_under_cavity,
     expected_log_earlier,
     from_sites,
+    grouped_sites,
     information,
     left_by_points,
     point_posterior,
@@ -154,7 +156,8 @@ class SparseBound(Bound, abc.ABC):
     def shown_error(
         self, local: LocalModel, summary: Summary, problem: Problem, sites: Sites
     ) -> float:
-        return shown_error(local.gp, *summary, sites, float(problem.nugget))
+        design, targets = _observations(local, summary, sites)
+        return shown_error(summary.points.chol.numpy(), design, targets, float(problem.nugget))
 
     # ---- one value of ε ----
 
@@ -187,3 +190,22 @@ def _projected(
     if not problem.earlier:
         return cavity, points, data, None
     return cavity, points, data, projected_earlier(cavity, points, problem.earlier)
+
+
+def _observations(
+    local: LocalModel, summary: Summary, sites: Sites
+) -> tuple[np.ndarray, np.ndarray]:
+    """Observations of whitened points, in units of their noise, the data and then what is earlier:
+    their design [G, M, N] and targets [G, N, C].
+    """
+    _, data, earlier = summary
+    grouped = grouped_sites(sites, data.mean, local.gp.num_groups)
+    precision, centred = (part.numpy() for part in grouped)
+    root = np.sqrt(precision)
+    design, targets = root * data.A.numpy(), centred / np.swapaxes(root, 1, 2)
+    if earlier is None:
+        return design, targets
+    return (
+        np.concatenate([design, earlier.design.numpy()], axis=2),
+        np.concatenate([targets, earlier.residual.numpy()], axis=1),
+    )

@@ -59,12 +59,10 @@ class OnPoints:
         """As that of :class:`AtEveryInput`."""
         L = stacks.cholesky(batch.among)
         A = stacks.solve(L, batch.between)
-        left = batch.variance - np.einsum("smn,smn->sn", A, A)
-        unexplained = np.maximum(left, 0.0)
-        widened = batch.noise + self.alpha * unexplained
+        left, unexplained, widened = self.left(A, batch)
         found = _low_rank(A, widened, batch.residual)
         C = batch.residual.shape[2]
-        value = found.value - C * self._correction(unexplained / batch.noise) - _constant(batch)
+        value = self._value(found, unexplained, batch)
         weight = 0.5 * C * (1.0 - self.alpha) / widened
         by_noise = found.by_diagonal + weight * unexplained / batch.noise
         by_variance = np.where(left > 0.0, self.alpha * found.by_diagonal - weight, 0.0)
@@ -76,6 +74,23 @@ class OnPoints:
             back = stacks.solve(L, A, transposed=True)
             by_among = -0.5 * stacks.product(by_between, transposed(back))  # as in Cavity.pullback
         return value, UnderCavity(by_among, by_between, by_variance, -found.a, by_noise)
+
+    def left(self, A: np.ndarray, batch: UnderCavity) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The variance of f at the data given the points, the same without rounding below zero, and
+        that of the noise with α of it [S, N].
+        """
+        left = batch.variance - np.einsum("smn,smn->sn", A, A)
+        unexplained = np.maximum(left, 0.0)
+        return left, unexplained, batch.noise + self.alpha * unexplained
+
+    def value(self, A: np.ndarray, batch: UnderCavity) -> float:
+        """F in nats alone, for data as functions A [S, M, N] of whitened points."""
+        _, unexplained, widened = self.left(A, batch)
+        return self._value(_low_rank(A, widened, batch.residual), unexplained, batch)
+
+    def _value(self, found: _LowRank, unexplained: np.ndarray, batch: UnderCavity) -> float:
+        C = batch.residual.shape[2]
+        return found.value - C * self._correction(unexplained / batch.noise) - _constant(batch)
 
     def _correction(self, share: np.ndarray) -> float:
         """What unexplained variance costs, given its shares of the noise."""

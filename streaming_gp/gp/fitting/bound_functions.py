@@ -65,10 +65,7 @@ class BoundFunctions:
     def value(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> float:
-        """The free energy, in closed form by what a fit compiles as well."""
-        collapsed = closed_form(self, problem)
-        if collapsed is not None:
-            return -collapsed(offsets, variables, problem, True)[0]
+        """The free energy."""
         return float(self._call(self._free_energy, problem, offsets, variables, problem, sites))
 
     def objective_at(

@@ -27,8 +27,12 @@ def collapsed_objective(bound: LocalBound, local: LocalModel) -> LossAndGradient
         return None
     if type(bound) is Exact:
         return partial(local.collapsed[False].loss_and_gradient, 0.0)
+    alpha = power_of(bound)
+    return None if alpha is None else partial(local.collapsed[True].loss_and_gradient, alpha)
+
+
+def power_of(bound: LocalBound) -> float | None:
+    """α of a bound on a few points that is an energy of power EP; None of any other."""
     if type(bound) is Variational:
-        return partial(local.collapsed[True].loss_and_gradient, 0.0)
-    if type(bound) is PowerEP:
-        return partial(local.collapsed[True].loss_and_gradient, bound.alpha)
-    return None
+        return 0.0
+    return bound.alpha if type(bound) is PowerEP else None

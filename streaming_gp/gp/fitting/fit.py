@@ -15,6 +15,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
+from streaming_gp.gp.fitting.absorbing import Absorbing
 from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
@@ -57,6 +58,7 @@ class Fitter:
         self.factorisations = Factorisations(local)
         self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
         self.solver = Solver(self.bound, self.factorisations, optimiser)
+        self.absorbing = Absorbing(local, bound, self.factorisations)
         self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
         self.anew = Anew(local, optimiser)
@@ -160,7 +162,10 @@ class Fitter:
             solution = self.solver.solve(problem, cavity, batch, move)
             return self._factor(cavity, cavity, solution)
 
-        factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
+        if self.absorbing.serves(batch):
+            factor, report = self.absorbing(cavity, batch, place, at)
+        else:
+            factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
         self.watch.points(batch.name, len(factor.Z), report)
         return factor, report
 
@@ -171,7 +176,7 @@ class Fitter:
 
         def attempt(problem: Problem) -> tuple[expfam.Factor | None, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move=False)
-            return _factor_of_epsilon(cavity, solution), solution.report
+            return solution.factor_of_epsilon(cavity), solution.report
 
         return with_larger_nuggets(attempt, self.problem(cavity, batch, place))
 
@@ -291,10 +296,5 @@ class Fitter:
         )
         gained = solution.report.free_energy + before - after
         log_scale = old_cavity.log_scale + gained - cavity.log_scale
-        factor = PseudoPointFactor((found,), _factor_of_epsilon(cavity, solution), log_scale)
+        factor = PseudoPointFactor((found,), solution.factor_of_epsilon(cavity), log_scale)
         return factor, solution.report._replace(**left._asdict())
-
-
-def _factor_of_epsilon(cavity: Process, solution: Solution) -> expfam.Factor | None:
-    q, q_cavity = solution.hyperparameters, cavity.hyperparameters
-    return None if q is None or q_cavity is None else (q / q_cavity).as_arrays()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.optimize
 
 from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
-from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.hyperparameters.protocol import Limits
 from streaming_gp.serialization import storable
 from streaming_gp.threads import one_blas_thread
@@ -172,11 +171,12 @@ class _IterationCounter:
             raise StopIteration
 
 
-def with_larger_nuggets(attempt: Callable[[Problem], R], problem: Problem) -> R:
+def with_larger_nuggets(attempt: Callable[[Any], R], problem: Any) -> R:
     """Try again with a larger nugget, a few times, where a covariance is not positive.
 
     Where there is no nugget there is nothing to enlarge.
 
+    :param problem: What is attempted: a named tuple that has a ``nugget``.
     :raises NumericalError: of the last attempt.
     """
     for _ in range(NUGGET_ATTEMPTS - 1 if problem.nugget > 0.0 else 0):

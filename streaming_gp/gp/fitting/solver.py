@@ -80,9 +80,14 @@ class Solution(NamedTuple):
     hyperparameters: expfam.Gaussian | None
     report: FitReport
 
+    def factor_of_epsilon(self, cavity: Process) -> expfam.Factor | None:
+        """``q(ε)`` over that of the cavity; None where ε is a point."""
+        q, q_cavity = self.hyperparameters, cavity.hyperparameters
+        return None if q is None or q_cavity is None else (q / q_cavity).as_arrays()
+
 
 NO_SITES = Sites(np.zeros((0, 0)), np.zeros((0, 0)))
-"""Where a bound in closed form asks for none."""
+"""Where a bound in closed form asks for none, and where they are still to be looked up."""
 
 
 class Solver:
@@ -130,7 +135,7 @@ class Solver:
 
     def sites_of(self, solution: Solution) -> Sites:
         """The sites of a solution, at its ε where noise is Gaussian."""
-        if not self.bound.is_conjugate:
+        if solution.sites is not NO_SITES:
             return solution.sites
         return self.bound.known_sites(solution.report.epsilon, solution.offsets, solution.problem)
 
@@ -163,6 +168,8 @@ class Solver:
                 offsets = self._relocated(offsets, variables, problem, sites, rounds)
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         loss, _ = self.bound.objective(offsets, variables, problem, sites, move)
+        if self.bound.is_conjugate:
+            sites = NO_SITES  # those of where ε was
         return self._described(
             problem, cavity, offsets, variables, sites, -loss, iterations, clipped
         )
