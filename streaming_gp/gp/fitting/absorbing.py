@@ -34,6 +34,7 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import Observations, PseudoObservations
 from streaming_gp.linalg import compress_rows
+from streaming_gp.threads import one_blas_thread
 
 
 class Absorbing:
@@ -56,6 +57,7 @@ class Absorbing:
         """Whether the batch learns nothing, and its bound is known here."""
         return not batch.learn and self.alpha is not None
 
+    @one_blas_thread()
     def __call__(
         self, cavity: Process, batch: Batch, place: Place, at: Observations | None
     ) -> tuple[PseudoPointFactor, FitReport]:
