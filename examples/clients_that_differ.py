@@ -196,11 +196,10 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     """One run: a list for each quantity, with an entry for each round that is scored."""
     method = METHODS[task.method]
     net = bnn.MeanFieldBNN([784, 100, 10], gpflow.likelihoods.Softmax(10))
-    clients = {}
+    clients: dict[str, Any] = {}
     for number, (X, Y) in enumerate(divided(data, task)):
         rule = method.rule(task.learning_rate, len(X) / len(data.X))
-        (client,) = pvi.make_clients(net, [(X, Y)], rule, task.seed + number).values()
-        clients[f"c{number}"] = replace(client, client_id=f"c{number}")
+        clients |= pvi.make_clients(net, {f"c{number}": (X, Y)}, rule, task.seed + number)
     server = pvi.Server(net.prior(), clients, seed=task.seed)
     if method.warm:
         server.warm_start(net.initial(task.seed))

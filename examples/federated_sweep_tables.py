@@ -9,10 +9,12 @@ import numpy as np
 from common import Results, mean_and_error
 from federated_runs import PARTITIONS
 from federated_sweep_methods import FEDERATED, METHODS, VISITS, Method
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 LIMIT = 0.03
 """The error to which the paper counts messages."""
+LIMITS = (0.015, 1.1)
+"""Errors between which all runs are."""
 
 
 def best_of(runs: list[Results]) -> list[Results]:
@@ -82,7 +84,7 @@ def sweep_figure(runs: list[Results], partition: str, names: list[str]) -> plt.F
     for axes, name in zip(grid.flat, names, strict=False):
         mine = [one for one in runs if (one["partition"], one["method"]) == (partition, name)]
         sweep_panel(axes, mine, METHODS[name], partition)
-        axes.set(title=name, ylabel="error")
+        axes.set(title=name, ylabel="error", ylim=LIMITS)
     return canvas
 
 
@@ -102,12 +104,13 @@ def sweep_panel(axes: plt.Axes, runs: list[Results], method: Method, partition: 
         )  # fmt: skip
     axes.set(xlabel="epochs of each visit" if has_one_visit else "epochs")
     plainly_labelled(axes)
-    axes.legend(fontsize=6)
+    axes.legend(fontsize=6, framealpha=0.5)
 
 
 def plainly_labelled(axes: plt.Axes) -> None:
     """Numbers on logarithmic axes as they are, and a grid."""
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3, which="both")
@@ -131,5 +134,6 @@ def best_figure(runs: list[Results], partition: str) -> plt.Figure:
         axes.set_ylabel(label)
     for axes, label in zip(panels[1], ("seconds", "messages"), strict=True):
         axes.set_xlabel(label)
+    panels[1, 1].xaxis.set_major_locator(LogLocator())  # there are too many for more of them
     canvas.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
     return canvas

@@ -424,11 +424,11 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
     first = run("federated_mnist.py", tmp_path, *options, "pvi-natural")
     assert first.returncode == 0, first.stderr
-    both = run("federated_mnist.py", tmp_path, *options, "pvi-natural,bcm-split")
+    both = run("federated_mnist.py", tmp_path, *options, "pvi-natural,fedavg")
     assert both.returncode == 0, both.stderr
     assert "pvi-natural" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [one["method"] for one in results["runs"]] == ["pvi-natural", "bcm-split"]
+    assert [one["method"] for one in results["runs"]] == ["pvi-natural", "fedavg"]
     for one in results["runs"]:
         lengths = {len(one[key]) for key in ("round", "seconds", "messages", "bytes", "test_error")}
         assert lengths == {one["round"][-1]}
