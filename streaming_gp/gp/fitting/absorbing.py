@@ -120,14 +120,11 @@ class Absorbed(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs under the cavity: X [N, D], their projection [G, R, N], mean [G, N, C] and variance
-    [G, N] of f.
-    """
+    """Inputs under the cavity: X [N, D], their projection [G, R, N] and the mean of f [G, N, C]."""
 
     X: np.ndarray
     V: np.ndarray
     mean: np.ndarray
-    variance: np.ndarray
 
 
 class BatchAtRest:
@@ -143,6 +140,8 @@ class BatchAtRest:
         self.cavity = cavity
         self.bound = OnPoints(alpha)
         self.data = self._at(data[0])
+        V = self.data.V
+        self.variance = cavity.prior.variance(data[0]) - np.einsum("grn,grn->gn", V, V)
         groups = len(precision), len(cavity.prior.groups), -1
         Y, noise = (np.reshape(one, groups).swapaxes(0, 1) for one in (data[1], 1.0 / precision))
         self.residual, self.noise = Y - self.data.mean, noise[:, :, 0]
@@ -154,7 +153,7 @@ class BatchAtRest:
         """
         if at is not None and at.nugget > 0.0:
             return Start(at.Z, float(at.nugget))
-        variance = np.mean(self.data.variance, axis=0)
+        variance = np.mean(self.variance, axis=0)
         if not np.isfinite(variance).all():
             raise NumericalError("the cavity covariance at the batch is not finite")
         everything = np.arange(len(variance))
@@ -183,7 +182,7 @@ class BatchAtRest:
                 "the cavity covariance at the pseudo-points is not positive"
             ) from None
         A = stacks.solve(L, between)
-        batch = UnderCavity(among, between, self.data.variance, residual, noise)
+        batch = UnderCavity(among, between, self.variance, residual, noise)
         _, unexplained, widened = self.bound.left(A, batch)
         root = np.sqrt(widened)[:, None]
         design, targets = A / root, residual / stacks.transposed(root)
@@ -203,8 +202,7 @@ class BatchAtRest:
 
     def _at(self, X: np.ndarray) -> Inputs:
         V = self.cavity.project(X)
-        variance = self.cavity.prior.variance(X) - np.einsum("grn,grn->gn", V, V)
-        return Inputs(X, V, self.cavity.mean(X, V), variance)
+        return Inputs(X, V, self.cavity.mean(X, V))
 
     def _covariance(self, one: Inputs, other: Inputs) -> np.ndarray:
         """Covariances [G, N, K] of f; white noise is shared by no two sets of inputs."""
@@ -213,8 +211,8 @@ class BatchAtRest:
 
     def _between(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Covariances [K, K2] of f at some of the data, averaged over groups."""
-        X, V, *rest = self.data
-        one, other = (Inputs(X[rows], V[:, :, rows], *rest) for rows in (some, others))
+        X, V, mean = self.data
+        one, other = (Inputs(X[rows], V[:, :, rows], mean[:, rows]) for rows in (some, others))
         return np.mean(self._covariance(one, other), axis=0)
 
     def _weights(self) -> np.ndarray:
@@ -226,6 +224,6 @@ class BatchAtRest:
         if self.bound.alpha > 0.0:
             first = self._at(self.data.X[:1])
             variance = self.cavity.covariance(first.X, first.V)[:, 0]
-            left = self.data.variance - self._covariance(first, self.data)[:, 0] ** 2 / variance
+            left = self.variance - self._covariance(first, self.data)[:, 0] ** 2 / variance
             widened = self.noise + self.bound.alpha * np.maximum(left, 0.0)
         return np.asarray(self.residual.shape[2] * np.sum(1.0 / widened, axis=0))
