@@ -71,8 +71,10 @@ SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
 
 @pytest.mark.parametrize(
     ("known", "own"),
-    [(Variational(), BoundOfOnesOwn()), (PowerEP(0.4), EnergyOfOnesOwn(0.4))],
-    ids=["variational", "power EP"],
+    [
+        pytest.param(Variational(), BoundOfOnesOwn(), id="variational", marks=pytest.mark.slow),
+        pytest.param(PowerEP(0.4), EnergyOfOnesOwn(0.4), id="power EP"),
+    ],
 )
 @pytest.mark.parametrize(
     ("kernel", "likelihood", "options"),
