@@ -30,16 +30,16 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
         self._function = function
         self._signature = signature
+        self._kinds = [kind.dtype for kind in tf.nest.flatten(signature)]
+        self._is_flat = all(isinstance(one, tf.TensorSpec) for one in signature)
         self._graph: Any = None
         self._tracing = Lock()
 
     def __call__(self, *arguments: Any) -> Any:
-        kinds = tf.nest.flatten(self._signature)
-        flat = [
-            tf.convert_to_tensor(value if tf.is_tensor(value) else np.asarray(value), kind.dtype)
-            for value, kind in zip(tf.nest.flatten(arguments), kinds, strict=True)
-        ]
-        tensors = tf.nest.pack_sequence_as(self._signature, flat)
+        given = arguments if self._is_flat else tf.nest.flatten(arguments)
+        tensors = [_as_tensor(*pair) for pair in zip(given, self._kinds, strict=True)]
+        if not self._is_flat:
+            tensors = tf.nest.pack_sequence_as(self._signature, tensors)
         if tf.config.functions_run_eagerly():
             return self._function(*tensors)
         return self._traced()(*tensors)
@@ -56,6 +56,13 @@ class Compiled:
                 function = tf.function(own, input_signature=self._signature, autograph=False)
                 self._graph = function.get_concrete_function()
         return self._graph
+
+
+def _as_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """Arrays first: to ask TensorFlow what something is takes longer than to convert it."""
+    if type(value) is not np.ndarray and not tf.is_tensor(value):
+        value = np.asarray(value)
+    return tf.convert_to_tensor(value, dtype)
 
 
 def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
