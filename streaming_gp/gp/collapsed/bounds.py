@@ -83,9 +83,12 @@ class OnPoints:
         unexplained = np.maximum(left, 0.0)
         return left, unexplained, batch.noise + self.alpha * unexplained
 
-    def value(self, A: np.ndarray, batch: UnderCavity) -> float:
-        """F in nats alone, for data as functions A [S, M, N] of whitened points."""
-        _, unexplained, widened = self.left(A, batch)
+    def value(self, A: np.ndarray, unexplained: np.ndarray, batch: UnderCavity) -> float:
+        """F in nats alone, for data as functions A [S, M, N] of whitened points.
+
+        :param unexplained: What :meth:`left` says of them [S, N].
+        """
+        widened = batch.noise + self.alpha * unexplained
         return self._value(_low_rank(A, widened, batch.residual), unexplained, batch)
 
     def _value(self, found: _LowRank, unexplained: np.ndarray, batch: UnderCavity) -> float:

@@ -193,7 +193,7 @@ class BatchAtRest:
         )
         return Absorbed(
             found,
-            self.bound.value(A, batch),
+            self.bound.value(A, unexplained, batch),
             float(np.mean(unexplained / (widened + start.nugget))),
             shown_error(L, design, targets, start.nugget),
         )
