@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
-from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
@@ -22,13 +20,12 @@ from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import Some, nearby
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
-from streaming_gp.gp.fitting.moving import Moving
+from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.overconfidence import Watch
 from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
-from streaming_gp.gp.fitting.thinning import thinned
 from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
@@ -63,6 +60,7 @@ class Fitter:
         self.kept_bound = KeptBound(local)
         self.anew = Anew(local, optimiser)
         self.watch = Watch()
+        self.merging = Merging(self.factorisations, optimiser, self.watch)
         self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
 
     def by(self, bound: LocalBound, full_effort_points: int | None = None) -> Fitter:
@@ -75,7 +73,8 @@ class Fitter:
             optimiser = replace(optimiser, full_effort_points=full_effort_points)
         if (bound, optimiser) not in self._siblings:
             self._siblings[bound, optimiser] = found = Fitter(bound, self.local, optimiser)
-            found.watch, found.problems = self.watch, self.problems.under(found.bound)
+            found.watch, found.merging = self.watch, self.merging
+            found.problems = self.problems.under(found.bound)
         return self._siblings[bound, optimiser]
 
     def location(self, cavity: Process) -> np.ndarray:
@@ -107,37 +106,6 @@ class Fitter:
         Y, noise = (np.reshape(one, groups).swapaxes(0, 1) for one in (Y[some], noise))
         total = variance[:, :, None] + noise
         return -0.5 * float(np.mean(LOG_TWO_PI + np.log(total) + np.square(Y - mean) / total))
-
-    @one_blas_thread()
-    def thinned(
-        self,
-        factor: PseudoPointFactor,
-        others: Process,
-        epsilon: np.ndarray,
-        number: int,
-        iterations: int = 0,
-        watch: bool = True,
-    ) -> PseudoPointFactor:
-        """A factor on ``number`` of its points, projected under all others at ε [E].
-
-        :param iterations: The number in which these then move to where still less is lost.
-        :param watch: Whether to warn where that leaves far more than the noise.
-        """
-        process = Process(factor.pseudo_observations, None, factor.log_scale).compact
-        rest = self.factorisations.at(epsilon, Process(others.pseudo_observations))
-        members = plain(process)
-        Z = np.concatenate([one.Z for one in members])
-        V = rest.project(Z)
-        found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
-        if iterations > 0:
-            moving = Moving(rest.prior, rest.members, members, found.nugget)
-            with suppress(NumericalError):  # where rounding forbids it the points stay
-                Z = moving.best_places(found.Z, self.optimiser, iterations)
-                found, constant = moving.projected(Z)
-        if watch:
-            self.watch.merge(members, found, -constant)
-        scale = process.log_scale + constant
-        return PseudoPointFactor((found,), factor.hyperparameters, scale)
 
     def fit(
         self,

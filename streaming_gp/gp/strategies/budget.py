@@ -78,7 +78,8 @@ def merged(
     if len(factor.Z) <= number:
         return after
     iterations = fitter.optimiser.projection_iterations if move else 0
-    fewer = fitter.thinned(factor, said_beside(after, MERGED), epsilon, number, iterations)
+    thinned, others = fitter.merging.thinned, said_beside(after, MERGED)
+    fewer = thinned(factor, others, epsilon, number, iterations, others_last=False)
     return after.replaced(MERGED, fewer)
 
 

@@ -189,7 +189,8 @@ def within(
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
     moves = move and number <= MOST_MOVING
     iterations = fitter.optimiser.projection_iterations if moves else 0
-    fewer = _thinned(fitter, factors, said_beside(after, MERGED), epsilon, number, iterations)
+    others = said_beside(after, MERGED)
+    fewer = _thinned(fitter, factors, others, epsilon, number, iterations, others_last=False)
     fewer = two_scales.marked(fewer)
     if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
@@ -220,6 +221,7 @@ def _thinned(
     epsilon: np.ndarray,
     number: int,
     iterations: int = 0,
+    others_last: bool = True,
 ) -> two_scales.TwoScaleFactor:
     """The product of factors on ``number`` of their points, which knows what that lost.
 
@@ -227,5 +229,6 @@ def _thinned(
     """
     product = reduce(mul, factors)
     watch = product.hyperparameters is None
-    fewer = fitter.thinned(product, others, epsilon, number, iterations, watch)
+    thinned = fitter.merging.thinned
+    fewer = thinned(product, others, epsilon, number, iterations, watch, others_last)
     return two_scales.projected(product, fewer, factors)

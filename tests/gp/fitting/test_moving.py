@@ -77,7 +77,8 @@ def test_the_loss_is_that_of_the_log_evidence_of_the_projected(fitter, moving, r
 
 def test_on_some_of_the_same_points_it_is_the_projection_of_dropped_ones(fitter, moving):
     epsilon = fitter.local.parameters.value()
-    subset = fitter.thinned(PseudoPointFactor(moving.members), Process(moving.others), epsilon, 8)
+    factor, others = PseudoPointFactor(moving.members), Process(moving.others)
+    subset = fitter.merging.thinned(factor, others, epsilon, 8)
     (wanted,) = subset.pseudo_observations
     found, constant = moving.projected(wanted.Z)
     np.testing.assert_allclose(constant, subset.log_scale, rtol=1e-4)

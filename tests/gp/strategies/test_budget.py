@@ -114,7 +114,7 @@ def test_a_merge_loses_what_it_reports_and_no_more_than_the_best_subset(fitter, 
         )
         product = Process(ledger.posterior.pseudo_observations, None, 0.0).compact
         factor = PseudoPointFactor(product.pseudo_observations, None, product.log_scale)
-        subset = fitter.thinned(factor, Process(), epsilon, 8)
+        subset = fitter.merging.thinned(factor, Process(), epsilon, 8)
         process = Process(subset.pseudo_observations, None, subset.log_scale)
         of_subset = fitter.factorisations.log_normaliser(epsilon, process)
         assert before - now <= loss + THROUGH_CHOLESKY

@@ -75,6 +75,17 @@ def test_the_newest_small_batches_stay_apart(rng):
     assert newest not in model.factors
 
 
+def test_merged_points_stay_where_newer_batches_lie_as_well():
+    """Those will be merged later on, and then their points may go."""
+    alone, beside = 20.0 * np.arange(40.0), 20.0 * np.arange(10.0) + 0.5
+    X = np.concatenate([alone, beside])[:, None]
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=50, optimise_locations=False))
+    model.update((X, np.sin(X)))
+    model.update((X[30:35], np.sin(X[30:35])))
+    assert list(model.factors) == [MERGED, "batch-1"]
+    assert set(X[30:35, 0]) <= set(model.factors[MERGED].Z[:, 0])
+
+
 def test_labels_keep_their_points_within_a_budget(rng):
     X, Y = labelled(rng, 90)
     model = sgp.StreamingGP(
