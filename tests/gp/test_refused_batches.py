@@ -7,6 +7,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Variational
+from streaming_gp.gp.bounds import Sites
 from tests.gp.builders import assert_unchanged, classifier, labelled, predicted, regressor
 from tests.reference import smooth_data
 
@@ -78,6 +79,17 @@ def test_a_fit_that_fails_half_way_changes_nothing(rng, trained, monkeypatch):
     assert_unchanged(trained, X, before)
     np.testing.assert_array_equal(trained.parameter_vector.value(), parameters)
     assert len(trained.factors) == 1
+
+
+def test_sites_that_are_not_finite_are_refused(rng, monkeypatch):
+    def lost(*arguments):
+        return Sites(*(np.nan * part for part in arguments[-1]))
+
+    monkeypatch.setattr(Variational, "next_sites_of", lost)
+    model = classifier()
+    with pytest.raises(NumericalError, match="non-finite sites"):
+        model.update(labelled(rng))
+    assert not model.factors
 
 
 def test_a_callback_that_raises_stops_the_update_and_changes_nothing(rng, trained):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,6 +38,34 @@ class Bound:
         """The exact sites, of Gaussian noise; bounds with others say so."""
         with local.parameters.substituted(epsilon):
             return gaussian_noise_sites(local, problem)
+
+
+@dataclass(frozen=True)
+class BoundOfProjections(Bound, abc.ABC):
+    """A bound whose steps of the sites share the data under the cavity, which no site is in."""
+
+    @abc.abstractmethod
+    def projections(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> Any:
+        """What all steps share at each of S values of ε: a structure of tensors [S, ...]."""
+
+    @abc.abstractmethod
+    def next_sites_of(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        projections: Any,
+        problem: Problem,
+        sites: Sites,
+    ) -> Sites:
+        """As :meth:`.LocalBound.next_sites`, from the projections."""
+
+    def next_sites(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+    ) -> Sites:
+        projections = self.projections(local, draws, Z, problem)
+        return self.next_sites_of(local, draws, projections, problem, sites)
 
 
 def cavity_of(local: LocalModel, problem: Problem) -> Cavity:

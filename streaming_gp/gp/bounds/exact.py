@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.bounds.base import (
-    Bound,
+    BoundOfProjections,
     cavity_of,
     divergence_gained,
     expected_log_likelihood,
@@ -20,16 +20,24 @@ from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior, grouped_sites
 from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import mean_over_samples
+from streaming_gp.gp.process.compiled import at_each_sample, mean_over_samples
+from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.linalg import LOG_TWO_PI, add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.serialization import storable
 from streaming_gp.shapes import check_shapes
 
 
+class UnderCavity(NamedTuple):
+    """f at the data under the cavity: mean m̃(X) [N, L] and covariance k̃(X, X) [G, N, N]."""
+
+    mean: tf.Tensor
+    covariance: tf.Tensor
+
+
 @storable
 @dataclass(frozen=True)
-class Exact(Bound):
+class Exact(BoundOfProjections):
     """``F = Σ_n E_q[log p(y_n | f_n)] − KL(q(f) ‖ p̃(f))`` at the inputs themselves.
 
     With Gaussian noise it is the log evidence of the batch under the cavity, and its factor is the
@@ -47,15 +55,28 @@ class Exact(Bound):
 
         return mean_over_samples(bound, draws)
 
-    def next_sites(
-        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
-    ) -> Sites:
-        def step(epsilon: tf.Tensor) -> Sites:
+    def projections(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> UnderCavity:
+        def at(epsilon: tf.Tensor) -> UnderCavity:
             with local.parameters.substituted(epsilon):
-                q = _posterior_at_data(cavity_of(local, problem), problem.X, sites)
-                return sites_at(local, q, problem)
+                return _under_cavity(cavity_of(local, problem), problem.X)
 
-        return mean_over_samples(step, draws)
+        return at_each_sample(at, draws)
+
+    def next_sites_of(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        projections: UnderCavity,
+        problem: Problem,
+        sites: Sites,
+    ) -> Sites:
+        def step(epsilon: tf.Tensor, data: UnderCavity) -> Sites:
+            with local.parameters.substituted(epsilon):
+                return sites_at(local, _posterior(local.gp, data, sites), problem)
+
+        return mean_over_samples(step, draws, projections)
 
     def summary(
         self,
@@ -92,7 +113,7 @@ def _bound(local: LocalModel, problem: Problem, sites: Sites) -> tf.Tensor:
     )
     if is_conjugate(local.likelihood):
         return _log_evidence(cavity, problem.X, gaussian_noise_sites(local, problem)) + past
-    q = _posterior_at_data(cavity, problem.X, sites)
+    q = _posterior(local.gp, _under_cavity(cavity, problem.X), sites)
     return expected_log_likelihood(local, q, problem) - q.kl + past
 
 
@@ -120,25 +141,28 @@ def _factorised(K: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.linalg.cholesky(add_to_diagonal(column_root * K * root, ones)), column_root
 
 
+def _under_cavity(cavity: Cavity, X: tf.Tensor) -> UnderCavity:
+    gp, stack, conditioned = cavity
+    V = gp.project(stack, conditioned, X)
+    return UnderCavity(gp.mean(conditioned, V, X), gp.covariance(V, X))
+
+
 @check_shapes(
-    "X: [N, D]",
+    "data.mean: [N, L]",
     "sites.precision_mean: [N, L]",
     "sites.precision: [N, L]",
     "return.mean: [N, L]",
     "return.variance: [N, L]",
     "return.kl: []",
 )
-def _posterior_at_data(cavity: Cavity, X: tf.Tensor, sites: Sites) -> LocalPosterior:
+def _posterior(gp: GaussianProcess, data: UnderCavity, sites: Sites) -> LocalPosterior:
     """q(f) at the data with a pseudo-point at every input: no K̃⁻¹, hence no nugget.
 
     ``B = I + W^½ K̃ W^½`` (Rasmussen & Williams 2006, eq. 3.26); ``a = W^½ B⁻¹ W^-½ (λ − w m̃)``.
     """
-    gp, stack, conditioned = cavity
-    V = gp.project(stack, conditioned, X)
-    prior_mean = gp.mean(conditioned, V, X)
-    K = gp.covariance(V, X)
+    prior_mean, K = data
     w, centred = grouped_sites(sites, prior_mean, gp.num_groups)
-    ones = tf.ones_like(X[:, 0])
+    ones = tf.ones_like(K[0, :, 0])
     chol, column_root = _factorised(K, w)
     a = column_root * tf.linalg.cholesky_solve(chol, centred / column_root)
     mean_shift = tf.matmul(K, a)

@@ -78,7 +78,7 @@ class Independent(Bound):
                 own -= divergence(local.gp, one, q_b)
                 return own + _expected_log_earlier(local.gp, one, past, q_b, problem.stack)
 
-        return tf.reduce_mean(_at_each(bound, draws, given, earlier))
+        return tf.reduce_mean(at_each_sample(bound, draws, given, earlier))
 
     def next_sites(
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
@@ -90,7 +90,7 @@ class Independent(Bound):
             with local.parameters.substituted(epsilon):
                 return sites_at(local, at_data(local.gp, one, q_b), problem)
 
-        steps = _at_each(step, draws, given, earlier)
+        steps = at_each_sample(step, draws, given, earlier)
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
 
     def summary(
@@ -182,7 +182,7 @@ def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStac
         known = _known_of_points(past, stack)
         return precision + known[0], mean + known[0] @ one.mean_b + known[1]
 
-    parts = _at_each(natural, given, earlier)
+    parts = at_each_sample(natural, given, earlier)
     precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
     chol = tf.linalg.cholesky(precision)
     return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean), mean[:, :, :0])
@@ -235,13 +235,3 @@ def _expected_log_earlier(
 def _solve_scale(stack: FrozenStack, rhs: tf.Tensor) -> tf.Tensor:
     """``S⁻¹ rhs`` for q(a) = N(m, S Sᵀ), where the bound leaves an upper triangle S."""
     return tf.linalg.triangular_solve(stack.scale, rhs, lower=False)
-
-
-def _at_each(function: Any, *samples: Any) -> Any:
-    """``function`` of structures at each of S samples, results stacked."""
-    flat = tf.nest.flatten(samples)
-
-    def of_flat(*parts: tf.Tensor) -> Any:
-        return function(*tf.nest.pack_sequence_as(samples, parts))
-
-    return at_each_sample(of_flat, *flat)

@@ -7,6 +7,7 @@ N(μ, v) of f the fixed-point update (PVI 2018, eq. 9) is ``w = −2 ∂E[log p]
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -28,6 +29,19 @@ class Sites(NamedTuple):
 
     precision_mean: tf.Tensor
     precision: tf.Tensor
+
+
+class SiteSteps(NamedTuple):
+    """Fixed-point steps of the sites.
+
+    :param most: The largest number of them.
+    :param damping: Their damping ρ, in (0, 1].
+    :param tolerance: The largest change of a site at which they end early.
+    """
+
+    most: float
+    damping: float
+    tolerance: float
 
 
 def is_conjugate(likelihood: Likelihood) -> bool:
@@ -138,6 +152,38 @@ def fixed_point_sites(
 def clipped(sites: Sites) -> Sites:
     """Sites whose precision is at least ``MIN_SITE_PRECISION``."""
     return Sites(sites.precision_mean, tf.maximum(sites.precision, MIN_SITE_PRECISION))
+
+
+def rested(
+    step: Callable[[Sites], Sites],
+    sites: Sites,
+    most: tf.Tensor,
+    damping: tf.Tensor,
+    tolerance: tf.Tensor,
+) -> tuple[Sites, tf.Tensor, tf.Tensor]:
+    """Sites after damped steps (PVI 2018, eq. 10), until they rest; :class:`SiteSteps` says when.
+
+    :param step: An undamped step, in TensorFlow.
+    :returns: the sites, how many the last step cut off, and whether all steps were finite.
+    """
+
+    def goes_on(number: tf.Tensor, change: tf.Tensor, is_finite: tf.Tensor, *_: Any) -> tf.Tensor:
+        return is_finite & (number < most) & (change >= tolerance)
+
+    def onward(number: tf.Tensor, *before: Any) -> tuple[Any, ...]:
+        now, raw = before[-1], step(before[-1])
+        parts = zip(now, clipped(raw), strict=True)
+        new = Sites(*((1.0 - damping) * one + damping * other for one, other in parts))
+        changes = (tf.reduce_max(tf.abs(a - b)) for a, b in zip(now, new, strict=True))
+        finite = (tf.reduce_all(tf.math.is_finite(part)) for part in raw)
+        cut = tf.math.count_nonzero(raw.precision < MIN_SITE_PRECISION)
+        return number + 1.0, tf.maximum(*changes), tf.logical_and(*finite), cut, new
+
+    nothing, change = tf.constant(0, tf.int64), tf.constant(np.inf, most.dtype)
+    start = (tf.zeros_like(most), change, tf.constant(True), nothing)
+    shapes = tf.nest.map_structure(lambda part: part.shape, (*start, sites))
+    *_, is_finite, cut, found = tf.while_loop(goes_on, onward, (*start, sites), shapes)
+    return found, cut, is_finite
 
 
 @check_shapes(

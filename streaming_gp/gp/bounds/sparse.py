@@ -17,7 +17,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.base import (
-    Bound,
+    BoundOfProjections,
     cavity_of,
     divergence_gained,
     gaussian_noise_sites,
@@ -45,7 +45,7 @@ from streaming_gp.gp.bounds.whitening import (
     projected_earlier,
     whiten,
 )
-from streaming_gp.gp.process.compiled import mean_over_samples
+from streaming_gp.gp.process.compiled import at_each_sample, mean_over_samples
 from streaming_gp.gp.process.covariances import spread_over_latents
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
@@ -59,7 +59,7 @@ class Summary(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SparseBound(Bound, abc.ABC):
+class SparseBound(BoundOfProjections, abc.ABC):
     """``F = (what the data say under q) − KL(q(b) ‖ p̃(b))``, for points b = f(Z) under a cavity.
 
     Earlier pseudo-observations that the points take over count as data, less what they said under
@@ -98,16 +98,33 @@ class SparseBound(Bound, abc.ABC):
 
         return mean_over_samples(bound, draws)
 
-    def next_sites(
-        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
-    ) -> Sites:
-        def step(epsilon: tf.Tensor) -> Sites:
+    def projections(
+        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem
+    ) -> tuple[ProjectedData, ProjectedEarlier | tuple[()]]:
+        def at(epsilon: tf.Tensor) -> tuple[ProjectedData, ProjectedEarlier | tuple[()]]:
             with local.parameters.substituted(epsilon):
                 _, _, data, earlier = _projected(local, Z, problem)
-                c = point_posterior(local.gp, *information(local.gp, data, sites, earlier))
+                return data, earlier or ()
+
+        return at_each_sample(at, draws)
+
+    def next_sites_of(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        projections: tuple[ProjectedData, ProjectedEarlier | tuple[()]],
+        problem: Problem,
+        sites: Sites,
+    ) -> Sites:
+        def step(
+            epsilon: tf.Tensor, projected: tuple[ProjectedData, ProjectedEarlier | tuple[()]]
+        ) -> Sites:
+            data, earlier = projected
+            with local.parameters.substituted(epsilon):
+                c = point_posterior(local.gp, *information(local.gp, data, sites, earlier or None))
                 return sites_at(local, posterior_at_data(local.gp, data, c), problem)
 
-        return mean_over_samples(step, draws)
+        return mean_over_samples(step, draws, projections)
 
     def known_sites(
         self, local: LocalModel, epsilon: tf.Tensor, Z: tf.Tensor, problem: Problem

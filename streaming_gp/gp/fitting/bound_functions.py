@@ -12,10 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
-from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.bounds.protocol import (
+    ApproximatesByPoints,
+    LocalBound,
+    SharesProjections,
+    ShowsErrors,
+)
+from streaming_gp.gp.bounds.sites import Sites, SiteSteps
 from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
@@ -75,12 +81,24 @@ class BoundFunctions:
         loss, gradient = self._call(self._by_offsets, problem, epsilon, offsets, problem, sites)
         return float(loss), gradient.numpy()
 
-    def next_sites(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
-    ) -> Sites:
-        """A fixed-point step of the sites, averaged over ε."""
-        found: Sites = self._call(self._next_sites, problem, offsets, variables, problem, sites)
-        return found
+    def rested_sites(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        steps: SiteSteps,
+    ) -> tuple[Sites, int]:
+        """Sites after fixed-point steps, averaged over ε, and how many of them were cut off.
+
+        :raises NumericalError: if a step is not finite.
+        """
+        numbers = (np.asarray(number, float) for number in steps)
+        arguments = (offsets, variables, problem, sites, *numbers)
+        found, clipped, is_finite = self._call(self._rested_sites, problem, *arguments)
+        if not is_finite:
+            raise NumericalError("the local posterior covariance gave non-finite sites")
+        return found, int(clipped)
 
     def known_sites(self, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem) -> Sites:
         """The sites of Gaussian noise at ε [E]."""
@@ -151,11 +169,24 @@ class BoundFunctions:
             loss = -self.bound.free_energy(self.local, epsilon[None], Z, problem, sites)
         return loss, tape.gradient(loss, offsets, unconnected_gradients="zero")
 
-    def _next_sites(
-        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Problem, sites: Sites
-    ) -> Sites:
-        Z, draws = problem.moved(offsets), _draws(self.local, variables, problem)
-        return self.bound.next_sites(self.local, draws, Z, problem, sites)
+    def _rested_sites(
+        self,
+        offsets: tf.Tensor,
+        variables: tf.Tensor,
+        problem: Problem,
+        sites: Sites,
+        *steps: tf.Tensor,
+    ) -> tuple[Sites, tf.Tensor, tf.Tensor]:
+        local, bound, Z = self.local, self.bound, problem.moved(offsets)
+        draws = _draws(local, variables, problem)
+        if not isinstance(bound, SharesProjections):
+            return site_rules.rested(
+                lambda now: bound.next_sites(local, draws, Z, problem, now), sites, *steps
+            )
+        shared = bound.projections(local, draws, Z, problem)
+        return site_rules.rested(
+            lambda now: bound.next_sites_of(local, draws, shared, problem, now), sites, *steps
+        )
 
     def _known_sites(self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem) -> Sites:
         return self.bound.known_sites(self.local, epsilon, problem.moved(offsets), problem)
@@ -199,6 +230,7 @@ def _signature(local: LocalModel, name: str, takes_over: bool) -> tuple[Any, ...
     special = {
         "_by_offsets": (epsilon, numbers, problem, sites),
         "_known_sites": (epsilon, numbers, problem),
+        "_rested_sites": (numbers, numbers, problem, sites, spec(), spec(), spec()),
         "_summary": (epsilon, numbers, numbers, problem, sites),
     }
     return special.get(name, (numbers, numbers, problem, sites))

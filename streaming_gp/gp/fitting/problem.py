@@ -10,6 +10,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.problem import Earlier, Problem
+from streaming_gp.gp.bounds.sites import SiteSteps
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
@@ -20,6 +21,7 @@ from streaming_gp.gp.process.pseudo_observations import Observations
 
 NUGGET = 1e-6
 """Variance of the pseudo-points' white noise, relative to their mean cavity variance."""
+ONE_STEP = SiteSteps(most=1, damping=1.0, tolerance=0.0)
 
 Data = tuple[np.ndarray, np.ndarray]
 Place = Callable[[Candidates], np.ndarray]
@@ -162,8 +164,8 @@ class ProblemBuilder:
         sites = initial_sites(bound, offsets, problem)
         if not bound.is_conjugate:
             variables = self._local.hyperparameters.initial(size, False)
-            sites = bound.next_sites(offsets, variables, problem, sites)
-        return np.maximum(sites.precision.numpy(), 0.0).sum(axis=1)
+            sites, _ = bound.rested_sites(offsets, variables, problem, sites, ONE_STEP)
+        return np.asarray(sites.precision).sum(axis=1)
 
 
 def spread(X: np.ndarray) -> np.ndarray:

@@ -10,10 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
-from streaming_gp.errors import NumericalError
-from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.bounds.sites import Sites, SiteSteps
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, closed_form, initial_sites
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.memory import DivergenceGained
@@ -199,19 +197,9 @@ class Solver:
         """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
         if self.bound.is_conjugate:
             return sites, 0
-        rho, clipped = self.optimiser.site_damping, 0
-        for _ in range(self.optimiser.site_steps):
-            raw = self.bound.next_sites(offsets, variables, problem, sites)
-            if not all(np.isfinite(part).all() for part in raw):
-                raise NumericalError("the local posterior covariance gave non-finite sites")
-            clipped = int(np.sum(raw.precision < site_rules.MIN_SITE_PRECISION))
-            target = site_rules.clipped(raw)
-            new = Sites(*((1 - rho) * a + rho * b for a, b in zip(sites, target, strict=True)))
-            change = max(float(np.max(np.abs(a - b))) for a, b in zip(sites, new, strict=True))
-            sites = new
-            if change < self.optimiser.site_tolerance:
-                break
-        return sites, clipped
+        one = self.optimiser
+        steps = SiteSteps(one.site_steps, one.site_damping, one.site_tolerance)
+        return self.bound.rested_sites(offsets, variables, problem, sites, steps)
 
     def _optimised(
         self,

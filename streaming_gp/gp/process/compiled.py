@@ -71,12 +71,13 @@ def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
 
 
 def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:
-    """``function`` at each of S samples, results stacked; S is known when tracing.
+    """``function`` at each of S samples, or structures of them, results stacked; S is known when
+    tracing.
 
     Vectorised, unless S = 1: then the function is simply called.
     """
-    if samples[0].shape[0] == 1:
-        value = function(*(sample[0] for sample in samples))
+    if tf.nest.flatten(samples)[0].shape[0] == 1:
+        value = function(*tf.nest.map_structure(lambda part: part[0], samples))
         return tf.nest.map_structure(lambda part: part[None], value)
     return tf.vectorized_map(lambda sample: function(*sample), samples)
 

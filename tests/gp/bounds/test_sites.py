@@ -42,3 +42,40 @@ def test_monte_carlo_likelihoods_are_evaluated_at_fixed_points(rng):
     moments = site_rules.predictive_moments(stochastic, X, mean, variance)
     np.testing.assert_allclose(moments[0], mean, atol=ALGEBRA)
     np.testing.assert_allclose(moments[1], 1.5, rtol=ALGEBRA)
+
+
+HALF = tf.constant(0.5, tf.float64)
+START = site_rules.Sites(tf.zeros([2, 1], tf.float64), tf.ones([2, 1], tf.float64))
+
+
+def steps_until_rest(step, most, tolerance):
+    return site_rules.rested(
+        step, START, tf.constant(float(most), tf.float64), HALF, tf.constant(tolerance, tf.float64)
+    )
+
+
+def test_damped_steps_end_where_there_are_no_more_of_them():
+    target = site_rules.Sites(tf.fill([2, 1], HALF * 8.0), tf.fill([2, 1], -HALF))
+    sites, clipped, is_finite = steps_until_rest(lambda _: target, 3, 0.0)
+    np.testing.assert_allclose(sites.precision_mean, 4.0 * (1.0 - 0.5**3))
+    least = site_rules.MIN_SITE_PRECISION
+    np.testing.assert_allclose(sites.precision, least + (1.0 - least) * 0.5**3)
+    assert int(clipped) == 2
+    assert is_finite
+
+
+def test_damped_steps_end_where_sites_hardly_move():
+    """The change halves with every step, and either part may be the one that still moves."""
+    for column in range(2):
+        parts = [START.precision_mean, START.precision]
+        parts[column] += 1.0
+        sites, clipped, _ = steps_until_rest(lambda _, to=parts: site_rules.Sites(*to), 50, 0.1)
+        np.testing.assert_allclose(parts[column] - sites[column], 0.5**4)
+        assert int(clipped) == 0
+
+
+def test_a_step_that_is_not_finite_is_the_last():
+    for raw in ([np.nan, 1.0], [0.0, np.inf]):
+        to = site_rules.Sites(*(tf.fill([2, 1], tf.constant(one, tf.float64)) for one in raw))
+        *_, is_finite = steps_until_rest(lambda _, to=to: to, 5, 0.0)
+        assert not is_finite
