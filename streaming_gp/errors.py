@@ -30,7 +30,7 @@ class FileFormatError(InvalidDataError):
 
 
 class PoorFitWarning(UserWarning):
-    """A fit that ended far below one that is known; the model has learned from it all the same."""
+    """A fit far below one that is known, or that takes all for noise; the model has learned it."""
 
 
 class OverconfidenceWarning(UserWarning):

@@ -22,10 +22,10 @@ from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
-from streaming_gp.gp.fitting.overconfidence import Watch
 from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
+from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
@@ -134,7 +134,7 @@ class Fitter:
             factor, report = self.absorbing(cavity, batch, place, at)
         else:
             factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
-        self.watch.points(batch.name, len(factor.Z), report)
+        self._watch(batch, factor, report)
         return factor, report
 
     def learned(
@@ -188,8 +188,12 @@ class Fitter:
             return moved, *self._factor(cavity_in(moved), cavity, solution)
 
         moved, factor, report = with_larger_nuggets(attempt, problem)
-        self.watch.points(batch.name, len(factor.Z), report)
+        self._watch(batch, factor, report)
         return moved, factor, report
+
+    def _watch(self, batch: Batch, factor: PseudoPointFactor, report: FitReport) -> None:
+        self.watch.points(batch.name, len(factor.Z), report)
+        self.watch.noise(self.local, batch, len(factor.Z), report)
 
     def watch_targets(self, prior: Process, batches: Iterable[Data]) -> None:
         """Warn if the first targets are far from what a distribution over ε expects."""

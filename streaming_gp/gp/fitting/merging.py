@@ -10,8 +10,8 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.moving import Moving
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
-from streaming_gp.gp.fitting.overconfidence import Watch
 from streaming_gp.gp.fitting.thinning import thinned
+from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.threads import one_blas_thread

@@ -1,4 +1,6 @@
-"""Says once for each model when predicted standard deviations will be far too small."""
+"""Says once for each model when predicted standard deviations will be far too small, and when all
+is taken for noise.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from streaming_gp import expfam
-from streaming_gp.errors import OverconfidenceWarning
+from streaming_gp.errors import OverconfidenceWarning, PoorFitWarning
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
-from streaming_gp.gp.fitting.solver import FitReport
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.quadrature import standard_normals
@@ -23,6 +25,9 @@ MOST_UNEXPLAINED = 10.0
 does not know how large errors are."""
 MOST_WIDTHS = 3.0
 """How many widths of the prior the size of targets may lie from its middle."""
+LEAST_SHARE = 1e-2
+"""The prior variance of f over that of the noise, under which the data are explained as noise."""
+MOST_LOOKED_AT = 100
 NUM_DRAWS = 32
 
 
@@ -32,10 +37,12 @@ class Watch:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def _say(self, what: str, message: str) -> None:
+    def _say(
+        self, what: str, message: str, kind: type[UserWarning] = OverconfidenceWarning
+    ) -> None:
         """Warn; where warnings are errors it is not said, and comes again."""
         if what not in self._said:
-            warnings.warn(message, OverconfidenceWarning, stacklevel=2)
+            warnings.warn(message, kind, stacklevel=2)
             self._said.add(what)
 
     def points(self, name: str, number: int, report: FitReport) -> None:
@@ -60,6 +67,30 @@ class Watch:
                 "over-confident: wanted more points (PrivatePseudoPoints('all') has one at every "
                 "input), alpha=1 where noise is Gaussian, or a larger noise variance; of later "
                 "batches UpdateInfo.unexplained and UpdateInfo.shown_error say it",
+            )
+
+    def noise(self, local: LocalModel, batch: Batch, number: int, report: FitReport) -> None:
+        """Warn where few points of a batch have learned that all of it is noise.
+
+        Points that explain next to nothing of the first batches leave this as the best there is,
+        and as f has no variance then, later batches cannot tell otherwise.
+
+        :param number: The number of points.
+        :param report: What was done.
+        """
+        X, epsilon = batch.data[0][:MOST_LOOKED_AT], report.epsilon
+        if not (batch.learn and is_conjugate(local.likelihood)) or number >= len(batch.data[0]):
+            return
+        of_f = np.mean(PriorAt(local.prior, epsilon[None]).variance(X))
+        share = of_f / np.mean(1.0 / local.noise_precision(epsilon, X))
+        if share < LEAST_SHARE:
+            self._say(
+                "noise",
+                f"batch {batch.name!r} is explained as noise: at the hyperparameters that its "
+                f"{number} pseudo-points have learned the function varies by {share:.1g} of the "
+                "noise's variance, and later batches will hardly change that; wanted more points "
+                "from the first batch on, if the targets depend on the inputs",
+                PoorFitWarning,
             )
 
     def merge(
