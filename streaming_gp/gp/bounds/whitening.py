@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp import triangular
 from streaming_gp.gp.bounds.problem import Earlier
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process import covariances as cov
@@ -21,7 +22,6 @@ from streaming_gp.linalg import (
     compress_rows,
     logdet_from_cholesky,
     solve_lower,
-    solve_lower_transposed,
 )
 from streaming_gp.shapes import check_shapes
 
@@ -250,19 +250,35 @@ def from_sites(
     root = np.sqrt(precision[:, :, :1])
     design = root * np.swapaxes(data.A.numpy(), -1, -2)
     targets = (mean - precision * mean_f) / root
-    return on_points(points, design, targets, num_groups, nugget)[0]
+    mean_b = cov.to_groups(points.mean, num_groups).numpy()
+    Z, chol = points.Z.numpy(), points.chol.numpy()
+    return on_points(Z, chol, mean_b, design, targets, nugget)[0]
 
 
 def on_points(
-    points: Points, design: np.ndarray, targets: np.ndarray, num_groups: int, nugget: float
+    Z: np.ndarray,
+    chol: np.ndarray,
+    mean: np.ndarray,
+    design: np.ndarray,
+    targets: np.ndarray,
+    nugget: float,
 ) -> tuple[PseudoObservations, float]:
     """Observations ``targets ≈ design @ c`` as pseudo-observations, and the log constant left over.
 
     [G, N, M] and [G, N, C] become M of them, which ``c = L⁻¹ (b − m̃(Z))`` turns into those of b.
+
+    :param Z: The points [M, D].
+    :param chol: L of each group, or of all [G, M, M] or [1, M, M].
+    :param mean: m̃(Z) [G, M, C].
+    :param nugget: The variance of the points' white noise.
     """
     rows, fewer = compress_rows(design, targets)
-    R = solve_lower_transposed(points.chol, tf.linalg.matrix_transpose(rows)).numpy()
-    mean_b = cov.to_groups(points.mean, num_groups).numpy()
-    targets_b = fewer + np.swapaxes(R, -1, -2) @ mean_b
+    triangles = np.broadcast_to(chol, (len(rows), *chol.shape[1:]))
+    R = np.stack(
+        [
+            triangular.solve(L, np.ascontiguousarray(T.T), transposed=True)
+            for L, T in zip(triangles, rows, strict=True)
+        ]
+    )
     constant = -0.5 * float(np.sum(targets**2) - np.sum(fewer**2))
-    return PseudoObservations(points.Z.numpy(), R, targets_b, nugget), constant
+    return PseudoObservations(Z, R, fewer + np.swapaxes(R, 1, 2) @ mean, nugget), constant

@@ -23,7 +23,7 @@ from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
-from streaming_gp.gp.fitting.projection import GPLedger, Projection
+from streaming_gp.gp.fitting.projection import GPLedger, of_ledger
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.compiled import FLOAT
@@ -56,7 +56,6 @@ class Fitter:
         self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.absorbing = Absorbing(local, bound, self.factorisations)
-        self.projection = Projection(local)
         self.kept_bound = KeptBound(local)
         self.anew = Anew(local, optimiser)
         self.watch = Watch()
@@ -184,7 +183,7 @@ class Fitter:
         def attempt(problem: Problem) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
             epsilon = solution.report.epsilon
-            moved = self.projection.of_ledger(ledger, epsilon, solution.offsets, problem)
+            moved = of_ledger(self.local, ledger, epsilon, solution.offsets, problem)
             return moved, *self._factor(cavity_in(moved), cavity, solution)
 
         moved, factor, report = with_larger_nuggets(attempt, problem)

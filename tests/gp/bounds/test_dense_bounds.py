@@ -13,7 +13,7 @@ from streaming_gp.gp import Exact, PowerEP, PseudoObservations, Variational
 from streaming_gp.gp.bounds import Sites
 from streaming_gp.gp.bounds.problem import Earlier, Problem
 from streaming_gp.gp.bounds.sites import fixed_point_sites
-from streaming_gp.gp.bounds.whitening import Points, on_points
+from streaming_gp.gp.bounds.whitening import on_points
 from tests.gp.builders import FIXED, mean_of_two
 from tests.reference import conditioned_process
 from tests.tolerances import THROUGH_CHOLESKY
@@ -262,14 +262,13 @@ def test_the_errors_that_data_show(rng, name, takes_over):
 def test_observations_of_whitened_points_are_those_of_the_points_and_a_constant(rng):
     """``−½ ‖t − D L⁻¹ (b − m)‖²`` of many rows at any b, by as many rows as there are points."""
     L = np.tril(rng.standard_normal((2, M, M))) + 2.0 * np.eye(M)
-    Z, mean = rng.standard_normal((M, 2)), rng.standard_normal((M, 2))
-    points = Points(tf.constant(Z), tf.constant(L), None, tf.constant(mean))
+    Z, mean = rng.standard_normal((M, 2)), rng.standard_normal((2, M, 1))
     design, targets = rng.standard_normal((2, N, M)), rng.standard_normal((2, N, 1))
-    kept, constant = on_points(points, design, targets, 2, NUGGET)
+    kept, constant = on_points(Z, L, mean, design, targets, NUGGET)
     assert kept.pseudo_targets.shape == (2, M, 1)
     for _ in range(3):
         b = rng.standard_normal((2, M, 1))
-        c = np.linalg.solve(L, b - mean.T[:, :, None])
+        c = np.linalg.solve(L, b - mean)
         wanted = -0.5 * np.sum((targets - design @ c) ** 2)
         Rtb = np.swapaxes(kept.precision_factor, 1, 2) @ b
         found = constant - 0.5 * np.sum((kept.pseudo_targets - Rtb) ** 2)
