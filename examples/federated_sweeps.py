@@ -152,8 +152,9 @@ def main(arguments: argparse.Namespace) -> None:
         {
             "command": f"python examples/federated_sweeps.py --best --dataset {arguments.dataset}"
             + " --quick" * arguments.quick,
-            "summary": summary(best, chosen),
+            "summary": summary(best, [one for one in chosen if one["method"] in FEDERATED]),
             "sweep": sweep_rows(tried),
+            "optimisers": sweep_rows([one for one in tried if one["method"] in OPTIMISERS]),
             "runs": tried + best,
         },
     )

@@ -42,7 +42,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class BoundOfProjections(Bound, abc.ABC):
-    """A bound whose steps of the sites share the data under the cavity, which no site is in."""
+    """A bound whose steps of the sites share the data under the cavity, which no site is in.
+
+    :meth:`next_sites` follows from the two methods here: fits call these.
+    """
 
     @abc.abstractmethod
     def projections(

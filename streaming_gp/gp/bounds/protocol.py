@@ -82,28 +82,6 @@ class LocalBound(Protocol):
 
 
 @runtime_checkable
-class SharesProjections(Protocol):
-    """A bound whose steps of the sites share what no site is in, so that it is computed once."""
-
-    def projections(
-        self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem
-    ) -> Any:
-        """What all steps share at each of S values of ε: a structure of tensors [S, ...]."""
-        ...
-
-    def next_sites_of(
-        self,
-        local: LocalModel,
-        draws: tf.Tensor,
-        projections: Any,
-        problem: Problem,
-        sites: Sites,
-    ) -> Sites:
-        """As :meth:`LocalBound.next_sites`, from the projections."""
-        ...
-
-
-@runtime_checkable
 class ApproximatesByPoints(Protocol):
     """A bound on few points, which knows what these leave of the data."""
 

@@ -7,6 +7,7 @@ retraces nor leaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,9 @@ import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.base import BoundOfProjections
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.protocol import (
-    ApproximatesByPoints,
-    LocalBound,
-    SharesProjections,
-    ShowsErrors,
-)
+from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
 from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
@@ -179,14 +176,11 @@ class BoundFunctions:
     ) -> tuple[Sites, tf.Tensor, tf.Tensor]:
         local, bound, Z = self.local, self.bound, problem.moved(offsets)
         draws = _draws(local, variables, problem)
-        if not isinstance(bound, SharesProjections):
-            return site_rules.rested(
-                lambda now: bound.next_sites(local, draws, Z, problem, now), sites, *steps
-            )
-        shared = bound.projections(local, draws, Z, problem)
-        return site_rules.rested(
-            lambda now: bound.next_sites_of(local, draws, shared, problem, now), sites, *steps
-        )
+        step = partial(bound.next_sites, local, draws, Z, problem)
+        if isinstance(bound, BoundOfProjections):
+            shared = bound.projections(local, draws, Z, problem)
+            step = partial(bound.next_sites_of, local, draws, shared, problem)
+        return site_rules.rested(step, sites, *steps)
 
     def _known_sites(self, epsilon: tf.Tensor, offsets: tf.Tensor, problem: Problem) -> Sites:
         return self.bound.known_sites(self.local, epsilon, problem.moved(offsets), problem)
