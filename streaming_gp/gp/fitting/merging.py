@@ -41,23 +41,18 @@ class Merging:
         number: int,
         iterations: int = 0,
         watch: bool = True,
-        others_last: bool = True,
     ) -> PseudoPointFactor:
         """A factor on ``number`` of its points, projected under all others at ε [E].
 
         :param iterations: The number in which these then move to where still less is lost.
         :param watch: Whether to warn where that leaves far more than the noise.
-        :param others_last: Whether points are chosen under the others too. Where these will be
-            merged as well their own points may go, and the factor has to say alone what it knows.
         """
         process = Process(factor.pseudo_observations, None, factor.log_scale).compact
         rest = self._factorisations.at(epsilon, Process(others.pseudo_observations))
         members = plain(process)
         Z = np.concatenate([one.Z for one in members])
         V = rest.project(Z)
-        covariance = rest.covariance(Z, V)
-        chosen_by = covariance if others_last else rest.prior.covariance(Z)
-        found, constant = thinned(covariance, rest.mean(Z, V), members, number, chosen_by)
+        found, constant = thinned(rest.covariance(Z, V), rest.mean(Z, V), members, number)
         if iterations > 0:
             moving = Moving(rest.prior, rest.members, members, found.nugget)
             with suppress(NumericalError):  # where rounding forbids it the points stay

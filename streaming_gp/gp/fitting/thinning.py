@@ -28,7 +28,6 @@ def thinned(
     mean: np.ndarray,
     members: Sequence[PseudoObservations],
     number: int,
-    chosen_by: np.ndarray | None = None,
 ) -> tuple[PseudoObservations, float]:
     """All members as one on ``number`` of their points, and the log constant that is left over.
 
@@ -36,15 +35,14 @@ def thinned(
     :param mean: Likewise [G, R, C].
     :param members: The pseudo-observations, of R points together.
     :param number: The number of points that stay.
-    :param chosen_by: The covariance by which these are chosen, if it is another one.
     """
     Z = np.concatenate([one.Z for one in members])
     diagonal = np.diagonal(covariance, axis1=1, axis2=2)
     nugget = max(*(one.nugget for one in members), NUGGET * float(np.mean(diagonal)))
-    K = _with_nugget(covariance, nugget)
+    K = np.array(covariance)
+    np.einsum("grr->gr", K)[:] += nugget
     groups = [_about(m, group, members) for group, m in enumerate(mean)]
-    chosen_by = K if chosen_by is None else _with_nugget(chosen_by, nugget)
-    kept = least_lost(chosen_by, [W for W, _, _ in groups], len(Z) - number)
+    kept = least_lost(K, [W for W, _, _ in groups], len(Z) - number)
     constant, parts = 0.0, []
     for k, m, (W, h, squares) in zip(K, mean, groups, strict=True):
         onto, fewer = _projected(k, W, h, kept)
@@ -54,12 +52,6 @@ def thinned(
         parts.append((R, s + R.T @ m[kept]))
     factor, targets = (np.stack(part) for part in zip(*parts, strict=True))
     return PseudoObservations(Z[kept], factor, targets, nugget), float(constant)
-
-
-def _with_nugget(covariance: np.ndarray, nugget: float) -> np.ndarray:
-    K = np.array(covariance)
-    np.einsum("grr->gr", K)[:] += nugget
-    return K
 
 
 def _about(

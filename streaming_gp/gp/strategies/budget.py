@@ -78,8 +78,7 @@ def merged(
     if len(factor.Z) <= number:
         return after
     iterations = fitter.optimiser.projection_iterations if move else 0
-    thinned, others = fitter.merging.thinned, said_beside(after, MERGED)
-    fewer = thinned(factor, others, epsilon, number, iterations, others_last=False)
+    fewer = fitter.merging.thinned(factor, said_beside(after, MERGED), epsilon, number, iterations)
     return after.replaced(MERGED, fewer)
 
 

@@ -22,7 +22,7 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations, singles
 from streaming_gp.gp.strategies import merged_anew, remembered, two_scales
-from streaming_gp.gp.strategies.budget import multiplied, newest, said_beside
+from streaming_gp.gp.strategies.budget import multiplied, newest
 from streaming_gp.gp.strategies.learning_sample import (
     LearningSample,
     coarse,
@@ -170,8 +170,9 @@ def within(
 ) -> GPLedger:
     """The ledger with at most ``budget`` points: of the older factors' points the least needed go.
 
-    The newest batches that hold a tenth of the budget together stay apart. Where a batch is smaller
-    than that, a tenth is freed at once, so that this is rare and its cost spread over many batches.
+    The newest batches that hold a tenth of the budget together stay apart, and what is merged says
+    all that it knows without them, as they are merged later on. Where a batch is smaller than that,
+    a tenth is freed at once, so that this is rare and its cost spread over many batches.
 
     :param epsilon: The ε [E] at which factors are projected.
     :param move: Whether the points that stay may move, where they are few.
@@ -189,8 +190,7 @@ def within(
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
     moves = move and number <= MOST_MOVING
     iterations = fitter.optimiser.projection_iterations if moves else 0
-    others = said_beside(after, MERGED)
-    fewer = _thinned(fitter, factors, others, epsilon, number, iterations, others_last=False)
+    fewer = _thinned(fitter, factors, Process(), epsilon, number, iterations)
     fewer = two_scales.marked(fewer)
     if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
@@ -221,7 +221,6 @@ def _thinned(
     epsilon: np.ndarray,
     number: int,
     iterations: int = 0,
-    others_last: bool = True,
 ) -> two_scales.TwoScaleFactor:
     """The product of factors on ``number`` of their points, which knows what that lost.
 
@@ -229,6 +228,5 @@ def _thinned(
     """
     product = reduce(mul, factors)
     watch = product.hyperparameters is None
-    thinned = fitter.merging.thinned
-    fewer = thinned(product, others, epsilon, number, iterations, watch, others_last)
+    fewer = fitter.merging.thinned(product, others, epsilon, number, iterations, watch)
     return two_scales.projected(product, fewer, factors)
