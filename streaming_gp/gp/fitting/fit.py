@@ -23,7 +23,7 @@ from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
-from streaming_gp.gp.fitting.projection import GPLedger, of_ledger
+from streaming_gp.gp.fitting.projection import GPLedger, project_ledger
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.compiled import FLOAT
@@ -133,7 +133,7 @@ class Fitter:
             factor, report = self.absorbing(cavity, batch, place, at)
         else:
             factor, report = with_larger_nuggets(attempt, self.problem(cavity, batch, place, at))
-        self._watch(batch, factor, report)
+        self._warn(batch, factor, report)
         return factor, report
 
     def learned(
@@ -183,14 +183,14 @@ class Fitter:
         def attempt(problem: Problem) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
             epsilon = solution.report.epsilon
-            moved = of_ledger(self.local, ledger, epsilon, solution.offsets, problem)
+            moved = project_ledger(self.local, ledger, epsilon, solution.offsets, problem)
             return moved, *self._factor(cavity_in(moved), cavity, solution)
 
         moved, factor, report = with_larger_nuggets(attempt, problem)
-        self._watch(batch, factor, report)
+        self._warn(batch, factor, report)
         return moved, factor, report
 
-    def _watch(self, batch: Batch, factor: PseudoPointFactor, report: FitReport) -> None:
+    def _warn(self, batch: Batch, factor: PseudoPointFactor, report: FitReport) -> None:
         self.watch.points(batch.name, len(factor.Z), report)
         self.watch.noise(self.local, batch, len(factor.Z), report)
 

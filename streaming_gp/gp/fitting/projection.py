@@ -94,7 +94,7 @@ class Projection:
         return self._known[key]
 
 
-def of_ledger(
+def project_ledger(
     local: LocalModel, ledger: GPLedger, epsilon: np.ndarray, offsets: np.ndarray, problem: Problem
 ) -> GPLedger:
     """Every factor on the problem's points, moved by ``offsets``.

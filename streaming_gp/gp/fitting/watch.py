@@ -28,6 +28,7 @@ MOST_WIDTHS = 3.0
 LEAST_SHARE = 1e-2
 """The prior variance of f over that of the noise, under which the data are explained as noise."""
 MOST_LOOKED_AT = 100
+"""So many data say how much f and noise vary where a batch is."""
 NUM_DRAWS = 32
 
 
@@ -75,12 +76,16 @@ class Watch:
         Points that explain next to nothing of the first batches leave this as the best there is,
         and as f has no variance then, later batches cannot tell otherwise.
 
-        :param number: The number of points.
+        :param local: The model.
+        :param batch: The batch.
+        :param number: The number of its points.
         :param report: What was done.
         """
-        X, epsilon = batch.data[0][:MOST_LOOKED_AT], report.epsilon
-        if not (batch.learn and is_conjugate(local.likelihood)) or number >= len(batch.data[0]):
+        learns = batch.learn and bool(local.hyperparameters.limits(local.parameters))
+        is_of_few = is_conjugate(local.likelihood) and number < len(batch.data[0])
+        if "noise" in self._said or not (learns and is_of_few):
             return
+        X, epsilon = batch.data[0][:MOST_LOOKED_AT], report.epsilon
         of_f = np.mean(PriorAt(local.prior, epsilon[None]).variance(X))
         share = of_f / np.mean(1.0 / local.noise_precision(epsilon, X))
         if share < LEAST_SHARE:
