@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,8 @@ from streaming_gp.gp.fitting.candidates import Candidates
 
 RESOLUTION = 1e-8
 """Share of the largest variance below which a candidate counts as explained."""
+AT_ONCE = 1000
+"""Covariances of so many candidates are computed in one call, as each call costs more than they."""
 PROBES = 1000
 """The gain of a point is weighed on so many candidates, or as many as there are to be points."""
 
@@ -31,17 +33,26 @@ def greedy_variance(
     floor = RESOLUTION * residual.max()
     factors = np.zeros((min(max_number, len(residual)), len(residual)))
     wanted, chosen = iter(first), list[int]()
+    column_of = _columns(candidates)
     for row in factors:
         best = next((one for one in wanted if residual[one] > floor), int(np.argmax(residual)))
         if chosen and residual[best] <= floor:
             break
         known = factors[: len(chosen)]
-        column = candidates.columns(np.array([best]))[:, 0]
-        row[:] = (column - known.T @ known[:, best]) / np.sqrt(residual[best])
+        row[:] = (column_of(best) - known.T @ known[:, best]) / np.sqrt(residual[best])
         residual = np.maximum(residual - row**2, 0.0)
         residual[best] = 0.0
         chosen.append(best)
     return np.array(chosen)
+
+
+def _columns(candidates: Candidates) -> Callable[[int], np.ndarray]:
+    """Gives the cavity covariances [N] of all candidates with one of them."""
+    number = len(candidates.variance)
+    if number > AT_ONCE:
+        return lambda one: candidates.columns(np.array([one]))[:, 0]
+    covariance = candidates.among(np.arange(number))
+    return lambda one: np.asarray(covariance[:, one])
 
 
 def mostly_present(candidates: Candidates, max_number: int, fresh: int) -> np.ndarray:
