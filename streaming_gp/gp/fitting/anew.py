@@ -60,6 +60,7 @@ class Anew:
         iterations: int,
         move: bool = True,
         hold_noise: bool = False,
+        learn: bool = True,
         report: Report = lambda *_: None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Places [M, D] and ε [E] that raise the bound; places stay in the range of the data.
@@ -70,6 +71,7 @@ class Anew:
         :param iterations: The largest number of iterations.
         :param move: Whether places move, or ε alone.
         :param hold_noise: Whether the likelihood's parameters stay as they are.
+        :param learn: Whether ε moves, or places alone.
         :param report: Called with (iteration, bound).
         :raises NumericalError: if a covariance is not positive at the start.
         """
@@ -81,7 +83,7 @@ class Anew:
             return self._collapsed(point[:size], point[size:], problem, True)
 
         places = limits_within(data[0], at.Z, problem.Z_unit.numpy()) if move else [STAYS] * size
-        limits = places + self._limits(hold_noise)
+        limits = places + (self._limits(hold_noise) if learn else [STAYS] * len(epsilon))
         start = np.zeros(len(limits))
         method = self._optimiser.method
         point, _ = minimise(loss_and_gradient, start, limits, method, iterations, report)

@@ -76,10 +76,14 @@ def fitted_at_two_scales(
     :param cavity: Prior times all other factors of the ledger.
     :param budget: The largest number of points of all batches.
     :param move: Whether merged points may move where they are fitted anew.
-    :returns: the ledger, at the coarse ε from when that serves better; the factor; what was done.
+    :returns: the ledger, on better points when that is due, and at the coarse ε from when that
+        serves better; the factor; what was done.
     """
     if two_scales.is_coarse(ledger):
         return _fitted_coarse(fitter, ledger, batch, budget, move)
+    if batch.name not in ledger.factors:
+        ledger = merged_anew.on_better_points(fitter, ledger, move, batch.report)
+        cavity = ledger.posterior
     of_epsilon = two_scales.coarse_epsilon(ledger, batch.name)
     noise = _noise_variance(fitter, batch, cavity)
     larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))

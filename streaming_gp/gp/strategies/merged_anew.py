@@ -2,15 +2,19 @@
 
 What is merged time and again is projected at the ε of each time, on points that were chosen before
 later data came. Where all of these data are remembered it can be had as if they came now, as one
-batch: points and ε are fitted to the bound on all of them, which takes for noise what the budget
-leaves, and the factor is what the data say on these points. That is done when a stream has grown by
-half, so that it is rare; batches that come between are absorbed at the ε that is there.
+batch: points are moved to where the bound on all of them is largest, and the factor is what the
+data say on these points. That is done when a stream has grown by half, so that it is rare.
+
+At the fine ε, which batches go on to learn, points move alone (:func:`on_better_points`). At the
+coarse one ε is fitted along with them (:func:`fitted`), as this bound takes for noise what the
+budget leaves, and batches that come between are absorbed at the ε that is there.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +26,7 @@ from streaming_gp.gp.fitting.optimiser import Report
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
@@ -37,6 +42,9 @@ fit goes on from there."""
 DATA_PER_POINT = 5
 """So many data, at random, say where points are best."""
 
+MOST_LOST = 1.0
+"""Nats for each target. Projections that have lost more have left more than the noise: better
+points are not enough then."""
 MOST_POINTS = 1000
 """A fit on more points takes longer than all updates between two of them."""
 
@@ -62,15 +70,83 @@ def fitted(
     :param move: Whether points may move.
     :param report: Called with (iteration, bound).
     """
-    number = num_data(ledger)
     merged = of_two_scales(ledger.factors[MERGED])
-    if number < GROWTH * merged.num_fitted:
+    if not _is_due(ledger, merged):
         return ledger
+    after = ledger
     with suppress(NumericalError):
-        share = min(1.0, number / LONG_STREAM)
-        ledger = _fitted(fitter, ledger, merged, share, move, report)
-    now = replace(of_two_scales(ledger.factors[MERGED]), num_fitted=number)
-    return ledger.replaced(MERGED, now)
+        after = _fitted(fitter, ledger, merged, _share(ledger), move, report)
+    return _marked(ledger, after)
+
+
+def on_better_points(
+    fitter: Fitter, ledger: GPLedger, move: bool, report: Report = lambda *_: None
+) -> GPLedger:
+    """The ledger with its merged factor anew at the ε [E] that it has, if that is due and possible.
+
+    :param move: Whether points may move; if not, the factor alone is made anew.
+    :param report: Called with (iteration, bound).
+    """
+    if not serves(fitter, ledger):
+        return ledger
+    merged = of_two_scales(ledger.factors[MERGED])
+    assert merged.remembered is not None
+    knows_all = merged.remembered.targets.size >= merged.num_projected
+    if not (knows_all and merged.lost_per_target <= MOST_LOST and _is_due(ledger, merged)):
+        return ledger
+    epsilon, after = fitter.location(ledger.posterior), ledger
+    with suppress(NumericalError):
+        Z = merged.Z
+        if move:
+            iterations = _iterations(_share(ledger))
+            Z, _ = _best(fitter, merged, epsilon, iterations, learn=False, report=report)
+        said, constant = _on(fitter, merged, epsilon, Z)
+        better = replace(merged, pseudo_observations=(said,), log_scale=constant)
+        after = ledger.replaced(MERGED, better)
+    return _marked(ledger, after)
+
+
+def _is_due(ledger: GPLedger, merged: TwoScaleFactor) -> bool:
+    return num_data(ledger) >= GROWTH * merged.num_fitted
+
+
+def _share(ledger: GPLedger) -> float:
+    """How much of a long stream has come, in (0, 1]."""
+    return min(1.0, num_data(ledger) / LONG_STREAM)
+
+
+def _iterations(share: float) -> int:
+    return int(np.ceil(share * ITERATIONS))
+
+
+def _marked(before: GPLedger, after: GPLedger) -> GPLedger:
+    """The ledger, which knows how many data there were when its merged factor was fitted."""
+    merged = of_two_scales(after.factors[MERGED])
+    return after.replaced(MERGED, replace(merged, num_fitted=num_data(before)))
+
+
+def _best(
+    fitter: Fitter, merged: TwoScaleFactor, epsilon: np.ndarray, iterations: int, **options: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places [M, D] and ε [E] that raise the bound on the data, or on a random part of many."""
+    assert merged.remembered is not None
+    (points,) = plain(Process(merged.pseudo_observations))
+    X, Y = merged.remembered.data
+    some = np.random.default_rng(len(X)).permutation(len(X))[: DATA_PER_POINT * len(points.Z)]
+    return fitter.anew.best((X[some], Y[some]), points, epsilon, iterations, **options)
+
+
+def _on(
+    fitter: Fitter, merged: TwoScaleFactor, epsilon: np.ndarray, Z: np.ndarray
+) -> tuple[PseudoObservations, float]:
+    """What the data say on points Z [M, D] at ε [E], and its log constant."""
+    assert merged.remembered is not None
+    local, (points,) = fitter.local, plain(Process(merged.pseudo_observations))
+    X, Y = merged.remembered.data
+    precision = local.noise_precision(epsilon, X)
+    told = SingleObservations.of_data(X, Y, precision, local.gp.num_groups)
+    said, constant = onto(PriorAt(local.prior, epsilon[None]), told, Z, points.nugget)
+    return said, constant + 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
 
 
 def _fitted(
@@ -84,18 +160,12 @@ def _fitted(
     """The same, where ``share`` of a long stream has come."""
     assert merged.remembered is not None
     local, before = fitter.local, fitter.location(ledger.posterior)
-    (points,) = plain(Process(merged.pseudo_observations))
-    X, Y = merged.remembered.data
-    some = np.random.default_rng(len(X)).permutation(len(X))[: DATA_PER_POINT * len(points.Z)]
-    iterations, hold_noise = int(np.ceil(share * ITERATIONS)), share * GROWTH < 1.0
-    Z, epsilon = fitter.anew.best(
-        (X[some], Y[some]), points, before, iterations, move, hold_noise, report
+    X, hold_noise = merged.remembered.Z, share * GROWTH < 1.0
+    Z, epsilon = _best(
+        fitter, merged, before, _iterations(share), move=move, hold_noise=hold_noise, report=report
     )
-    precision = local.noise_precision(epsilon, X)
-    told = SingleObservations.of_data(X, Y, precision, local.gp.num_groups)
-    said, constant = onto(PriorAt(local.prior, epsilon[None]), told, Z, points.nugget)
-    constant += 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
-    noises = (float(np.mean(1.0 / one)) for one in (local.noise_precision(before, X), precision))
+    said, constant = _on(fitter, merged, epsilon, Z)
+    noises = (float(np.mean(1.0 / local.noise_precision(at, X))) for at in (before, epsilon))
     unit = ledger.prior.unit_of_epsilon
     factors = {
         name: replace(one, hyperparameters=unit) for name, one in at_noise(ledger, *noises).items()

@@ -45,7 +45,7 @@ class TwoScaleFactor(PseudoPointFactor):
     :param is_coarse: Whether its factor of ε is the coarse one already.
     :param remembered: A sample of the observations that were projected, as they were; None for
         none. It is no part of what the factor says: ε is learned under it.
-    :param num_fitted: The number of data there were when it was last fitted anew.
+    :param num_fitted: The number of data there were when it was last fitted anew at its scale.
     :param is_of_data: Whether all that was projected were observations of one input each, and not
         summaries of more data.
     """
@@ -212,7 +212,9 @@ def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:
     factors = at_noise(ledger, fine, coarse)
     return ledger.with_factors(
         {
-            name: replace(one, hyperparameters=one.coarse or unit, coarse=None, is_coarse=True)
+            name: replace(
+                one, hyperparameters=one.coarse or unit, coarse=None, is_coarse=True, num_fitted=0
+            )
             for name, one in factors.items()
         }
     )

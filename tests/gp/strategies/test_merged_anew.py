@@ -53,7 +53,7 @@ def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
 def test_the_posterior_moves_to_the_new_hyperparameters_as_wide_as_it_was(rng, monkeypatch):
     fitter, ledger = coarse(rng)
     wanted = fitter.location(ledger.posterior) + 0.3
-    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
+    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_, **__: (at.Z, wanted))
     after = merged_anew.fitted(fitter, ledger, move=True)
     q, before = (one.posterior.hyperparameters for one in (after, ledger))
     np.testing.assert_allclose(q.mean, wanted, rtol=ALGEBRA)
@@ -64,7 +64,7 @@ def test_batches_that_are_apart_are_data_of_the_new_noise(rng, monkeypatch):
     fitter, ledger = coarse(rng)
     before = fitter.location(ledger.posterior)
     wanted = before + np.array([0.0, 0.0, 0.0, 0.5, 0.0])
-    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_: (at.Z, wanted))
+    monkeypatch.setattr(Anew, "best", lambda self, data, at, *_, **__: (at.Z, wanted))
     after = merged_anew.fitted(fitter, ledger, move=True)
     name = list(after.factors)[-1]
     (one,) = after.factors[name].pseudo_observations
@@ -76,7 +76,12 @@ def test_it_is_done_again_when_the_stream_has_grown_by_half(rng, monkeypatch):
     fitter, ledger = coarse(rng)
     asked = []
     best = Anew.best
-    monkeypatch.setattr(Anew, "best", lambda *args: asked.append(args[4:7]) or best(*args))
+
+    def asks(self, data, at, epsilon, iterations, *, move, hold_noise, report):
+        asked.append((iterations, move, hold_noise))
+        return best(self, data, at, epsilon, iterations, move, hold_noise, report=report)
+
+    monkeypatch.setattr(Anew, "best", asks)
     once = merged_anew.fitted(fitter, ledger, move=False)
     assert once.factors[MERGED].num_fitted == 60
     assert merged_anew.fitted(fitter, once, move=False) is once
@@ -96,7 +101,7 @@ def test_it_reports_its_progress(rng):
 
 
 def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise NumericalError("not positive")
 
     fitter, ledger = coarse(rng)
@@ -105,6 +110,76 @@ def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
     assert after.factors[MERGED].num_fitted == 60  # and it is not tried with every batch
     for name, factor in after.factors.items():
         assert factor.pseudo_observations is ledger.factors[name].pseudo_observations
+
+
+# ---- at the fine ε, where points move alone ----
+
+
+def fine(rng, **options):
+    """Compiled fits of such a model, and its ledger."""
+    model = streamed(*smooth_data(rng, 60), **options)
+    return model._compiled.fitter, model.ledger
+
+
+@pytest.mark.parametrize("move", [True, False])
+def test_at_the_fine_scale_the_factor_is_what_the_data_say_on_better_points(rng, move):
+    fitter, ledger = fine(rng)
+    before, after = ledger.factors[MERGED], merged_anew.on_better_points(fitter, ledger, move)
+    merged, epsilon = after.factors[MERGED], fitter.location(ledger.posterior)
+    assert np.array_equal(merged.Z, before.Z) is not move
+    found = fitter.factorisations.at(epsilon, Process(merged.pseudo_observations))
+    nugget = merged.pseudo_observations[0].nugget
+    data, prior = before.remembered.data, mean_of_two()
+    wanted = sparse_bound(data, merged.Z, epsilon, prior, nugget)
+    np.testing.assert_allclose(found.log_normaliser + merged.log_scale, wanted, rtol=1e-6)
+    assert bool(wanted > sparse_bound(data, before.Z, epsilon, prior, nugget)) is move
+
+
+def test_at_the_fine_scale_nothing_else_changes(rng):
+    fitter, ledger = fine(rng)
+    after = merged_anew.on_better_points(fitter, ledger, move=True)
+    assert after.posterior.hyperparameters.mean.tolist() == (
+        ledger.posterior.hyperparameters.mean.tolist()
+    )
+    assert not two_scales.is_coarse(after)
+    for name, factor in ledger.factors.items():
+        assert name == MERGED or after.factors[name] is factor
+
+
+def test_at_the_fine_scale_it_is_done_when_the_stream_has_grown_by_half(rng):
+    fitter, ledger = fine(rng)
+    once = merged_anew.on_better_points(fitter, ledger, move=True)
+    assert once.factors[MERGED].num_fitted == 60
+    assert merged_anew.on_better_points(fitter, once, move=True) is once
+    again = once.replaced(MERGED, replace(once.factors[MERGED], num_fitted=40))
+    assert merged_anew.on_better_points(fitter, again, move=True) is not again
+
+
+def test_points_stay_where_they_cannot_help_or_data_are_lost(rng):
+    fitter, ledger = fine(rng)
+    merged = ledger.factors[MERGED]
+    num_lost = 1.01 * merged_anew.MOST_LOST * merged.num_projected
+    fewer = merged.remembered.rows(np.arange(merged.num_projected - 1))
+    for changed in (
+        replace(merged, lost=num_lost),
+        replace(merged, remembered=fewer),
+        replace(merged, remembered=None),
+    ):
+        other = ledger.replaced(MERGED, changed)
+        assert merged_anew.on_better_points(fitter, other, move=True) is other
+    forgets = fine(rng, forgetting_factor=0.9)
+    assert merged_anew.on_better_points(*forgets, move=True) is forgets[1]
+
+
+def test_where_rounding_forbids_it_points_stay(rng, monkeypatch):
+    def fails(*_, **__):
+        raise NumericalError("not positive")
+
+    fitter, ledger = fine(rng)
+    monkeypatch.setattr(Anew, "best", fails)
+    after = merged_anew.on_better_points(fitter, ledger, move=True)
+    assert after.factors[MERGED].num_fitted == 60
+    assert after.factors[MERGED].pseudo_observations is ledger.factors[MERGED].pseudo_observations
 
 
 def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng, monkeypatch):

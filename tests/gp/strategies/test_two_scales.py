@@ -14,7 +14,7 @@ from streaming_gp import expfam, pvi
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.strategies import MERGED, every_input, two_scales
+from streaming_gp.gp.strategies import MERGED, every_input, merged_anew, two_scales
 from streaming_gp.gp.strategies.two_scales import TwoScaleFactor
 from tests.gp.builders import EVERY_INPUT, NOISE, assert_same_arrays, evidence, known_model
 from tests.reference import smooth_data
@@ -160,6 +160,10 @@ def test_where_both_scales_see_the_same_noise_the_fine_one_stays(
     monkeypatch.setattr(two_scales, "unexplained", lambda ledger, noise: np.inf)
     monkeypatch.setattr(Fitter, "log_density", lambda self, process, batch: next(scores))
     monkeypatch.setattr(every_input, "COARSER", ratio)
+    fitted: list[bool] = []
+    monkeypatch.setattr(
+        merged_anew, "_fitted", lambda fitter, ledger, *_: fitted.append(True) or ledger
+    )
     model = known_model(
         sgp.PrivatePseudoPoints("all", budget=40),
         hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
@@ -168,7 +172,8 @@ def test_where_both_scales_see_the_same_noise_the_fine_one_stays(
         model.update((X[start : start + 20], Y[start : start + 20]), learn=False)
     model.update((X[60:], Y[60:]))
     assert model.factors[MERGED].is_coarse is turns_coarse
-    assert (model.factors[MERGED].num_fitted > 0) is turns_coarse
+    assert bool(fitted) is turns_coarse  # at once, although points had moved just before
+    assert model.factors[MERGED].num_fitted == 60
 
 
 def test_all_targets_are_counted_whether_projected_or_not(rng):
