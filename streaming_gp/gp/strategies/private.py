@@ -56,9 +56,10 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         merged factors no longer show these, a random sample of them is remembered, for a quarter of
         the bytes of the budget's precision matrix. Beside it, it is as few points as the budget has
         for the batch by the variational bound, whose smoother ε is taken from when projections
-        leave more unexplained than its noise. From then on, while all that was merged is
-        remembered, up to 1,000 merged points and ε are fitted anew to all of it whenever the stream
-        has grown by half; otherwise batches go on to learn, and nothing more is remembered.
+        leave more unexplained than its noise. While all that was merged is remembered, up to 1,000
+        merged points are fitted anew to all of it whenever the stream has grown by half, and from
+        then on ε with them; otherwise batches go on to learn, and at that ε nothing more is
+        remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
