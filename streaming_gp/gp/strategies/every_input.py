@@ -82,7 +82,7 @@ def fitted_at_two_scales(
     if two_scales.is_coarse(ledger):
         return _fitted_coarse(fitter, ledger, batch, budget, move)
     if batch.name not in ledger.factors:
-        ledger = merged_anew.on_better_points(fitter, ledger, move, batch.report)
+        ledger = merged_anew.on_better_points(fitter, ledger, move)
         cavity = ledger.posterior
     of_epsilon = two_scales.coarse_epsilon(ledger, batch.name)
     noise = _noise_variance(fitter, batch, cavity)

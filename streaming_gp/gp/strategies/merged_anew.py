@@ -79,13 +79,10 @@ def fitted(
     return _marked(ledger, after)
 
 
-def on_better_points(
-    fitter: Fitter, ledger: GPLedger, move: bool, report: Report = lambda *_: None
-) -> GPLedger:
+def on_better_points(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
     """The ledger with its merged factor anew at the ε [E] that it has, if that is due and possible.
 
     :param move: Whether points may move; if not, the factor alone is made anew.
-    :param report: Called with (iteration, bound).
     """
     if not serves(fitter, ledger):
         return ledger
@@ -99,7 +96,7 @@ def on_better_points(
         Z = merged.Z
         if move:
             iterations = _iterations(_share(ledger))
-            Z, _ = _best(fitter, merged, epsilon, iterations, learn=False, report=report)
+            Z, _ = _best(fitter, merged, epsilon, iterations, learn=False)
         said, constant = _on(fitter, merged, epsilon, Z)
         better = replace(merged, pseudo_observations=(said,), log_scale=constant)
         after = ledger.replaced(MERGED, better)
