@@ -75,7 +75,7 @@ def fitted(
         return ledger
     after = ledger
     with suppress(NumericalError):
-        after = _fitted(fitter, ledger, merged, _share(ledger), move, report)
+        after = _fitted(fitter, ledger, merged, move, report)
     return _marked(ledger, after)
 
 
@@ -95,8 +95,7 @@ def on_better_points(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
     with suppress(NumericalError):
         Z = merged.Z
         if move:
-            iterations = _iterations(_share(ledger))
-            Z, _ = _best(fitter, merged, epsilon, iterations, learn=False)
+            Z, _ = _best(fitter, merged, epsilon, _iterations(ledger), learn=False)
         said, constant = _on(fitter, merged, epsilon, Z)
         better = replace(merged, pseudo_observations=(said,), log_scale=constant)
         after = ledger.replaced(MERGED, better)
@@ -112,8 +111,8 @@ def _share(ledger: GPLedger) -> float:
     return min(1.0, num_data(ledger) / LONG_STREAM)
 
 
-def _iterations(share: float) -> int:
-    return int(np.ceil(share * ITERATIONS))
+def _iterations(ledger: GPLedger) -> int:
+    return int(np.ceil(_share(ledger) * ITERATIONS))
 
 
 def _marked(before: GPLedger, after: GPLedger) -> GPLedger:
@@ -147,20 +146,14 @@ def _on(
 
 
 def _fitted(
-    fitter: Fitter,
-    ledger: GPLedger,
-    merged: TwoScaleFactor,
-    share: float,
-    move: bool,
-    report: Report,
+    fitter: Fitter, ledger: GPLedger, merged: TwoScaleFactor, move: bool, report: Report
 ) -> GPLedger:
-    """The same, where ``share`` of a long stream has come."""
+    """The same, which is due."""
     assert merged.remembered is not None
     local, before = fitter.local, fitter.location(ledger.posterior)
-    X, hold_noise = merged.remembered.Z, share * GROWTH < 1.0
-    Z, epsilon = _best(
-        fitter, merged, before, _iterations(share), move=move, hold_noise=hold_noise, report=report
-    )
+    X, hold_noise = merged.remembered.Z, _share(ledger) * GROWTH < 1.0
+    options = {"move": move, "hold_noise": hold_noise, "report": report}
+    Z, epsilon = _best(fitter, merged, before, _iterations(ledger), **options)
     said, constant = _on(fitter, merged, epsilon, Z)
     noises = (float(np.mean(1.0 / local.noise_precision(at, X))) for at in (before, epsilon))
     unit = ledger.prior.unit_of_epsilon
