@@ -30,10 +30,16 @@ def streamed(X, Y, forgetting_factor=1.0, before=lambda model: None):
     return model
 
 
-def coarse(rng, **options):
-    """Compiled fits of such a model, and its ledger at a coarse ε."""
+def fine(rng, **options):
+    """Compiled fits of such a model, and its ledger."""
     model = streamed(*smooth_data(rng, 60), **options)
-    return model._compiled.fitter, two_scales.made_coarse(model.ledger, NOISE, NOISE)
+    return model._compiled.fitter, model.ledger
+
+
+def coarse(rng, **options):
+    """The same at a coarse ε."""
+    fitter, ledger = fine(rng, **options)
+    return fitter, two_scales.made_coarse(ledger, NOISE, NOISE)
 
 
 def test_the_merged_factor_is_what_sparse_regression_on_its_data_says(rng):
@@ -100,25 +106,22 @@ def test_it_reports_its_progress(rng):
     assert np.isfinite(seen[-1][1])
 
 
-def test_where_rounding_forbids_it_all_stays(rng, monkeypatch):
+@pytest.mark.parametrize(
+    ("start", "step"), [(coarse, merged_anew.fitted), (fine, merged_anew.on_better_points)]
+)
+def test_where_rounding_forbids_it_all_stays(rng, monkeypatch, start, step):
     def fails(*_, **__):
         raise NumericalError("not positive")
 
-    fitter, ledger = coarse(rng)
+    fitter, ledger = start(rng)
     monkeypatch.setattr(Anew, "best", fails)
-    after = merged_anew.fitted(fitter, ledger, move=True)
+    after = step(fitter, ledger, move=True)
     assert after.factors[MERGED].num_fitted == 60  # and it is not tried with every batch
     for name, factor in after.factors.items():
         assert factor.pseudo_observations is ledger.factors[name].pseudo_observations
 
 
 # ---- at the fine ε, where points move alone ----
-
-
-def fine(rng, **options):
-    """Compiled fits of such a model, and its ledger."""
-    model = streamed(*smooth_data(rng, 60), **options)
-    return model._compiled.fitter, model.ledger
 
 
 @pytest.mark.parametrize("move", [True, False])
@@ -158,10 +161,10 @@ def test_at_the_fine_scale_it_is_done_when_the_stream_has_grown_by_half(rng):
 def test_points_stay_where_they_cannot_help_or_data_are_lost(rng):
     fitter, ledger = fine(rng)
     merged = ledger.factors[MERGED]
-    num_lost = 1.01 * merged_anew.MOST_LOST * merged.num_projected
+    lost = 1.01 * merged_anew.MOST_LOST * merged.num_projected
     fewer = merged.remembered.rows(np.arange(merged.num_projected - 1))
     for changed in (
-        replace(merged, lost=num_lost),
+        replace(merged, lost=lost),
         replace(merged, remembered=fewer),
         replace(merged, remembered=None),
     ):
@@ -169,17 +172,6 @@ def test_points_stay_where_they_cannot_help_or_data_are_lost(rng):
         assert merged_anew.on_better_points(fitter, other, move=True) is other
     forgets = fine(rng, forgetting_factor=0.9)
     assert merged_anew.on_better_points(*forgets, move=True) is forgets[1]
-
-
-def test_where_rounding_forbids_it_points_stay(rng, monkeypatch):
-    def fails(*_, **__):
-        raise NumericalError("not positive")
-
-    fitter, ledger = fine(rng)
-    monkeypatch.setattr(Anew, "best", fails)
-    after = merged_anew.on_better_points(fitter, ledger, move=True)
-    assert after.factors[MERGED].num_fitted == 60
-    assert after.factors[MERGED].pseudo_observations is ledger.factors[MERGED].pseudo_observations
 
 
 def test_it_serves_where_all_data_are_remembered_and_nothing_is_forgotten(rng, monkeypatch):
