@@ -57,9 +57,9 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         the bytes of the budget's precision matrix. Beside it, it is as few points as the budget has
         for the batch by the variational bound, whose smoother ε is taken from when projections
         leave more unexplained than its noise. While all that was merged is remembered, up to 1,000
-        merged points are fitted anew to all of it whenever the stream has grown by half, and from
-        then on ε with them; otherwise batches go on to learn, and at that ε nothing more is
-        remembered.
+        merged points are fitted anew to all of it whenever the stream has grown by half, and the
+        smoother ε with them; otherwise batches go on to learn, and at the smoother ε nothing more
+        is remembered.
     :raises InvalidDataError: if an argument is out of its range.
     """
 
