@@ -258,7 +258,8 @@ class ExponentialFamily(abc.ABC):
 
         :raises ImproperError: if the product cannot be normalised.
         """
-        arrays_then_tensors = [*factors, self.as_factor()]  # tensors cost more to add
+        own = Factor(type(self), self.natural)  # its scale is not asked for
+        arrays_then_tensors = [*factors, own]  # tensors cost more to add
         return cast(Family, reduce(mul, arrays_then_tensors).normalised())
 
     def __truediv__(self: Family, other: Family) -> Factor:

@@ -75,8 +75,10 @@ def solve(
 
 def inverse(L: np.ndarray) -> np.ndarray:
     """``(L Lᵀ)⁻¹`` for lower triangles, beside which L is zero."""
-    upper = np.stack([lapack.dpotri(one.T, lower=0)[0] for one in L])
-    found = upper + transposed(upper)
+    found = np.empty(L.shape)
+    for one, out in zip(L, found, strict=True):
+        upper = lapack.dpotri(one.T, lower=0)[0]
+        np.add(upper, upper.T, out=out)
     np.einsum("smm->sm", found)[:] *= 0.5
     return found
 

@@ -236,11 +236,11 @@ class Fitter:
         return report._replace(free_energy=found - float(q.kl_divergence(q_cavity)))
 
     def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
-        """Common random numbers [S, E], fewer where there are many earlier points."""
+        """Common random numbers [S, E], fewer where there are many earlier points or data."""
         size = self.local.parameters.size
         if not batch.learn:
             return np.zeros((1, size))
-        full = self.optimiser.is_full_effort(earlier.num_pseudo_points)
+        full = self.optimiser.is_full_effort(earlier.num_pseudo_points + batch.num_seen)
         return self.local.hyperparameters.noise(size, batch.seed, full)
 
     # ---- what comes out ----

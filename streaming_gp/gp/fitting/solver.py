@@ -33,6 +33,8 @@ class Batch:
     :param epsilon: The ε [E] at which it is absorbed, where a point was learned a moment ago.
     :param stream_seed: The seed that the first batch of its stream had, if it is the next one of
         a stream and not one of many visits.
+    :param num_seen: How many of its data belong to earlier batches, with which it is learned: where
+        there are many the bound is averaged over fewer draws of ε, as under many earlier points.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Batch:
     learn: bool = True
     epsilon: np.ndarray | None = None
     stream_seed: int | None = None
+    num_seen: int = 0
 
 
 class FitReport(NamedTuple):

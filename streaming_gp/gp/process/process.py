@@ -66,7 +66,7 @@ class Process:
     def unit_of_epsilon(self) -> expfam.Factor | None:
         """The factor of ε that says nothing, or None where ε is a point."""
         q = self.hyperparameters
-        return None if q is None else (q / q).as_arrays()
+        return None if q is None else expfam.Factor(type(q), q.natural).as_arrays() ** 0.0
 
     def as_arrays(self) -> Process:
         """The same process with q(ε) held in NumPy arrays, as all else is already."""

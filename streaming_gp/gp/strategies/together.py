@@ -68,9 +68,10 @@ def fitted(
     if names is None:
         return _waiting(fitter, ledger, batch, budget, fit)
     parts = [_data_of(ledger.factors[name]) for name in names]
-    rest = _without(ledger, names)
-    found, factor, report = fit(rest, replace(batch, data=_joined([*parts, batch.data])))
-    told = _told(fitter, ledger, rest, replace(batch, data=_joined(parts)), names)
+    rest, seen = _without(ledger, names), _joined(parts)
+    joined = replace(batch, data=_joined([*parts, batch.data]), num_seen=len(seen[0]))
+    found, factor, report = fit(rest, joined)
+    told = _told(fitter, ledger, rest, replace(batch, data=seen), names)
     *earlier, own = _divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])
     changes = {**found.factors, **dict(zip(names, earlier, strict=True))}
     after = ledger.with_factors(changes)

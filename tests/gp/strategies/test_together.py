@@ -9,6 +9,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.gp.fitting import compression, fit
 from streaming_gp.gp.fitting.factorisations import Factorisations
+from streaming_gp.gp.fitting.problem import ProblemBuilder
 from streaming_gp.gp.strategies import together
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from tests.gp.builders import EVERY_INPUT
@@ -49,6 +50,23 @@ def test_early_batches_learn_what_one_batch_of_all_learns(early):
     # other random numbers over ε, the same evidence
     assert np.all(np.abs(ours.mean - its.mean) < np.sqrt(its.variance))
     np.testing.assert_allclose(np.sqrt(ours.variance), np.sqrt(its.variance), rtol=0.3)
+
+
+def test_over_many_data_of_earlier_batches_fewer_draws_of_epsilon_do(rng, monkeypatch):
+    X, Y = many_inputs(rng, 150)
+    in_one, _ = stream((X, Y), 150)
+    model, _ = stream((X[:120], Y[:120]), 120)
+    with_data, draws = ProblemBuilder.with_data, []
+
+    def watched(self, data, noise, *rest):
+        draws.append(len(noise))
+        return with_data(self, data, noise, *rest)
+
+    monkeypatch.setattr(ProblemBuilder, "with_data", watched)
+    model.update((X[120:], Y[120:]))
+    assert draws == [sgp.VariationalHyperparameters().num_samples // 2]
+    ours, its = model.hyperparameter_posterior, in_one.hyperparameter_posterior
+    assert np.all(np.abs(ours.mean - its.mean) < np.sqrt(its.variance))
 
 
 def test_single_points_find_the_function(rng):
