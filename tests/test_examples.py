@@ -188,6 +188,19 @@ def test_threads_see_committed_states_alone(tmp_path):
         assert row["predictions"] > row["states"] == 21
 
 
+@pytest.mark.slow
+@pytest.mark.example
+def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
+    finished = run("small_updates.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    for kind, worst in (("regression", 0.5), ("labels", 0.4)):  # zero, or one half, has 0.7 or 0.5
+        rows = results[kind]
+        assert [row["method"] for row in rows][:2] == ["default", "private, 10 a batch"]
+        assert all(row["rmse"] < worst for row in rows)
+        assert all(row["first_absorbed"] > 0.0 and row["absorbing_ms"] > 0.0 for row in rows)
+
+
 @pytest.mark.example
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
     finished = run("rows_of_a_batch.py", tmp_path, "--quick")

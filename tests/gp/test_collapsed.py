@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow import kernels as gk
+from gpflow import likelihoods as gl
 from scipy.linalg import block_diag
+from tensorflow_probability import distributions as tfd
 
 import streaming_gp as sgp
+from streaming_gp.gp.bounds.sites import Sites
+from streaming_gp.gp.collapsed.at_sites import Pull, SitesAtInputs, SitesOnPoints
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
 from streaming_gp.gp.collapsed.cavity import FEW_ROWS, Observed, conditioned
@@ -16,6 +20,7 @@ from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_site
 
 FEW, ALL = sgp.PrivatePseudoPoints(4), sgp.PrivatePseudoPoints("all")
 LEARNED, POINT = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
+EVIDENCE = sgp.PointHyperparameters(remember="evidence")
 FULL = sgp.VariationalHyperparameters(full_covariance=True)
 
 
@@ -100,6 +105,123 @@ def test_value_and_gradient_are_those_of_automatic_differentiation(
     assert len(found[1]) == len(variables) + move * len(offsets)
 
 
+SITE_CASES = [
+    pytest.param(gl.Bernoulli, ALL, LEARNED, 1, id="labels-at-inputs"),
+    pytest.param(gl.Bernoulli, FEW, LEARNED, 1, id="labels-on-points"),
+    pytest.param(gl.StudentT, ALL, EVIDENCE, 1, id="heavy-tails-at-inputs-point"),
+    pytest.param(gl.StudentT, FEW, EVIDENCE, 1, id="heavy-tails-on-points-point", marks=slow),
+    pytest.param(lambda: gl.Softmax(3), ALL, LEARNED, 3, id="classes-at-inputs", marks=slow),
+    pytest.param(lambda: gl.Softmax(3), FEW, FULL, 3, id="classes-on-points", marks=slow),
+    pytest.param(gl.Poisson, FEW, LEARNED, 1, id="counts-on-points", marks=slow),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "points", "hyperparameters", "functions"), SITE_CASES)
+def test_at_sites_they_are_those_of_automatic_differentiation(
+    rng, likelihood, points, hyperparameters, functions
+):
+    model = sgp.StreamingGP(
+        gk.Matern32(lengthscales=[1.0, 2.0]),
+        likelihood(),
+        mean_function=gpflow.functions.Constant(np.full(functions, 0.3)),
+        num_latent_gps=functions,
+        pseudo_points=points,
+        hyperparameters=hyperparameters,
+        seed=0,
+    )
+    for size in (5, 7):
+        X, Y = batch(rng, size, 1)
+        model.update((X, (Y > 0.0).astype(float)), learn=False)
+    fitter, local = model._compiled.fitter, model._compiled.local
+    X, Y = batch(rng, 9, 1)
+    data = model._compiled.outputs.data((X, (Y > 0.0).astype(float)))
+    draws = local.hyperparameters.noise(local.parameters.size, 0)
+    problem = fitter.problems.with_data(data, draws, model.posterior_process, points.place, None)
+    offsets = 0.1 * rng.normal(size=int(tf.size(problem.Z_start)))
+    variables = local.hyperparameters.initial(local.parameters.size, True)
+    variables += 0.1 * rng.normal(size=variables.shape)
+    sites = Sites(rng.normal(size=(9, functions)), rng.uniform(1e-6, 2.0, size=(9, functions)))
+    differentiated = BoundFunctions(fitter.bound.bound, local)
+    differentiated.at_sites = None
+    assert fitter.bound.at_sites is not None
+    found, wanted = (
+        bound.objective(offsets, variables, problem, sites, points is FEW)
+        for bound in (fitter.bound, differentiated)
+    )
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
+    scale = np.max(np.abs(wanted[1]))
+    np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-11 * scale)
+    of_value = [
+        one.value(offsets, variables, problem, sites) for one in (fitter.bound, differentiated)
+    ]
+    np.testing.assert_allclose(*of_value, rtol=1e-12)
+
+
+def sites_of(rng, N):
+    return rng.normal(size=N), rng.uniform(0.1, 2.0, size=N)
+
+
+@pytest.mark.parametrize(("bound", "N"), [(SitesAtInputs(), 0), (SitesOnPoints(), 6)])
+def test_at_sites_derivatives_are_those_of_finite_differences(rng, bound, N):
+    given = under_cavity(rng, 4, N, 1)
+    sites = sites_of(rng, N or 4)
+    by_mean, by_variance = rng.normal(size=(2, 2, N or 4))
+
+    def value(at):
+        q = bound.posterior(at._replace(among=at.among.copy()), *sites)
+        expected = np.sum(np.sin(by_mean * q.mean) + np.cos(by_variance * q.variance))
+        return expected - q.kl
+
+    q = bound.posterior(given, *sites)
+    g = by_mean * np.cos(by_mean * q.mean)
+    h = -by_variance * np.sin(by_variance * q.variance)
+    pulled = bound.pulled_back(q, Pull(*sites, g, h))
+    for name in ("among", "between", "variance", "residual"):
+        direction = rng.normal(size=getattr(given, name).shape)
+        if name == "among":
+            direction += direction.swapaxes(1, 2)
+        ahead, behind = (
+            value(given._replace(**{name: getattr(given, name) + step * direction}))
+            for step in (1e-6, -1e-6)
+        )
+        by = np.sum(getattr(pulled, name) * direction)
+        np.testing.assert_allclose(by, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
+def test_at_sites_q_and_its_divergence_are_those_of_dense_matrices(rng):
+    given = under_cavity(rng, 4, 0, 1)
+    precision_mean, w = sites_of(rng, 4)
+    q = SitesAtInputs().posterior(given, precision_mean, w)
+    divergence = 0.0
+    for index, K in enumerate(given.among):
+        mean = -given.residual[index, :, 0]
+        V = np.linalg.inv(np.linalg.inv(K) + np.diag(w))
+        shifted = V @ (precision_mean + np.linalg.solve(K, mean))
+        np.testing.assert_allclose(q.mean[index], shifted, rtol=1e-10)
+        np.testing.assert_allclose(q.variance[index], np.diag(V), rtol=1e-10)
+        ours, theirs = (tfd.MultivariateNormalTriL(m, np.linalg.cholesky(C)) for m, C in
+                        ((shifted, V), (mean, K)))  # fmt: skip
+        divergence += float(ours.kl_divergence(theirs))
+    assert q.kl == pytest.approx(divergence, rel=1e-10)
+
+
+def test_at_sites_a_covariance_that_is_not_positive_gives_an_infinite_loss(rng):
+    model = sgp.StreamingGP(gk.SquaredExponential(), gl.Bernoulli(), pseudo_points=FEW)
+    X, Y = batch(rng, 9, 1)
+    model.update((X, (Y > 0.0).astype(float)), learn=False)
+    fitter, local = model._compiled.fitter, model._compiled.local
+    draws = local.hyperparameters.noise(local.parameters.size, 0)
+    problem = fitter.problems.with_data(
+        (X, (Y > 0.0).astype(float)), draws, model.posterior_process, FEW.place, None
+    )._replace(nugget=tf.constant(-10.0, tf.float64))
+    variables = local.hyperparameters.initial(local.parameters.size, True)
+    sites = Sites(np.zeros((9, 1)), np.ones((9, 1)))
+    loss, gradient = fitter.bound.objective(np.zeros(8), variables, problem, sites, True)
+    assert loss == np.inf
+    assert np.isfinite(gradient).all()
+    assert gradient.shape == (8 + len(variables),)
+
+
 def test_a_likelihood_that_is_not_gaussian_and_a_bound_of_ones_own_have_no_closed_form():
     class MyBound(
         type(sgp.StreamingGP(gk.Matern32(), gpflow.likelihoods.Gaussian()).settings.bound)
@@ -107,13 +229,15 @@ def test_a_likelihood_that_is_not_gaussian_and_a_bound_of_ones_own_have_no_close
         """A subclass, which might say something else."""
 
     for likelihood, bound, closed in [
-        (gpflow.likelihoods.Gaussian(), None, True),
-        (gpflow.likelihoods.Bernoulli(), None, False),
-        (gpflow.likelihoods.Gaussian(), MyBound(), False),
+        (gl.Gaussian(), None, (True, False)),
+        (gl.Bernoulli(), None, (False, True)),
+        (gl.Bernoulli(), MyBound(), (False, False)),
+        (gl.Gaussian(), MyBound(), (False, False)),
     ]:
         model = sgp.StreamingGP(gk.Matern32(), likelihood, pseudo_points=FEW, bound=bound)
         compiled = compile_gp(model.modules, model.settings, (2, 1))
-        assert (compiled.fitter.bound.collapsed is not None) == closed
+        functions = compiled.fitter.bound
+        assert (functions.collapsed is not None, functions.at_sites is not None) == closed
 
 
 def under_cavity(rng, M, N, C):

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.gp.collapsed.at_sites import SitesAtInputs, SitesOnPoints
 from streaming_gp.gp.collapsed.functions import CollapsedFunctions
+from streaming_gp.gp.collapsed.site_functions import SiteFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.process.compiled import Compiled, compiled, spec
@@ -95,6 +97,11 @@ class LocalModel:
         data; bounds of the same kind share them.
         """
         return {on_points: CollapsedFunctions(self, on_points) for on_points in (False, True)}
+
+    @cached_property
+    def at_sites(self) -> dict[bool, SiteFunctions]:
+        """The same at given sites, where noise is not Gaussian."""
+        return {of.on_points: SiteFunctions(self, of) for of in (SitesAtInputs(), SitesOnPoints())}
 
     def noise_precision(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
         """``1/σ²`` [N, P] of Gaussian noise at X [N, D] and at ε [E]."""

@@ -1,6 +1,6 @@
-"""Bounds whose q(f) is known in closed form, as the noise is Gaussian: values and gradients.
+"""Bounds whose q(f) is known in closed form, by Gaussian noise or at given sites, with gradients.
 
-A fit asks for a bound hundreds of times. What TensorFlow is needed for is the prior at each ε, and
-its gradient; the linear algebra between the prior and the bound is written out here, forwards and
-backwards, on BLAS and LAPACK.
+A fit asks for a bound hundreds of times. What TensorFlow is needed for are the prior at each ε, the
+expected log likelihood, and their gradients; the linear algebra between them is written out here,
+forwards and backwards, on BLAS and LAPACK.
 """

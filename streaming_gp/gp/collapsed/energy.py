@@ -45,9 +45,7 @@ def energy(
     nugget = float(known.nugget) if bound.on_points else 0.0
     try:
         found = [
-            _of_group(
-                bound, values.of_group(group), _observed(known, group), Y, nugget, by_evidence
-            )
+            _of_group(bound, values.of_group(group), observed(known, group), Y, nugget, by_evidence)
             for group, Y in zip(groups, columns, strict=True)
         ]
     except np.linalg.LinAlgError:
@@ -71,7 +69,7 @@ def _of_group(
     return value, batch.pulled_back(by, by_evidence, prior)
 
 
-def _observed(known: Known, group: int) -> Observed:
+def observed(known: Known, group: int) -> Observed:
     """What the cavity is conditioned on, in one group."""
     blocks = [
         block[rows][:, rows]

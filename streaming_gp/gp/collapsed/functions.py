@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -68,44 +68,14 @@ class CollapsedFunctions:
     def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             tape.watch(arguments[by])
-            penalty, known, values = self._terms(*arguments[1:])
+            penalty, draws, known, values = terms(self.local, self.on_points, *arguments[1:])
         total, by_values = self._bound(arguments[0], known, values)
-        share = -1.0 / tf.cast(tf.shape(values[0])[0], FLOAT)
+        share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
         gradients = tape.gradient(
             [penalty, *values], arguments[by], unconnected_gradients="zero",
             output_gradients=[tf.ones_like(penalty), *(share * one for one in by_values)],
         )  # fmt: skip
         return penalty + share * total, gradients
-
-    def _terms(
-        self, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
-    ) -> tuple[tf.Tensor, Known, PriorValues]:
-        """What q(ε) costs; what is known; the prior at each draw of ε."""
-        local, X = self.local, problem.X
-        stack = problem.stack
-        speaks = _rows_that_speak(stack.precision_factor)
-        earlier = tf.boolean_mask(stack.Z, tf.reshape(speaks, [-1]))
-        own = problem.moved(offsets) if self.on_points else X
-        points = tf.concat([earlier, own], 0)
-        draws = local.hyperparameters.draw(
-            variables, problem.location, problem.scale, problem.noise
-        )
-
-        def at(epsilon: tf.Tensor) -> PriorValues:
-            with local.parameters.substituted(epsilon):
-                return prior_values(local, points, X, self.on_points)
-
-        known = Known(
-            problem.Y,
-            stack.precision_factor,
-            stack.pseudo_targets,
-            stack.nugget,
-            speaks,
-            problem.nugget,
-        )
-        with local.parameters.substituted(draws[0]):
-            penalty = local.hyperparameters.penalty(variables, local.parameters)
-        return penalty, known, at_each_sample(at, draws)
 
     def _bound(
         self, alpha: tf.Tensor, known: Known, values: PriorValues
@@ -129,6 +99,53 @@ class CollapsedFunctions:
         with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
             total, by_values = energy(bound, values, known, by_evidence)
         return np.float64(total), *by_values
+
+
+class Terms(NamedTuple):
+    """What a free energy is made of, in TensorFlow.
+
+    :param penalty: What q(ε) costs, in nats [].
+    :param draws: Its values of ε [S, E].
+    :param known: What does not depend on ε.
+    :param values: The prior at each draw.
+    """
+
+    penalty: tf.Tensor
+    draws: tf.Tensor
+    known: Known
+    values: PriorValues
+
+
+def terms(
+    local: Any, on_points: bool, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
+) -> Terms:
+    """The terms of a batch under its cavity.
+
+    :param local: The :class:`~streaming_gp.gp.bounds.problem.LocalModel`.
+    :param on_points: Whether there are points beside the data, at these offsets [M D].
+    """
+    stack, X = problem.stack, problem.X
+    speaks = _rows_that_speak(stack.precision_factor)
+    earlier = tf.boolean_mask(stack.Z, tf.reshape(speaks, [-1]))
+    own = problem.moved(offsets) if on_points else X
+    points = tf.concat([earlier, own], 0)
+    draws = local.hyperparameters.draw(variables, problem.location, problem.scale, problem.noise)
+
+    def at(epsilon: tf.Tensor) -> PriorValues:
+        with local.parameters.substituted(epsilon):
+            return prior_values(local, points, X, on_points)
+
+    known = Known(
+        problem.Y,
+        stack.precision_factor,
+        stack.pseudo_targets,
+        stack.nugget,
+        speaks,
+        problem.nugget,
+    )
+    with local.parameters.substituted(draws[0]):
+        penalty = local.hyperparameters.penalty(variables, local.parameters)
+    return Terms(penalty, draws, known, at_each_sample(at, draws))
 
 
 def _rows_that_speak(factor: tf.Tensor) -> tf.Tensor:

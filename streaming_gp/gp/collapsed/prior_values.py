@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.process import covariances as cov
 
 
@@ -23,7 +24,7 @@ class PriorValues(NamedTuple):
     :param variance: The variance at the data [S, K, N], likewise.
     :param mean_points: [S, G, T, C].
     :param mean_data: [S, G, N, C], likewise.
-    :param noise: The variance of the noise at all data [S, G, N].
+    :param noise: The variance of the noise at all data [S, G, N]; zero if it is not Gaussian.
     """
 
     among: Any
@@ -56,10 +57,7 @@ def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -
     :param X: The data's inputs [N, D], at which the noise is wanted.
     :param on_points: Whether there are points beside the data.
     """
-    gp, likelihood = local.gp, local.likelihood
-    noise = likelihood.conditional_variance(
-        X, tf.zeros([tf.shape(X)[0], local.output_dim], X.dtype)
-    )
+    gp = local.gp
     among = cov.covariance(gp.kernel, points)
     between, variance = among[:, :, :0], among[:, 0, :0]
     mean_points = mean_data = cov.to_groups(gp.prior_mean(points), gp.num_groups)
@@ -72,5 +70,13 @@ def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -
         variance,
         mean_points,
         mean_data if on_points else mean_data[:, :0],
-        cov.to_groups(noise, gp.num_groups)[:, :, 0],
+        cov.to_groups(_noise_variance(local, X), gp.num_groups)[:, :, 0],
     )
+
+
+def _noise_variance(local: Any, X: tf.Tensor) -> tf.Tensor:
+    """That of Gaussian noise [N, L]; no other is asked for."""
+    zeros = tf.zeros([tf.shape(X)[0], local.gp.num_latent], X.dtype)
+    if not is_conjugate(local.likelihood):
+        return zeros
+    return local.likelihood.conditional_variance(X, zeros)

@@ -19,7 +19,7 @@ from streaming_gp.gp.bounds.base import BoundOfProjections
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
-from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective
+from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective, site_functions
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
@@ -46,6 +46,7 @@ class BoundFunctions:
         self.local = local
         self.is_conjugate = site_rules.is_conjugate(local.likelihood)
         self.collapsed = collapsed_objective(bound, local)
+        self.at_sites = site_functions(bound, local)
         self._compiled: dict[tuple[str, bool], Any] = {}
 
     # ---- what a fit asks for ----
@@ -61,6 +62,8 @@ class BoundFunctions:
         collapsed = closed_form(self, problem)
         if collapsed is not None:
             return collapsed(offsets, variables, problem, move)
+        if self.at_sites is not None and not problem.earlier:
+            return self.at_sites.loss_and_gradient(offsets, variables, problem, sites, move)
         function = self._by_all if move else self._by_epsilon
         loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
@@ -69,6 +72,8 @@ class BoundFunctions:
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> float:
         """The free energy."""
+        if self.at_sites is not None and not problem.earlier:  # no graph but that of the gradient
+            return -self.objective(offsets, variables, problem, sites, move=False)[0]
         return float(self._call(self._free_energy, problem, offsets, variables, problem, sites))
 
     def objective_at(

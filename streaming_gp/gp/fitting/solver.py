@@ -167,6 +167,8 @@ class Solver:
             iterations += steps
             if move:
                 offsets = self._relocated(offsets, variables, problem, sites, rounds)
+            elif steps == 0:
+                break  # the sites rest at an optimum
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         loss, _ = self.bound.objective(offsets, variables, problem, sites, move)
         if self.bound.is_conjugate:
