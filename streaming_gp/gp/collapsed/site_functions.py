@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from streaming_gp.gp.bounds.sites import Sites, expected_log_density
 from streaming_gp.gp.collapsed.at_sites import SiteBound
+from streaming_gp.gp.collapsed.energy import Known
 from streaming_gp.gp.collapsed.functions import terms
+from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
-from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import FLOAT, Compiled, at_each_sample, compiled, spec
 from streaming_gp.threads import one_blas_thread
 
 
@@ -31,9 +33,8 @@ class SiteFunctions:
     def __init__(self, local: Any, of: SiteBound) -> None:
         self.local = local
         self.of = of
-        self._compiled: dict[bool, Any] = {}
+        self._compiled: dict[Any, Compiled] = {}
 
-    @one_blas_thread()
     def loss_and_gradient(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Any, sites: Sites, move: bool
     ) -> tuple[float, np.ndarray]:
@@ -41,13 +42,22 @@ class SiteFunctions:
 
         :param sites: Those on the data.
         """
-        if move not in self._compiled:
-            function = self._by_all if move else self._by_epsilon
-            site = spec(None, self.local.gp.num_latent)
-            arguments = spec(None), spec(None), self.local.problem_spec(False), Sites(site, site)
-            self._compiled[move] = compiled(function, *arguments)
-        loss, gradient = self._compiled[move](offsets, variables, problem, sites)
+        function = self._by_all if move else self._by_epsilon
+        loss, gradient = self._call(function, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
+
+    def loss(self, offsets: np.ndarray, variables: np.ndarray, problem: Any, sites: Sites) -> float:
+        """The same without a gradient."""
+        return float(self._call(self._loss, offsets, variables, problem, sites))
+
+    @one_blas_thread()
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        name = function.__name__
+        if name not in self._compiled:
+            site = spec(None, self.local.gp.num_latent)
+            forms = spec(None), spec(None), self.local.problem_spec(False), Sites(site, site)
+            self._compiled[name] = compiled(function, *forms)
+        return self._compiled[name](*arguments)
 
     # ---- what is compiled ----
 
@@ -59,15 +69,22 @@ class SiteFunctions:
         loss, (gradient,) = self._differentiated(slice(1, 2), *arguments)
         return loss, gradient
 
+    def _loss(self, *arguments: Any) -> tf.Tensor:
+        *given, sites = arguments
+        found = terms(self.local, self.of.on_points, *given)
+        q = self._forwards(found.known, sites, found.values)
+        expected = at_each_sample(self._expected(given[-1]), found.draws, q.mean, q.variance)
+        share = -1.0 / tf.cast(tf.shape(found.draws)[0], FLOAT)
+        return found.penalty + share * (tf.reduce_sum(expected) + q.bound)
+
     def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         *given, sites = arguments
         with tf.GradientTape() as tape:
             tape.watch(given[by])
             penalty, draws, known, values = terms(self.local, self.of.on_points, *given)
-        prior = known, sites, values
-        found = _through_numpy(self._energy.forwards, prior, self._energy.forms)
-        expected, by_draws, *by_q = self._expected(draws, found, given[-1])
-        by_values = _through_numpy(self._energy.backwards, (*prior, found, by_q), values)
+        q = self._forwards(known, sites, values)
+        expected, by_draws, *by_q = self._differentiated_expected(draws, q, given[-1])
+        by_values = _in_numpy(self._energy.backwards, (known, sites, values, q, by_q), values)
         for derivative, value in zip(by_values, values, strict=True):
             derivative.set_shape(value.shape)
         share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
@@ -77,26 +94,40 @@ class SiteFunctions:
                 tf.ones_like(penalty), *(share * one for one in (by_draws, *by_values))
             ],
         )  # fmt: skip
-        bound = tf.reshape(found.bound, [])
-        return penalty + share * (tf.reduce_sum(expected) + bound), gradients
+        return penalty + share * (tf.reduce_sum(expected) + q.bound), gradients
 
-    def _expected(self, draws: tf.Tensor, found: Forwards, problem: Any) -> tuple[tf.Tensor, ...]:
-        """``E_q[log p(Y | f)]`` [S], and its derivatives by ε, by means and by variances."""
-
-        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            at_q = epsilon, mean, variance
-            with tf.GradientTape() as tape:
-                tape.watch(at_q)
-                with self.local.parameters.substituted(epsilon):
-                    value = expected_log_density(
-                        self.local.likelihood, problem.X, mean, variance, problem.Y
-                    )
-            return value, *tape.gradient(value, at_q, unconnected_gradients="zero")
-
-        for moment in (found.mean, found.variance):
+    def _forwards(self, known: Known, sites: Sites, values: PriorValues) -> Forwards:
+        q: Forwards = _in_numpy(self._energy.forwards, (known, sites, values), self._energy.forms)
+        for moment in (q.mean, q.variance):
             moment.set_shape([None, None, self.local.gp.num_latent])
-        result: tuple[tf.Tensor, ...] = at_each_sample(at, draws, found.mean, found.variance)
-        return result
+        q.bound.set_shape([])
+        return q
+
+    def _expected(self, problem: Any) -> Callable[..., tf.Tensor]:
+        """``E_q[log p(Y | f)]`` as a function of ε, means and variances."""
+
+        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+            with self.local.parameters.substituted(epsilon):
+                return expected_log_density(
+                    self.local.likelihood, problem.X, mean, variance, problem.Y
+                )
+
+        return at
+
+    def _differentiated_expected(
+        self, draws: tf.Tensor, q: Forwards, problem: Any
+    ) -> tuple[tf.Tensor, ...]:
+        """Its values [S], and its derivatives by each of what it is a function of."""
+        expected = self._expected(problem)
+
+        def at(*arguments: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.GradientTape() as tape:
+                tape.watch(arguments)
+                value = expected(*arguments)
+            return value, *tape.gradient(value, arguments, unconnected_gradients="zero")
+
+        found: tuple[tf.Tensor, ...] = at_each_sample(at, draws, q.mean, q.variance)
+        return found
 
     @cached_property
     def _energy(self) -> SiteEnergy:
@@ -105,7 +136,7 @@ class SiteFunctions:
         )
 
 
-def _through_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:
+def _in_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:
     """A function of structures of arrays as an operation of TensorFlow.
 
     TensorFlow keeps it for good, and what it refers to.

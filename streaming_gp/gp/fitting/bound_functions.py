@@ -72,8 +72,8 @@ class BoundFunctions:
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> float:
         """The free energy."""
-        if self.at_sites is not None and not problem.earlier:  # no graph but that of the gradient
-            return -self.objective(offsets, variables, problem, sites, move=False)[0]
+        if self.at_sites is not None and not problem.earlier:
+            return -self.at_sites.loss(offsets, variables, problem, sites)
         return float(self._call(self._free_energy, problem, offsets, variables, problem, sites))
 
     def objective_at(
