@@ -10,7 +10,7 @@ import tensorflow_probability as tfp
 import streaming_gp as sgp
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import PowerEP, Variational
+from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.gp.builders import (
     EVERY_INPUT,
@@ -112,6 +112,45 @@ def test_absorbing_in_numpy_is_absorbing_by_the_bound(
         found.append([reports, scales, *model.predict_f(new_inputs)])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
+
+
+@dataclass(frozen=True)
+class SitesOfOnesOwn(Exact):
+    """Is absorbed by TensorFlow, too."""
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "options"),
+    [
+        (gpflow.likelihoods.Bernoulli(), {}),
+        (gpflow.likelihoods.Softmax(3), {"num_latent_gps": 3}),
+        (
+            gpflow.likelihoods.StudentT(0.3),  # whose sites may be negative, and are cut off
+            {
+                "mean_function": gpflow.functions.Constant(0.7),
+                "hyperparameters": sgp.PointHyperparameters(),
+            },
+        ),
+    ],
+    ids=["labels", "classes", "heavy tails and a point"],
+)
+def test_absorbing_at_inputs_is_absorbing_by_the_bound(rng, new_inputs, likelihood, options):
+    X = rng.uniform(-3.0, 3.0, (120, 2))
+    Y = (np.sin(X[:, :1]) + 0.3 * rng.standard_normal((120, 1)) > 0.0).astype(float)
+    Y[::9] += Y[::9] > 0.0  # a third class, and outliers of regression
+    if isinstance(likelihood, gpflow.likelihoods.Bernoulli):
+        Y = np.minimum(Y, 1.0)
+    found = []
+    for bound in (Exact(), SitesOfOnesOwn()):
+        model = sgp.StreamingGP(
+            WITH_PRIOR, likelihood, pseudo_points=EVERY_INPUT, bound=bound, **options
+        )
+        infos = [model.update((X[i::3], Y[i::3]), learn=False) for i in range(3)]
+        reports = [(i.free_energy, i.clipped_sites, i.unexplained, i.nugget) for i in infos]
+        scales = [factor.log_scale for factor in model.factors.values()]
+        found.append([reports, scales, *model.predict_f(new_inputs)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
 
 
 def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs):

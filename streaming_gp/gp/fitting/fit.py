@@ -55,7 +55,7 @@ class Fitter:
         self.factorisations = Factorisations(local)
         self.problems = ProblemBuilder(self.bound, CavityFunctions(local))
         self.solver = Solver(self.bound, self.factorisations, optimiser)
-        self.absorbing = Absorbing(local, bound, self.factorisations)
+        self.absorbing = Absorbing(local, bound, self.factorisations, optimiser.steps_of_sites)
         self.kept_bound = KeptBound(local)
         self.anew = Anew(local, optimiser)
         self.watch = Watch()

@@ -12,6 +12,7 @@ import scipy.optimize
 
 from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp.bounds.sites import SiteSteps
 from streaming_gp.gp.hyperparameters.protocol import Limits
 from streaming_gp.serialization import storable
 from streaming_gp.threads import one_blas_thread
@@ -71,6 +72,11 @@ class LocalOptimiser:
         require_not_negative("tolerance", self.tolerance)
         if not 0.0 < self.site_damping <= 1.0:
             raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
+
+    @property
+    def steps_of_sites(self) -> SiteSteps:
+        """The fixed-point steps of one round."""
+        return SiteSteps(self.site_steps, self.site_damping, self.site_tolerance)
 
     def is_full_effort(self, num_points: int) -> bool:
         """Whether an update under so many earlier points gets all iterations and samples."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.bounds.sites import Sites, SiteSteps
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, closed_form, initial_sites
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.memory import DivergenceGained
@@ -202,8 +202,7 @@ class Solver:
         """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
         if self.bound.is_conjugate:
             return sites, 0
-        one = self.optimiser
-        steps = SiteSteps(one.site_steps, one.site_damping, one.site_tolerance)
+        steps = self.optimiser.steps_of_sites
         return self.bound.rested_sites(offsets, variables, problem, sites, steps)
 
     def _optimised(
