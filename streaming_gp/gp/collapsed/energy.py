@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from streaming_gp.gp.collapsed.batch import under_cavity
 from streaming_gp.gp.collapsed.bounds import CollapsedBound
-from streaming_gp.gp.collapsed.cavity import Observed
+from streaming_gp.gp.collapsed.cavity import FEW_ROWS, Observed
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 
 
@@ -72,9 +73,33 @@ def _of_group(
 def observed(known: Known, group: int) -> Observed:
     """What the cavity is conditioned on, in one group."""
     blocks = [
-        block[rows][:, rows]
+        block if rows.all() else block[rows][:, rows]
         for block, rows in zip(known.factor[group], known.speaks, strict=True)
-        if np.any(rows)
+        if rows.any()
     ]
     rows = np.ravel(known.speaks)
-    return Observed(blocks, known.targets[group][rows], known.nuggets[rows])
+    return Observed(_joined(blocks), known.targets[group][rows], known.nuggets[rows])
+
+
+def _joined(blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Small diagonal blocks, one after another, as larger ones: a product takes as long with both,
+    and there are fewer.
+    """
+    found: list[np.ndarray] = []
+    some: list[np.ndarray] = []
+    for block in blocks:
+        some.append(block)
+        if sum(map(len, some)) >= FEW_ROWS:
+            found.append(_block_diagonal(some))
+            some = []
+    return [*found, _block_diagonal(some)] if some else found
+
+
+def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    number = sum(map(len, blocks))
+    found, start = np.zeros((number, number)), 0
+    for block in blocks:
+        stop = start + len(block)
+        found[start:stop, start:stop] = block
+        start = stop
+    return found
