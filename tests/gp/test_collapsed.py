@@ -105,6 +105,53 @@ def test_value_and_gradient_are_those_of_automatic_differentiation(
     assert len(found[1]) == len(variables) + move * len(offsets)
 
 
+TAKEN_OVER = [
+    pytest.param(gk.SquaredExponential, 0.0, LEARNED, 1, 0.1, True, id="bui-2017"),
+    pytest.param(noisy, 0.5, LEARNED, 1, 0.1, True, id="power-ep-white", marks=slow),
+    pytest.param(separate, 1.0, EVIDENCE, 2, [0.1, 0.3], True, id="fitc-two-kernels-evidence"),
+    pytest.param(shared, 0.0, FULL, 2, 0.1, True, id="shared-kernel", marks=slow),
+    pytest.param(noisy, 0.0, EVIDENCE, 1, 0.1, False, id="points-that-stay"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "alpha", "hyperparameters", "outputs", "noise", "move"), TAKEN_OVER
+)
+def test_on_points_that_take_over_they_are_those_of_automatic_differentiation(
+    rng, kernel, alpha, hyperparameters, outputs, noise, move
+):
+    points = sgp.SharedPseudoPoints(4, optimise_locations=move)
+    model = model_of(kernel, points, alpha, hyperparameters, outputs, noise)
+    for size in (0, 5, 7):
+        if size:
+            model.update(batch(rng, size, outputs), learn=False)
+        else:
+            model._compiled = model._compile(2, outputs)
+        fitter, local = model._compiled.fitter, model._compiled.local
+        data = model._compiled.outputs.data(batch(rng, 9, outputs))
+        draws = local.hyperparameters.noise(local.parameters.size, 0)
+        present = model.posterior_process.pseudo_observations
+        at = present[0] if present and not move else None
+        problem = fitter.problems.with_data(
+            data, draws, model.posterior_process, points.place, at, takes_over=True
+        )
+        start = np.zeros(int(tf.size(problem.Z_start)))
+        offsets = start + 0.1 * move * rng.normal(size=start.shape)
+        variables = local.hyperparameters.initial(local.parameters.size, True)
+        variables += 0.1 * rng.normal(size=variables.shape)
+        sites = initial_sites(fitter.bound, start, problem)
+        differentiated = BoundFunctions(fitter.bound.bound, local)
+        differentiated.collapsed = None
+        found, wanted = (
+            functions.objective(offsets, variables, problem, sites, move)
+            for functions in (fitter.bound, differentiated)
+        )
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-11)
+        scale = np.max(np.abs(wanted[1]))
+        np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-9 * scale)
+        assert len(found[1]) == len(variables) + move * len(offsets)
+
+
 SITE_CASES = [
     pytest.param(gl.Bernoulli, ALL, LEARNED, 1, id="labels-at-inputs"),
     pytest.param(gl.Bernoulli, FEW, LEARNED, 1, id="labels-on-points"),

@@ -60,12 +60,10 @@ class OnPoints:
         L = stacks.cholesky(batch.among)
         A = stacks.solve(L, batch.between)
         left, unexplained, widened = self.left(A, batch)
-        found = _low_rank(A, widened, batch.residual)
+        found = low_rank(A, widened, batch.residual)
         C = batch.residual.shape[2]
         value = self._value(found, unexplained, batch)
-        weight = 0.5 * C * (1.0 - self.alpha) / widened
-        by_noise = found.by_diagonal + weight * unexplained / batch.noise
-        by_variance = np.where(left > 0.0, self.alpha * found.by_diagonal - weight, 0.0)
+        by_noise, by_variance = self.by_variances(found.by_diagonal, left, batch.noise, C)
         by_A = found.by_design - 2.0 * by_variance[:, None] * A
         by_between = stacks.solve(L, by_A, transposed=True)
         if self.alpha == 0.0 and np.all(left > 0.0):
@@ -83,19 +81,28 @@ class OnPoints:
         unexplained = np.maximum(left, 0.0)
         return left, unexplained, batch.noise + self.alpha * unexplained
 
+    def by_variances(
+        self, by_diagonal: np.ndarray, left: np.ndarray, noise: np.ndarray, C: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Derivatives by the noise and by the variance of f, from those by ``D`` [S, N]."""
+        unexplained = np.maximum(left, 0.0)
+        weight = 0.5 * C * (1.0 - self.alpha) / (noise + self.alpha * unexplained)
+        by_noise = by_diagonal + weight * unexplained / noise
+        return by_noise, np.where(left > 0.0, self.alpha * by_diagonal - weight, 0.0)
+
     def value(self, A: np.ndarray, unexplained: np.ndarray, batch: UnderCavity) -> float:
         """F in nats alone, for data as functions A [S, M, N] of whitened points.
 
         :param unexplained: What :meth:`left` says of them [S, N].
         """
         widened = batch.noise + self.alpha * unexplained
-        return self._value(_low_rank(A, widened, batch.residual), unexplained, batch)
+        return self._value(low_rank(A, widened, batch.residual), unexplained, batch)
 
-    def _value(self, found: _LowRank, unexplained: np.ndarray, batch: UnderCavity) -> float:
+    def _value(self, found: LowRank, unexplained: np.ndarray, batch: UnderCavity) -> float:
         C = batch.residual.shape[2]
-        return found.value - C * self._correction(unexplained / batch.noise) - _constant(batch)
+        return found.value - C * self.correction(unexplained / batch.noise) - _constant(batch)
 
-    def _correction(self, share: np.ndarray) -> float:
+    def correction(self, share: np.ndarray) -> float:
         """What unexplained variance costs, given its shares of the noise."""
         if self.alpha == 0.0:
             return 0.5 * float(np.sum(share))
@@ -111,7 +118,7 @@ def _constant(batch: UnderCavity) -> float:
     return 0.5 * batch.residual.size * LOG_TWO_PI
 
 
-class _LowRank(NamedTuple):
+class LowRank(NamedTuple):
     """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``, and derivatives.
 
     :param value: In nats, summed over ε.
@@ -130,7 +137,7 @@ class _LowRank(NamedTuple):
     chol: np.ndarray
 
 
-def _low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> _LowRank:
+def low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> LowRank:
     """The density of a residual [S, N, C] for A [S, M, N] and the diagonal of D [S, N]."""
     C = residual.shape[2]
     root = np.sqrt(diagonal)[:, None]
@@ -147,10 +154,10 @@ def _low_rank(A: np.ndarray, diagonal: np.ndarray, residual: np.ndarray) -> _Low
     by_A *= -C / root
     by_A += (A @ a) @ transposed(a)
     by_diagonal = 0.5 * (np.sum(a**2, axis=2) - C * precision)
-    return _LowRank(float(value), by_A, by_diagonal, a, gram, L)
+    return LowRank(float(value), by_A, by_diagonal, a, gram, L)
 
 
-def _by_design_times_design(found: _LowRank, A: np.ndarray) -> np.ndarray:
+def _by_design_times_design(found: LowRank, A: np.ndarray) -> np.ndarray:
     """The derivative of Titsias' bound by A, times Aᵀ, without a product of M² N numbers.
 
     It is ``A a aᵀ Aᵀ − C (I − P⁻¹)`` for ``P = I + A D⁻¹ Aᵀ``, and the trace adds ``C A D⁻¹ Aᵀ``.

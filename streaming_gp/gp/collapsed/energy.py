@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streaming_gp.gp.collapsed.batch import under_cavity
-from streaming_gp.gp.collapsed.bounds import CollapsedBound
+from streaming_gp.gp.collapsed.bounds import CollapsedBound, OnPoints
 from streaming_gp.gp.collapsed.cavity import FEW_ROWS, Observed
 from streaming_gp.gp.collapsed.prior_values import PriorValues
+from streaming_gp.gp.collapsed.taken_over import TakenOver
 
 
 class Known(NamedTuple):
@@ -22,6 +24,7 @@ class Known(NamedTuple):
     :param nuggets: Their nuggets [n m].
     :param speaks: Which of their rows are no padding [n, m].
     :param nugget: That of the batch's points [].
+    :param shared: What of it earlier points that are taken over have in common with them [].
     """
 
     Y: np.ndarray
@@ -30,23 +33,31 @@ class Known(NamedTuple):
     nuggets: np.ndarray
     speaks: np.ndarray
     nugget: np.ndarray
+    shared: np.ndarray
 
 
 def energy(
-    bound: CollapsedBound, values: PriorValues, known: Known, by_evidence: float
+    bound: CollapsedBound,
+    values: PriorValues,
+    known: Known,
+    by_evidence: float,
+    takes_over: bool = False,
 ) -> tuple[float, PriorValues]:
     """The bound, summed over ε, and its derivatives; minus infinity and zeros if a covariance is
     not positive.
 
     :param values: The prior; its points are the rows that speak and then the batch's.
     :param by_evidence: How often the log evidence of the cavity is added.
+    :param takes_over: Whether the batch's points take over what earlier ones said, which is the
+        cavity of the batch otherwise.
     """
     groups = range(len(known.targets))
     columns = np.split(known.Y, len(groups), axis=1)
-    nugget = float(known.nugget) if bound.on_points else 0.0
+    of_one: Callable[..., Any] = _taken_over if takes_over else _under_cavity
+    of_group = partial(of_one, bound, known)
     try:
         found = [
-            _of_group(bound, values.of_group(group), observed(known, group), Y, nugget, by_evidence)
+            of_group(values.of_group(group), observed(known, group), Y, by_evidence)
             for group, Y in zip(groups, columns, strict=True)
         ]
     except np.linalg.LinAlgError:
@@ -55,19 +66,36 @@ def energy(
     return sum(totals), values.gathered(by_values)
 
 
-def _of_group(
+def _under_cavity(
     bound: CollapsedBound,
+    known: Known,
     prior: PriorValues,
     observed: Observed,
     Y: np.ndarray,
-    nugget: float,
     by_evidence: float,
 ) -> tuple[float, PriorValues]:
     """The same of one group, whose observations are Y [N, C]."""
+    nugget = float(known.nugget) if bound.on_points else 0.0
     batch = under_cavity(prior, observed, bound.on_points)
     value, by = bound.value_and_gradient(batch.described(prior, Y, nugget))
     value += by_evidence * batch.cavity.log_evidence
     return value, batch.pulled_back(by, by_evidence, prior)
+
+
+def _taken_over(
+    bound: OnPoints,
+    known: Known,
+    prior: PriorValues,
+    observed: Observed,
+    Y: np.ndarray,
+    by_evidence: float,
+) -> tuple[float, PriorValues]:
+    """Likewise."""
+    rows = np.ravel(known.speaks)
+    number = prior.among.shape[1] - len(observed.nugget)
+    shared = float(known.shared) * np.eye(len(rows), number)[rows]
+    batch = TakenOver(prior, observed, Y, float(known.nugget), shared)
+    return batch.value_and_gradient(bound, by_evidence)
 
 
 def observed(known: Known, group: int) -> Observed:

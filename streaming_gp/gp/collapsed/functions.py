@@ -28,7 +28,7 @@ class CollapsedFunctions:
     def __init__(self, local: Any, on_points: bool) -> None:
         self.local = local
         self.on_points = on_points
-        self._compiled: dict[bool, Any] = {}
+        self._compiled: dict[tuple[bool, bool], Any] = {}
 
     @one_blas_thread()
     def loss_and_gradient(
@@ -44,15 +44,17 @@ class CollapsedFunctions:
         :param alpha: The power of power EP.
         :param offsets: Those of the points [M D].
         :param variables: Those of ε [V].
-        :param problem: The batch under its cavity, a :class:`.Problem`.
+        :param problem: The batch under its cavity, a :class:`.Problem`, or on points that take over
+            what earlier ones said.
         :param move: Whether the gradient is by offsets and variables, one after another, and not by
             the variables alone.
         """
-        if move not in self._compiled:
+        kind = move, bool(problem.earlier)
+        if kind not in self._compiled:
             function = self._by_all if move else self._by_epsilon
-            arguments = spec(), spec(None), spec(None), self.local.problem_spec(False)
-            self._compiled[move] = compiled(function, *arguments)
-        loss, gradient = self._compiled[move](alpha, offsets, variables, problem)
+            arguments = spec(), spec(None), spec(None), self.local.problem_spec(kind[1])
+            self._compiled[kind] = compiled(function, *arguments)
+        loss, gradient = self._compiled[kind](alpha, offsets, variables, problem)
         return float(loss), gradient.numpy()
 
     # ---- what is compiled ----
@@ -69,7 +71,8 @@ class CollapsedFunctions:
         with tf.GradientTape() as tape:
             tape.watch(arguments[by])
             penalty, draws, known, values = terms(self.local, self.on_points, *arguments[1:])
-        total, by_values = self._bound(arguments[0], known, values)
+        takes_over = bool(arguments[3].earlier)
+        total, by_values = self._bound(arguments[0], known, values, takes_over)
         share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
         gradients = tape.gradient(
             [penalty, *values], arguments[by], unconnected_gradients="zero",
@@ -78,12 +81,12 @@ class CollapsedFunctions:
         return penalty + share * total, gradients
 
     def _bound(
-        self, alpha: tf.Tensor, known: Known, values: PriorValues
+        self, alpha: tf.Tensor, known: Known, values: PriorValues, takes_over: bool
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The bound, summed over the draws, and its derivatives by each of the values."""
         own = weakref.proxy(self)  # TensorFlow keeps the function for good, and what it refers to
         total, *by = tf.numpy_function(
-            lambda *given: own._in_numpy(*given),
+            lambda *given: own._in_numpy(takes_over, *given),
             [alpha, *known, *values],
             [FLOAT] * (1 + len(values)),
         )
@@ -92,12 +95,12 @@ class CollapsedFunctions:
             derivative.set_shape(value.shape)
         return total, by
 
-    def _in_numpy(self, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
+    def _in_numpy(self, takes_over: bool, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
         known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
         bound = OnPoints(float(alpha)) if self.on_points else AtEveryInput()
         by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
         with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
-            total, by_values = energy(bound, values, known, by_evidence)
+            total, by_values = energy(bound, values, known, by_evidence, takes_over)
         return np.float64(total), *by_values
 
 
@@ -119,12 +122,12 @@ class Terms(NamedTuple):
 def terms(
     local: Any, on_points: bool, offsets: tf.Tensor, variables: tf.Tensor, problem: Any
 ) -> Terms:
-    """The terms of a batch under its cavity.
+    """The terms of a batch under its cavity, or on points that take over what earlier ones said.
 
     :param local: The :class:`~streaming_gp.gp.bounds.problem.LocalModel`.
     :param on_points: Whether there are points beside the data, at these offsets [M D].
     """
-    stack, X = problem.stack, problem.X
+    stack, X = problem.past, problem.X
     speaks = _rows_that_speak(stack.precision_factor)
     earlier = tf.boolean_mask(stack.Z, tf.reshape(speaks, [-1]))
     own = problem.moved(offsets) if on_points else X
@@ -142,6 +145,7 @@ def terms(
         stack.nugget,
         speaks,
         problem.nugget,
+        problem.earlier.shared_nugget if problem.earlier else tf.zeros([], FLOAT),
     )
     with local.parameters.substituted(draws[0]):
         penalty = local.hyperparameters.penalty(variables, local.parameters)

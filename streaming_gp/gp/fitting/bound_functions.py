@@ -19,7 +19,12 @@ from streaming_gp.gp.bounds.base import BoundOfProjections
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
-from streaming_gp.gp.fitting.collapsed import LossAndGradient, collapsed_objective, site_functions
+from streaming_gp.gp.fitting.collapsed import (
+    LossAndGradient,
+    collapsed_objective,
+    power_of,
+    site_functions,
+)
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
@@ -204,7 +209,8 @@ class BoundFunctions:
 
 def closed_form(functions: BoundFunctions, problem: Problem) -> LossAndGradient | None:
     """The objective in closed form, which asks for no sites, where there is one."""
-    return None if problem.earlier else functions.collapsed
+    is_known = not problem.earlier or power_of(functions.bound) is not None
+    return functions.collapsed if is_known else None
 
 
 def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:
