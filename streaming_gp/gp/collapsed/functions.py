@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
 from streaming_gp.gp.collapsed.energy import Known, energy
 from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
-from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, in_numpy, spec
 from streaming_gp.threads import one_blas_thread
 
 
@@ -71,8 +71,10 @@ class CollapsedFunctions:
         with tf.GradientTape() as tape:
             tape.watch(arguments[by])
             penalty, draws, known, values = terms(self.local, self.on_points, *arguments[1:])
-        takes_over = bool(arguments[3].earlier)
-        total, by_values = self._bound(arguments[0], known, values, takes_over)
+        by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
+        of = partial(_energy, self.on_points, by_evidence, bool(arguments[3].earlier))
+        alpha = arguments[0]
+        total, by_values = in_numpy(of, (alpha, known, values), (alpha, values))
         share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
         gradients = tape.gradient(
             [penalty, *values], arguments[by], unconnected_gradients="zero",
@@ -80,28 +82,20 @@ class CollapsedFunctions:
         )  # fmt: skip
         return penalty + share * total, gradients
 
-    def _bound(
-        self, alpha: tf.Tensor, known: Known, values: PriorValues, takes_over: bool
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The bound, summed over the draws, and its derivatives by each of the values."""
-        own = weakref.proxy(self)  # TensorFlow keeps the function for good, and what it refers to
-        total, *by = tf.numpy_function(
-            lambda *given: own._in_numpy(takes_over, *given),
-            [alpha, *known, *values],
-            [FLOAT] * (1 + len(values)),
-        )
-        total.set_shape([])
-        for derivative, value in zip(by, values, strict=True):
-            derivative.set_shape(value.shape)
-        return total, by
 
-    def _in_numpy(self, takes_over: bool, alpha: np.ndarray, *rest: np.ndarray) -> tuple[Any, ...]:
-        known, values = Known(*rest[: len(Known._fields)]), PriorValues(*rest[len(Known._fields) :])
-        bound = OnPoints(float(alpha)) if self.on_points else AtEveryInput()
-        by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
-        with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
-            total, by_values = energy(bound, values, known, by_evidence, takes_over)
-        return np.float64(total), *by_values
+def _energy(
+    on_points: bool,
+    by_evidence: float,
+    takes_over: bool,
+    alpha: np.ndarray,
+    known: Known,
+    values: PriorValues,
+) -> tuple[np.float64, PriorValues]:
+    """:func:`energy`, of a bound with this α."""
+    bound = OnPoints(float(alpha)) if on_points else AtEveryInput()
+    with np.errstate(all="ignore"):  # a line search may ask for an ε at which K is not finite
+        total, by_values = energy(bound, values, known, by_evidence, takes_over)
+    return np.float64(total), by_values
 
 
 class Terms(NamedTuple):

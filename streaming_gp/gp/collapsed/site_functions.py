@@ -15,7 +15,14 @@ from streaming_gp.gp.collapsed.energy import Known
 from streaming_gp.gp.collapsed.functions import terms
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
-from streaming_gp.gp.process.compiled import FLOAT, Compiled, at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import (
+    FLOAT,
+    Compiled,
+    at_each_sample,
+    compiled,
+    in_numpy,
+    spec,
+)
 from streaming_gp.threads import one_blas_thread
 
 
@@ -84,9 +91,7 @@ class SiteFunctions:
             penalty, draws, known, values = terms(self.local, self.of.on_points, *given)
         q = self._forwards(known, sites, values)
         expected, by_draws, *by_q = self._differentiated_expected(draws, q, given[-1])
-        by_values = _in_numpy(self._energy.backwards, (known, sites, values, q, by_q), values)
-        for derivative, value in zip(by_values, values, strict=True):
-            derivative.set_shape(value.shape)
+        by_values = in_numpy(self._energy.backwards, (known, sites, values, q, by_q), values)
         share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
         gradients = tape.gradient(
             [penalty, draws, *values], given[by], unconnected_gradients="zero",
@@ -97,7 +102,7 @@ class SiteFunctions:
         return penalty + share * (tf.reduce_sum(expected) + q.bound), gradients
 
     def _forwards(self, known: Known, sites: Sites, values: PriorValues) -> Forwards:
-        q: Forwards = _in_numpy(self._energy.forwards, (known, sites, values), self._energy.forms)
+        q: Forwards = in_numpy(self._energy.forwards, (known, sites, values), self._energy.forms)
         for moment in (q.mean, q.variance):
             moment.set_shape([None, None, self.local.gp.num_latent])
         q.bound.set_shape([])
@@ -134,19 +139,3 @@ class SiteFunctions:
         return SiteEnergy(
             self.of, float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
         )
-
-
-def _in_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:
-    """A function of structures of arrays as an operation of TensorFlow.
-
-    TensorFlow keeps it for good, and what it refers to.
-
-    :param like: A structure such as it gives, of float64.
-    """
-    forms = tf.nest.map_structure(lambda _: None, given)
-
-    def flat(*arrays: np.ndarray) -> list[Any]:
-        return tf.nest.flatten(function(*tf.nest.pack_sequence_as(forms, arrays)))
-
-    types = [FLOAT] * len(tf.nest.flatten(like))
-    return tf.nest.pack_sequence_as(like, tf.numpy_function(flat, tf.nest.flatten(given), types))

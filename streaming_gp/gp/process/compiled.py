@@ -70,6 +70,27 @@ def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
     return Compiled(function, *signature)
 
 
+def in_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:
+    """A function of structures of arrays as an operation of TensorFlow, without a gradient.
+
+    TensorFlow keeps the function for good, and what it refers to.
+
+    :param given: What it is a function of, one argument after another.
+    :param like: A structure such as it gives, all of float64: tensors of the same shapes where
+        these are known, or None.
+    """
+    forms = tf.nest.map_structure(lambda _: None, given)
+
+    def flat(*arrays: np.ndarray) -> list[Any]:
+        return tf.nest.flatten(function(*tf.nest.pack_sequence_as(forms, arrays)))
+
+    wanted = tf.nest.flatten(like)
+    found = tf.numpy_function(flat, tf.nest.flatten(given), [FLOAT] * len(wanted))
+    for one, form in zip(found, wanted, strict=True):
+        one.set_shape(None if form is None else form.shape)
+    return tf.nest.pack_sequence_as(like, found)
+
+
 def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:
     """``function`` at each of S samples, or structures of them, results stacked; S is known when
     tracing.
