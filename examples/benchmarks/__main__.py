@@ -138,7 +138,14 @@ def main(arguments: argparse.Namespace) -> None:
     better = {key_of(row) for row in best_settings(ran)}
     seeds = range(arguments.seed + 1, arguments.seed + number)
     carry_out(repeated(first, better, seeds), rows, arguments)
+    write_summary(rows, arguments.out)
     draw([*rows.values()], arguments.out)
+
+
+def write_summary(rows: dict[tuple, Row], out: Path) -> None:
+    """All rows, and the tables that are made of them."""
+    found = [*rows.values()]
+    write_results(out, {"rows": found, **summarised(found)})
 
 
 def carry_out(planned: list[Task], rows: dict[tuple, Row], arguments: argparse.Namespace) -> None:
@@ -150,7 +157,7 @@ def carry_out(planned: list[Task], rows: dict[tuple, Row], arguments: argparse.N
     on_terminal = sys.stderr.isatty()
     for task in tqdm(missing, desc="runs", disable=not on_terminal):
         row = rows[task.key] = performed(task, arguments)
-        write_results(arguments.out, {"rows": [*rows.values()], **summarised([*rows.values()])})
+        write_summary(rows, arguments.out)
         tqdm.write(described(row)) if on_terminal else print(described(row), flush=True)
 
 
