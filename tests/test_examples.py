@@ -196,9 +196,9 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     for kind, worst in (("regression", 0.5), ("labels", 0.4)):  # zero, or one half, has 0.7 or 0.5
         rows = results[kind]
-        assert [row["method"] for row in rows][:2] == ["default", "private, 10 a batch"]
+        assert len({row["method"] for row in rows}) == 4
         assert all(row["rmse"] < worst for row in rows)
-        assert all(row["first_absorbed"] > 0.0 and row["absorbing_ms"] > 0.0 for row in rows)
+        assert all(None not in row.values() for row in rows)  # others cannot absorb
 
 
 @pytest.mark.example

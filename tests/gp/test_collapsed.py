@@ -16,7 +16,7 @@ from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
 from streaming_gp.gp.collapsed.cavity import FEW_ROWS, Observed, conditioned
 from streaming_gp.gp.compilation import compile_gp
-from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
+from streaming_gp.gp.fitting.bound_functions import BoundFunctions, closed_form, initial_sites
 
 FEW, ALL = sgp.PrivatePseudoPoints(4), sgp.PrivatePseudoPoints("all")
 LEARNED, POINT = sgp.VariationalHyperparameters(), sgp.PointHyperparameters()
@@ -61,6 +61,11 @@ def batch(rng, size, outputs):
     return X, np.sin(X @ rng.normal(size=(2, outputs)))
 
 
+def labelled(rng, size):
+    X, Y = batch(rng, size, 1)
+    return X, (Y > 0.0).astype(float)
+
+
 def model_of(kernel, points, alpha, hyperparameters, outputs, noise):
     return sgp.StreamingGP(
         kernel(),
@@ -73,6 +78,34 @@ def model_of(kernel, points, alpha, hyperparameters, outputs, noise):
     )
 
 
+def asked(rng, model, data, points, spread=0.1, **options):
+    """A problem of nine data, and offsets and variables at random at which it is asked for."""
+    problems, local = model._compiled.fitter.problems, model._compiled.local
+    draws = local.hyperparameters.noise(local.parameters.size, 0)
+    given = model._compiled.outputs.data(data), draws, model.posterior_process, points.place
+    problem = problems.with_data(*given, **({"at": None} | options))
+    offsets = spread * rng.normal(size=int(tf.size(problem.Z_start)))
+    variables = local.hyperparameters.initial(local.parameters.size, True)
+    return problem, offsets, variables + 0.1 * rng.normal(size=variables.shape)
+
+
+def differentiated(bound):
+    """The same bound, which TensorFlow differentiates."""
+    other = BoundFunctions(bound.bound, bound.local)
+    other.collapsed = other.at_sites = None
+    return other
+
+
+def assert_same_objective(bound, *arguments, rtol=1e-12, gradient=1e-11):
+    """And gradient, of the largest of whose entries ``gradient`` is a part."""
+    found, wanted = (one.objective(*arguments) for one in (bound, differentiated(bound)))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=rtol)
+    scale = np.max(np.abs(wanted[1]))
+    np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=gradient * scale)
+    offsets, variables, *_, move = arguments
+    assert len(found[1]) == len(variables) + move * len(offsets)
+
+
 @pytest.mark.parametrize(
     ("kernel", "points", "alpha", "hyperparameters", "outputs", "noise"), CASES
 )
@@ -82,27 +115,11 @@ def test_value_and_gradient_are_those_of_automatic_differentiation(
     model = model_of(kernel, points, alpha, hyperparameters, outputs, noise)
     for size in (5, 7):
         model.update(batch(rng, size, outputs), learn=False)
-    fitter, local = model._compiled.fitter, model._compiled.local
-    data = model._compiled.outputs.data(batch(rng, 9, outputs))
-    draws = local.hyperparameters.noise(local.parameters.size, 0)
-    problem = fitter.problems.with_data(data, draws, model.posterior_process, points.place, None)
-    start = np.zeros(int(tf.size(problem.Z_start)))
-    offsets = start + 0.1 * rng.normal(size=start.shape)
-    variables = local.hyperparameters.initial(local.parameters.size, True)
-    variables += 0.1 * rng.normal(size=variables.shape)
-    sites = initial_sites(fitter.bound, start, problem)
-    differentiated = BoundFunctions(fitter.bound.bound, local)
-    differentiated.collapsed = None
-    assert fitter.bound.collapsed is not None
-    move = points is FEW
-    found, wanted = (
-        functions.objective(offsets, variables, problem, sites, move)
-        for functions in (fitter.bound, differentiated)
-    )
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
-    scale = np.max(np.abs(wanted[1]))
-    np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-11 * scale)
-    assert len(found[1]) == len(variables) + move * len(offsets)
+    bound, move = model._compiled.fitter.bound, points is FEW
+    problem, offsets, variables = asked(rng, model, batch(rng, 9, outputs), points)
+    assert closed_form(bound, problem) is not None
+    sites = initial_sites(bound, np.zeros_like(offsets), problem)
+    assert_same_objective(bound, offsets, variables, problem, sites, move)
 
 
 TAKEN_OVER = [
@@ -127,29 +144,16 @@ def test_on_points_that_take_over_they_are_those_of_automatic_differentiation(
             model.update(batch(rng, size, outputs), learn=False)
         else:
             model._compiled = model._compile(2, outputs)
-        fitter, local = model._compiled.fitter, model._compiled.local
-        data = model._compiled.outputs.data(batch(rng, 9, outputs))
-        draws = local.hyperparameters.noise(local.parameters.size, 0)
         present = model.posterior_process.pseudo_observations
         at = present[0] if present and not move else None
-        problem = fitter.problems.with_data(
-            data, draws, model.posterior_process, points.place, at, takes_over=True
+        problem, offsets, variables = asked(
+            rng, model, batch(rng, 9, outputs), points, 0.1 * move, at=at, takes_over=True
         )
-        start = np.zeros(int(tf.size(problem.Z_start)))
-        offsets = start + 0.1 * move * rng.normal(size=start.shape)
-        variables = local.hyperparameters.initial(local.parameters.size, True)
-        variables += 0.1 * rng.normal(size=variables.shape)
-        sites = initial_sites(fitter.bound, start, problem)
-        differentiated = BoundFunctions(fitter.bound.bound, local)
-        differentiated.collapsed = None
-        found, wanted = (
-            functions.objective(offsets, variables, problem, sites, move)
-            for functions in (fitter.bound, differentiated)
-        )
-        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-11)
-        scale = np.max(np.abs(wanted[1]))
-        np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-9 * scale)
-        assert len(found[1]) == len(variables) + move * len(offsets)
+        bound = model._compiled.fitter.bound
+        assert closed_form(bound, problem) is not None
+        sites = initial_sites(bound, np.zeros_like(offsets), problem)
+        given = bound, offsets, variables, problem, sites, move
+        assert_same_objective(*given, rtol=1e-11, gradient=1e-9)
 
 
 SITE_CASES = [
@@ -177,31 +181,15 @@ def test_at_sites_they_are_those_of_automatic_differentiation(
         seed=0,
     )
     for size in (5, 7):
-        X, Y = batch(rng, size, 1)
-        model.update((X, (Y > 0.0).astype(float)), learn=False)
-    fitter, local = model._compiled.fitter, model._compiled.local
-    X, Y = batch(rng, 9, 1)
-    data = model._compiled.outputs.data((X, (Y > 0.0).astype(float)))
-    draws = local.hyperparameters.noise(local.parameters.size, 0)
-    problem = fitter.problems.with_data(data, draws, model.posterior_process, points.place, None)
-    offsets = 0.1 * rng.normal(size=int(tf.size(problem.Z_start)))
-    variables = local.hyperparameters.initial(local.parameters.size, True)
-    variables += 0.1 * rng.normal(size=variables.shape)
+        model.update(labelled(rng, size), learn=False)
+    bound = model._compiled.fitter.bound
+    problem, offsets, variables = asked(rng, model, labelled(rng, 9), points)
     sites = Sites(rng.normal(size=(9, functions)), rng.uniform(1e-6, 2.0, size=(9, functions)))
-    differentiated = BoundFunctions(fitter.bound.bound, local)
-    differentiated.at_sites = None
-    assert fitter.bound.at_sites is not None
-    found, wanted = (
-        bound.objective(offsets, variables, problem, sites, points is FEW)
-        for bound in (fitter.bound, differentiated)
-    )
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-12)
-    scale = np.max(np.abs(wanted[1]))
-    np.testing.assert_allclose(found[1], wanted[1], rtol=0.0, atol=1e-11 * scale)
-    of_value = [
-        one.value(offsets, variables, problem, sites) for one in (fitter.bound, differentiated)
-    ]
-    np.testing.assert_allclose(*of_value, rtol=1e-12)
+    assert bound.at_sites is not None
+    given = offsets, variables, problem, sites
+    assert_same_objective(bound, *given, points is FEW)
+    values = (one.value(*given) for one in (bound, differentiated(bound)))
+    np.testing.assert_allclose(*values, rtol=1e-12)
 
 
 def sites_of(rng, N):
@@ -254,16 +242,12 @@ def test_at_sites_q_and_its_divergence_are_those_of_dense_matrices(rng):
 
 def test_at_sites_a_covariance_that_is_not_positive_gives_an_infinite_loss(rng):
     model = sgp.StreamingGP(gk.SquaredExponential(), gl.Bernoulli(), pseudo_points=FEW)
-    X, Y = batch(rng, 9, 1)
-    model.update((X, (Y > 0.0).astype(float)), learn=False)
-    fitter, local = model._compiled.fitter, model._compiled.local
-    draws = local.hyperparameters.noise(local.parameters.size, 0)
-    problem = fitter.problems.with_data(
-        (X, (Y > 0.0).astype(float)), draws, model.posterior_process, FEW.place, None
-    )._replace(nugget=tf.constant(-10.0, tf.float64))
-    variables = local.hyperparameters.initial(local.parameters.size, True)
+    model.update(labelled(rng, 9), learn=False)
+    bound = model._compiled.fitter.bound
+    problem, _, variables = asked(rng, model, labelled(rng, 9), FEW)
+    problem = problem._replace(nugget=tf.constant(-10.0, tf.float64))
     sites = Sites(np.zeros((9, 1)), np.ones((9, 1)))
-    loss, gradient = fitter.bound.objective(np.zeros(8), variables, problem, sites, True)
+    loss, gradient = bound.objective(np.zeros(8), variables, problem, sites, True)
     assert loss == np.inf
     assert np.isfinite(gradient).all()
     assert gradient.shape == (8 + len(variables),)
