@@ -27,8 +27,9 @@ def mean_of_two():
 
 def classifier(**options):
     options.setdefault("hyperparameters", sgp.PointHyperparameters())
+    options.setdefault("likelihood", gpflow.likelihoods.Bernoulli())
     return sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
+        gpflow.kernels.SquaredExponential(),
         pseudo_points=sgp.PrivatePseudoPoints(5), optimiser=QUICK, **options,
     )  # fmt: skip
 

@@ -1,5 +1,7 @@
 """A batch that is refused, or whose fit fails, changes nothing."""
 
+from dataclasses import dataclass
+
 import gpflow
 import numpy as np
 import pytest
@@ -7,7 +9,6 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Variational
-from streaming_gp.gp.bounds import Sites
 from tests.gp.builders import assert_unchanged, classifier, labelled, predicted, regressor
 from tests.reference import smooth_data
 
@@ -81,12 +82,19 @@ def test_a_fit_that_fails_half_way_changes_nothing(rng, trained, monkeypatch):
     assert len(trained.factors) == 1
 
 
-def test_sites_that_are_not_finite_are_refused(rng, monkeypatch):
-    def lost(*arguments):
-        return Sites(*(np.nan * part for part in arguments[-1]))
+@dataclass(frozen=True)
+class BoundOfOnesOwn(Variational):
+    """One whose sites are looked for in TensorFlow, as nothing is known of it."""
 
-    monkeypatch.setattr(Variational, "next_sites_of", lost)
-    model = classifier()
+
+class Lost(gpflow.likelihoods.Bernoulli):
+    def _variational_expectations(self, *arguments):
+        return np.nan * super()._variational_expectations(*arguments)
+
+
+@pytest.mark.parametrize("bound", [Variational(), BoundOfOnesOwn()])
+def test_sites_that_are_not_finite_are_refused(rng, bound):
+    model = classifier(bound=bound, likelihood=Lost())
     with pytest.raises(NumericalError, match="non-finite sites"):
         model.update(labelled(rng))
     assert not model.factors

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from streaming_gp.gp.collapsed.at_sites import SitesAtInputs, SitesOnPoints
 from streaming_gp.gp.collapsed.functions import CollapsedFunctions
+from streaming_gp.gp.collapsed.resting import LikelihoodAtData
 from streaming_gp.gp.collapsed.site_functions import SiteFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
@@ -101,7 +102,13 @@ class LocalModel:
     @cached_property
     def at_sites(self) -> dict[bool, SiteFunctions]:
         """The same at given sites, where noise is not Gaussian."""
-        return {of.on_points: SiteFunctions(self, of) for of in (SitesAtInputs(), SitesOnPoints())}
+        bounds = SitesAtInputs(), SitesOnPoints()
+        return {of.on_points: SiteFunctions(self, of, self.at_data) for of in bounds}
+
+    @cached_property
+    def at_data(self) -> LikelihoodAtData:
+        """What the likelihood says of f at data."""
+        return LikelihoodAtData(self)
 
     def noise_precision(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
         """``1/σ²`` [N, P] of Gaussian noise at X [N, D] and at ε [E]."""

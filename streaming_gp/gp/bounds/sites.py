@@ -145,6 +145,11 @@ def fixed_point_sites(
         tape.watch((mean, variance))
         expected = expected_log_density(likelihood, X, mean, variance, Y)
     by_mean, by_variance = tape.gradient(expected, (mean, variance))
+    return from_derivatives(by_mean, by_variance, mean)
+
+
+def from_derivatives(by_mean: Any, by_variance: Any, mean: Any) -> Sites:
+    """The same, from the derivatives of the expected log likelihood."""
     precision = -2.0 * by_variance
     return Sites(by_mean + precision * mean, precision)
 

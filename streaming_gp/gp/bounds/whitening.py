@@ -245,7 +245,7 @@ def from_sites(
 
     About the cavity mean the sites are observations ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of c.
     """
-    mean, precision = (cov.to_groups(part, num_groups).numpy() for part in sites)
+    mean, precision = (np.asarray(cov.to_groups(part, num_groups)) for part in sites)
     mean_f = cov.to_groups(data.mean, num_groups).numpy()
     root = np.sqrt(precision[:, :, :1])
     design = root * np.swapaxes(data.A.numpy(), -1, -2)

@@ -7,6 +7,7 @@ derivatives by the means and by the variances, and those of ``E − KL`` are ask
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -34,6 +35,11 @@ class AtData(NamedTuple):
     kept: tuple[np.ndarray, ...]
 
 
+def moments(q: Sequence[AtData]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of all latent functions, each [S, N, L]."""
+    return np.stack([one.mean for one in q], axis=2), np.stack([one.variance for one in q], axis=2)
+
+
 class Pull(NamedTuple):
     """Of one latent function, what the derivatives start from.
 
@@ -59,9 +65,17 @@ class SiteBound(Protocol):
     on_points: ClassVar[bool]
     num_kept: ClassVar[int]
 
-    def posterior(self, batch: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
-        """q(f) for sites [N]; the batch's residual is that of observations at zero.
+    def prepared(self, batch: UnderCavity) -> UnderCavity:
+        """What :meth:`posterior` needs of a batch, whatever the sites are.
 
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
+        ...
+
+    def posterior(self, batch: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
+        """q(f) for sites [N]; the residual is that of observations at zero.
+
+        :param batch: From :meth:`prepared`.
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
         ...
@@ -85,6 +99,9 @@ class SitesAtInputs:
 
     on_points: ClassVar[bool] = False
     num_kept: ClassVar[int] = 3
+
+    def prepared(self, batch: UnderCavity) -> UnderCavity:
+        return batch
 
     def posterior(self, batch: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
         mean, K, root = -batch.residual[:, :, 0], batch.among, np.sqrt(w)
@@ -124,10 +141,13 @@ class SitesOnPoints:
     on_points: ClassVar[bool] = True
     num_kept: ClassVar[int] = 5
 
-    def posterior(self, batch: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
-        mean = -batch.residual[:, :, 0]
+    def prepared(self, batch: UnderCavity) -> UnderCavity:
+        """With ``chol(K̃_MM)`` and A in the places of covariances."""
         L = stacks.cholesky(batch.among)
-        A = stacks.solve(L, batch.between)
+        return batch._replace(among=L, between=stacks.solve(L, batch.between))
+
+    def posterior(self, batch: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
+        mean, L, A = -batch.residual[:, :, 0], batch.among, batch.between
         chol = stacks.cholesky(stacks.gram(A * np.sqrt(w)), 1.0, overwrite=True)
         P_inverse = stacks.inverse(chol)
         H = stacks.product(P_inverse, A)

@@ -41,6 +41,13 @@ class BatchUnderCavity:
     cavity: Cavity
     num_points: int
 
+    def log_evidence(self, by_evidence: float) -> float:
+        """What the cavity adds to the bound, summed over ε.
+
+        :param by_evidence: How often its log evidence is added.
+        """
+        return by_evidence * self.cavity.log_evidence
+
     def described(self, prior: PriorValues, Y: np.ndarray, nugget: float) -> UnderCavity:
         """The batch, with observations Y [N, C] and the points' nugget."""
         R, white = self._num_earlier, self.cavity.white

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
-from streaming_gp.gp.collapsed.energy import Known, energy
+from streaming_gp.gp.collapsed.energy import energy
+from streaming_gp.gp.collapsed.known import Known
 from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
 from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, in_numpy, spec
 from streaming_gp.threads import one_blas_thread

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.gp.bounds.sites import Sites, expected_log_density
-from streaming_gp.gp.collapsed.at_sites import SiteBound
-from streaming_gp.gp.collapsed.energy import Known
-from streaming_gp.gp.collapsed.functions import terms
-from streaming_gp.gp.collapsed.prior_values import PriorValues
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds.sites import Sites, SiteSteps
+from streaming_gp.gp.collapsed.at_sites import SiteBound, moments
+from streaming_gp.gp.collapsed.functions import Terms, terms
+from streaming_gp.gp.collapsed.resting import LikelihoodAtData, rested
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
-from streaming_gp.gp.process.compiled import (
-    FLOAT,
-    Compiled,
-    at_each_sample,
-    compiled,
-    in_numpy,
-    spec,
-)
+from streaming_gp.gp.process.compiled import FLOAT, Compiled, compiled, in_numpy, spec
 from streaming_gp.threads import one_blas_thread
 
 
 class SiteFunctions:
-    """Negative free energies of one model at given sites, and their gradients.
+    """Negative free energies of one model at given sites, their gradients, and sites at rest.
 
     TensorFlow takes the derivatives of the prior and of the expected log likelihood; what is
     between them is linear algebra in NumPy, forwards and backwards.
@@ -35,13 +27,16 @@ class SiteFunctions:
     :param local: The :class:`~streaming_gp.gp.bounds.problem.LocalModel`. Its latent functions are
         groups of one, as those of noise that is not Gaussian are.
     :param of: Where the points are.
+    :param likelihood: What the model's likelihood says of f.
     """
 
-    def __init__(self, local: Any, of: SiteBound) -> None:
+    def __init__(self, local: Any, of: SiteBound, likelihood: LikelihoodAtData) -> None:
         self.local = local
         self.of = of
-        self._compiled: dict[Any, Compiled] = {}
+        self.likelihood = likelihood
+        self._compiled: dict[tuple[str, bool], Compiled] = {}
 
+    @one_blas_thread()
     def loss_and_gradient(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Any, sites: Sites, move: bool
     ) -> tuple[float, np.ndarray]:
@@ -50,23 +45,75 @@ class SiteFunctions:
         :param sites: Those on the data.
         """
         function = self._by_all if move else self._by_epsilon
-        loss, gradient = self._call(function, offsets, variables, problem, sites)
+        site = spec(None, self.local.gp.num_latent)
+        compiled = self._function(function, problem, Sites(site, site))
+        loss, gradient = compiled(offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
 
+    @one_blas_thread()
     def loss(self, offsets: np.ndarray, variables: np.ndarray, problem: Any, sites: Sites) -> float:
         """The same without a gradient."""
-        return float(self._call(self._loss, offsets, variables, problem, sites))
+        given = self._given(offsets, variables, problem)
+        q = self._energy(problem).forwards(given.known, _arrays(sites), given.values)
+        if not np.isfinite(q.bound):
+            return np.inf
+        expected, _ = self._look(given, problem, q.mean, q.variance)
+        return float(given.penalty - (expected + q.bound) / len(given.draws))
 
     @one_blas_thread()
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        name = function.__name__
-        if name not in self._compiled:
-            site = spec(None, self.local.gp.num_latent)
-            forms = spec(None), spec(None), self.local.problem_spec(False), Sites(site, site)
-            self._compiled[name] = compiled(function, *forms)
-        return self._compiled[name](*arguments)
+    def rested(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Any,
+        sites: Sites,
+        steps: SiteSteps,
+    ) -> tuple[Sites, int]:
+        """Sites after fixed-point steps, averaged over ε, and how many of them were cut off.
+
+        :raises NumericalError: if a step is not finite, or a covariance not positive.
+        """
+        given, energy = self._given(offsets, variables, problem), self._energy(problem)
+
+        def step(now: Sites) -> Sites:
+            q = [energy.posterior(one, now, index) for index, (_, one) in enumerate(batches)]
+            return self._look(given, problem, *moments(q))[1]
+
+        try:
+            batches = energy.batches(given.known, given.values)
+            return rested(step, _arrays(sites), steps)
+        except np.linalg.LinAlgError:
+            raise NumericalError("the local posterior covariance is not positive") from None
+
+    def _given(self, offsets: np.ndarray, variables: np.ndarray, problem: Any) -> Terms:
+        """The terms as arrays."""
+        found = self._function(self._terms, problem)(offsets, variables, problem)
+        arrays: Terms = tf.nest.map_structure(lambda one: one.numpy(), found)
+        return arrays
+
+    def _look(
+        self, given: Terms, problem: Any, mean: np.ndarray, variance: np.ndarray
+    ) -> tuple[float, Sites]:
+        N = len(problem.X)
+        at_data = mean[:, :N], variance[:, :N]
+        return self.likelihood.step(given.draws, problem.X, problem.Y, *at_data)
+
+    def _energy(self, problem: Any) -> SiteEnergy:
+        by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
+        return SiteEnergy(self.of, by_evidence, bool(problem.earlier))
+
+    def _function(self, function: Callable[..., Any], problem: Any, *more: Any) -> Compiled:
+        """A function of offsets, variables, a problem like this one, and more."""
+        key = function.__name__, bool(problem.earlier)
+        if key not in self._compiled:
+            forms = spec(None), spec(None), self.local.problem_spec(key[1]), *more
+            self._compiled[key] = compiled(function, *forms)
+        return self._compiled[key]
 
     # ---- what is compiled ----
+
+    def _terms(self, *arguments: Any) -> Terms:
+        return terms(self.local, self.of.on_points, *arguments)
 
     def _by_all(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
         loss, gradients = self._differentiated(slice(0, 2), *arguments)
@@ -76,22 +123,18 @@ class SiteFunctions:
         loss, (gradient,) = self._differentiated(slice(1, 2), *arguments)
         return loss, gradient
 
-    def _loss(self, *arguments: Any) -> tf.Tensor:
-        *given, sites = arguments
-        found = terms(self.local, self.of.on_points, *given)
-        q = self._forwards(found.known, sites, found.values)
-        expected = at_each_sample(self._expected(given[-1]), found.draws, q.mean, q.variance)
-        share = -1.0 / tf.cast(tf.shape(found.draws)[0], FLOAT)
-        return found.penalty + share * (tf.reduce_sum(expected) + q.bound)
-
     def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         *given, sites = arguments
+        problem = given[-1]
         with tf.GradientTape() as tape:
             tape.watch(given[by])
-            penalty, draws, known, values = terms(self.local, self.of.on_points, *given)
-        q = self._forwards(known, sites, values)
-        expected, by_draws, *by_q = self._differentiated_expected(draws, q, given[-1])
-        by_values = in_numpy(self._energy.backwards, (known, sites, values, q, by_q), values)
+            penalty, draws, known, values = self._terms(*given)
+        energy = self._energy(problem)
+        q: Forwards = in_numpy(energy.forwards, (known, sites, values), energy.forms)
+        expected, by_draws, *by_q = self.likelihood.differentiated(
+            draws, problem.X, problem.Y, *self._at_data(q, problem)
+        )
+        by_values = in_numpy(energy.backwards, (known, sites, values, q, by_q), values)
         share = -1.0 / tf.cast(tf.shape(draws)[0], FLOAT)
         gradients = tape.gradient(
             [penalty, draws, *values], given[by], unconnected_gradients="zero",
@@ -99,43 +142,15 @@ class SiteFunctions:
                 tf.ones_like(penalty), *(share * one for one in (by_draws, *by_values))
             ],
         )  # fmt: skip
-        return penalty + share * (tf.reduce_sum(expected) + q.bound), gradients
+        bound = tf.reshape(q.bound, [])
+        return penalty + share * (tf.reduce_sum(expected) + bound), gradients
 
-    def _forwards(self, known: Known, sites: Sites, values: PriorValues) -> Forwards:
-        q: Forwards = in_numpy(self._energy.forwards, (known, sites, values), self._energy.forms)
+    def _at_data(self, q: Forwards, problem: Any) -> Iterator[tf.Tensor]:
+        """Means and variances at the data alone."""
+        N, L = tf.shape(problem.X)[0], self.local.gp.num_latent
         for moment in (q.mean, q.variance):
-            moment.set_shape([None, None, self.local.gp.num_latent])
-        q.bound.set_shape([])
-        return q
+            yield tf.ensure_shape(moment, [None, None, L])[:, :N]
 
-    def _expected(self, problem: Any) -> Callable[..., tf.Tensor]:
-        """``E_q[log p(Y | f)]`` as a function of ε, means and variances."""
 
-        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-            with self.local.parameters.substituted(epsilon):
-                return expected_log_density(
-                    self.local.likelihood, problem.X, mean, variance, problem.Y
-                )
-
-        return at
-
-    def _differentiated_expected(
-        self, draws: tf.Tensor, q: Forwards, problem: Any
-    ) -> tuple[tf.Tensor, ...]:
-        """Its values [S], and its derivatives by each of what it is a function of."""
-        expected = self._expected(problem)
-
-        def at(*arguments: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with tf.GradientTape() as tape:
-                tape.watch(arguments)
-                value = expected(*arguments)
-            return value, *tape.gradient(value, arguments, unconnected_gradients="zero")
-
-        found: tuple[tf.Tensor, ...] = at_each_sample(at, draws, q.mean, q.variance)
-        return found
-
-    @cached_property
-    def _energy(self) -> SiteEnergy:
-        return SiteEnergy(
-            self.of, float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
-        )
+def _arrays(sites: Sites) -> Sites:
+    return Sites(*map(np.asarray, sites))

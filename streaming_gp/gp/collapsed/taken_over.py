@@ -8,87 +8,120 @@ what they said under the prior, their log evidence, is taken off again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.collapsed.batch import UnderCavity
-from streaming_gp.gp.collapsed.bounds import LowRank, OnPoints, low_rank
-from streaming_gp.gp.collapsed.cavity import Observed, conditioned
+from streaming_gp.gp.collapsed.bounds import OnPoints, low_rank
+from streaming_gp.gp.collapsed.cavity import Cavity, Observed, conditioned
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.collapsed.stacks import transposed
 from streaming_gp.linalg import LOG_TWO_PI
 
 
+@dataclass(frozen=True, eq=False)
 class TakenOver:
-    """A batch and earlier pseudo-observations on points, in one group and under the prior.
+    """Earlier pseudo-observations as data of a batch's points, in one group.
 
-    :param prior: The prior; its points are the earlier ones and then the new ones.
-    :param observed: What earlier points said.
-    :param Y: Observations [N, C].
-    :param nugget: That of the new points.
-    :param shared: The variance of white noise that earlier points and new ones have in common,
-        where they are the same variables [R, M].
-    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    :param cavity: What they say without the batch, under the prior.
     """
 
-    def __init__(
-        self,
-        prior: PriorValues,
-        observed: Observed,
-        Y: np.ndarray,
-        nugget: float,
-        shared: np.ndarray,
-    ) -> None:
-        R = len(observed.nugget)
-        nothing, mean = prior.among[:, :R, :0], prior.mean_points[:, :R]
-        self.prior, self.observed = prior, observed
-        self.alone = conditioned(observed, prior.among[:, :R, :R], nothing, mean)
-        self.L = stacks.cholesky(prior.among[:, R:, R:], nugget)
-        of_data = prior.between[:, R:]
-        of_earlier = transposed(observed.weighted(prior.among[:, :R, R:] + shared))
-        self.joint = stacks.solve(self.L, np.concatenate([of_data, of_earlier], axis=2))
-        residuals = Y - prior.mean_data, observed.targets - observed.weighted(mean)
-        self.residual = np.concatenate(residuals, axis=1)
+    cavity: Cavity
 
-    def value_and_gradient(self, bound: OnPoints, by_evidence: float) -> tuple[float, PriorValues]:
-        """The bound in nats, summed over ε, and its derivatives by the prior's values.
+    def described(
+        self, prior: PriorValues, Y: np.ndarray, nugget: float, shared: np.ndarray
+    ) -> UnderCavity:
+        """The batch under the prior, and after its data the R pseudo-observations.
+
+        :param prior: The prior; its points are the earlier ones and then the new ones.
+        :param Y: Observations [N, C].
+        :param nugget: That of the new points.
+        :param shared: The variance of white noise that earlier points and new ones have in common,
+            where they are the same variables [R, M].
+        """
+        R, said = self._num_earlier, self.cavity.observed
+        of_earlier = transposed(said.weighted(prior.among[:, :R, R:] + shared))
+        variance = np.sum(self.cavity.chol**2, axis=2) - 1.0
+        earlier = said.targets - said.weighted(prior.mean_points[:, :R])
+        return UnderCavity(
+            stacks.with_diagonal(prior.among[:, R:, R:], nugget),
+            np.concatenate([prior.between[:, R:], of_earlier], axis=2),
+            np.concatenate([prior.variance, variance], axis=1),
+            np.concatenate([Y - prior.mean_data, earlier], axis=1),
+            np.concatenate([prior.noise, np.ones_like(variance)], axis=1),
+        )
+
+    def log_evidence(self, by_evidence: float) -> float:
+        """What is added to the bound, summed over ε.
 
         :param by_evidence: How often the log evidence of what is taken over is added.
         """
-        noise, (S, _, C) = self.prior.noise, self.residual.shape
-        N, by_alone = noise.shape[1], by_evidence - 1.0
-        A, D = self.joint[:, :, :N], self.joint[:, :, N:]
-        batch = UnderCavity(self.L, A, self.prior.variance, self.residual[:, :N], noise)
-        left, unexplained, widened = bound.left(A, batch)
-        diagonal = np.concatenate([widened, np.ones((S, D.shape[2]))], axis=1)
-        found = low_rank(self.joint, diagonal, self.residual)
-        trace = np.sum(self.alone.chol**2) - self.alone.chol.shape[1] * S - np.sum(D**2)
-        value = found.value - C * (bound.correction(unexplained / noise) + 0.5 * trace)
-        value += by_alone * self.alone.log_evidence - 0.5 * batch.residual.size * LOG_TWO_PI
-        by_diagonal = found.by_diagonal[:, :N]
-        by_noise, by_variance = bound.by_variances(by_diagonal, left, noise, C)
-        by_joint = found.by_design
-        by_joint[:, :, :N] -= 2.0 * by_variance[:, None] * A
-        by_joint[:, :, N:] += C * D
-        by = self._pulled_back(by_joint, found, by_alone)
-        by.variance[:], by.noise[:] = by_variance, by_noise
-        return float(value), by
+        return (by_evidence - 1.0) * self.cavity.log_evidence
 
-    def _pulled_back(self, by_joint: np.ndarray, found: LowRank, by_alone: float) -> PriorValues:
-        """Derivatives by covariances and means."""
-        R, N, C = len(self.observed.nugget), self.prior.noise.shape[1], found.a.shape[2]
-        by_products = stacks.solve(self.L, by_joint, transposed=True)
-        back = stacks.solve(self.L, self.joint, transposed=True)
-        nothing = np.zeros((len(back), R, 0))
-        by_K, by_mean = self.alone.pullback(nothing, nothing, np.zeros((len(back), R, C)), by_alone)
-        half = self.observed.unweighted(np.eye(R)[None])
-        by_K -= 0.5 * C * (half @ transposed(half))
-        by = PriorValues(*map(np.zeros_like, self.prior))
-        by.among[:, :R, :R] = by_K
-        by.among[:, :R, R:] = self.observed.unweighted(transposed(by_products[:, :, N:]))
-        # As in Cavity.pullback: no rotation of the whitened points changes anything.
-        by.among[:, R:, R:] = -0.5 * stacks.product(by_products, transposed(back))
-        by.between[:, R:] = by_products[:, :, :N]
-        by.mean_points[:, :R] = by_mean + self.observed.unweighted(found.a[:, N:])
-        by.mean_data[:] = found.a[:, :N]
-        return by
+    def pulled_back(self, by: UnderCavity, by_evidence: float, prior: PriorValues) -> PriorValues:
+        """Derivatives by the prior's values, as those of :class:`.BatchUnderCavity`."""
+        R, said = self._num_earlier, self.cavity.observed
+        N = by.variance.shape[1] - R
+        nothing = np.zeros((len(by.among), R, 0))
+        none = np.zeros((len(by.among), R, by.residual.shape[2]))
+        by_K, by_mean = self.cavity.pullback(nothing, nothing, none, by_evidence - 1.0)
+        weighted = said.unweighted(by.variance[:, N:, None] * np.eye(R))
+        by_K += said.unweighted(transposed(weighted))
+        found = PriorValues(*map(np.zeros_like, prior))
+        found.among[:, :R, :R] = by_K
+        found.among[:, :R, R:] = said.unweighted(transposed(by.between[:, :, N:]))
+        found.among[:, R:, R:] = by.among
+        found.between[:, R:] = by.between[:, :, :N]
+        found.variance[:], found.noise[:] = by.variance[:, :N], by.noise[:, :N]
+        found.mean_points[:, :R] = by_mean - said.unweighted(by.residual[:, N:])
+        found.mean_data[:] = -by.residual[:, :N]
+        return found
+
+    @property
+    def _num_earlier(self) -> int:
+        return self.cavity.chol.shape[1]
+
+
+def taken_over(prior: PriorValues, observed: Observed) -> TakenOver:
+    """What earlier points said, under the prior.
+
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+    R = len(observed.nugget)
+    nothing, mean = prior.among[:, :R, :0], prior.mean_points[:, :R]
+    return TakenOver(conditioned(observed, prior.among[:, :R, :R], nothing, mean))
+
+
+def value_and_gradient(
+    bound: OnPoints, batch: UnderCavity, num_earlier: int
+) -> tuple[float, UnderCavity]:
+    """The bound in nats, summed over ε, and its derivatives.
+
+    :param batch: What :meth:`TakenOver.described` gives.
+    :param num_earlier: The number of pseudo-observations, whose constants are not counted.
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+    L = stacks.cholesky(batch.among)
+    joint = stacks.solve(L, batch.between)
+    S, NR, C = batch.residual.shape
+    N = NR - num_earlier
+    noise = batch.noise[:, :N]
+    of_data = batch._replace(variance=batch.variance[:, :N], noise=noise)
+    left, unexplained, widened = bound.left(joint[:, :, :N], of_data)
+    found = low_rank(joint, np.concatenate([widened, batch.noise[:, N:]], axis=1), batch.residual)
+    trace = np.sum(batch.variance[:, N:]) - np.sum(joint[:, :, N:] ** 2)
+    value = found.value - C * (bound.correction(unexplained / noise) + 0.5 * trace)
+    by_noise, by_variance = bound.by_variances(found.by_diagonal[:, :N], left, noise, C)
+    by_noise, by_variance = (
+        np.concatenate([part, np.full((S, num_earlier), more)], axis=1)
+        for part, more in ((by_noise, 0.0), (by_variance, -0.5 * C))
+    )
+    by_joint = found.by_design - 2.0 * by_variance[:, None] * joint
+    by_between = stacks.solve(L, by_joint, transposed=True)
+    back = stacks.solve(L, joint, transposed=True)
+    # As in Cavity.pullback: no rotation of the whitened points changes anything.
+    by_among = -0.5 * stacks.product(by_between, transposed(back))
+    by = UnderCavity(by_among, by_between, by_variance, -found.a, by_noise)
+    return float(value - 0.5 * S * N * C * LOG_TWO_PI), by

@@ -19,7 +19,6 @@ from streaming_gp.gp.bounds.base import BoundOfProjections
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
-from streaming_gp.gp.collapsed.site_functions import SiteFunctions
 from streaming_gp.gp.fitting.collapsed import (
     LossAndGradient,
     collapsed_objective,
@@ -68,9 +67,8 @@ class BoundFunctions:
         collapsed = closed_form(self, problem)
         if collapsed is not None:
             return collapsed(offsets, variables, problem, move)
-        at_sites = known_at_sites(self, problem)
-        if at_sites is not None:
-            return at_sites.loss_and_gradient(offsets, variables, problem, sites, move)
+        if self.at_sites is not None:
+            return self.at_sites.loss_and_gradient(offsets, variables, problem, sites, move)
         function = self._by_all if move else self._by_epsilon
         loss, gradient = self._call(function, problem, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
@@ -82,9 +80,8 @@ class BoundFunctions:
         collapsed = closed_form(self, problem)
         if collapsed is not None:  # the graph of fits, whose gradient costs little
             return -collapsed(offsets, variables, problem, True)[0]
-        at_sites = known_at_sites(self, problem)
-        if at_sites is not None:
-            return -at_sites.loss(offsets, variables, problem, sites)
+        if self.at_sites is not None:
+            return -self.at_sites.loss(offsets, variables, problem, sites)
         return float(self._call(self._free_energy, problem, offsets, variables, problem, sites))
 
     def objective_at(
@@ -106,6 +103,8 @@ class BoundFunctions:
 
         :raises NumericalError: if a step is not finite.
         """
+        if self.at_sites is not None:
+            return self.at_sites.rested(offsets, variables, problem, sites, steps)
         numbers = (np.asarray(number, float) for number in steps)
         arguments = (offsets, variables, problem, sites, *numbers)
         found, clipped, is_finite = self._call(self._rested_sites, problem, *arguments)
@@ -217,11 +216,6 @@ def closed_form(functions: BoundFunctions, problem: Problem) -> LossAndGradient 
     """The objective in closed form, which asks for no sites, where there is one."""
     is_known = not problem.earlier or power_of(functions.bound) is not None
     return functions.collapsed if is_known else None
-
-
-def known_at_sites(functions: BoundFunctions, problem: Problem) -> SiteFunctions | None:
-    """The objective in closed form at sites; none where points take over what is earlier."""
-    return None if problem.earlier else functions.at_sites
 
 
 def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:
