@@ -27,9 +27,10 @@ from streaming_gp.gp.bounds.free_form import (
     Fitted,
     FreeForm,
     GivenPoints,
-    at_data,
     divergence,
+    moments_at_data,
     natural_parameters,
+    of_groups,
 )
 from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess, open_and_frozen
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -63,14 +64,13 @@ class Conditional(Bound):
         given = _given_frozen(local, draws, Z, problem, sites)
         q_b, past = _optimum(given), partial(divergence_gained, local, problem)
 
-        def bound(epsilon: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+        def bound(epsilon: tf.Tensor, *moments: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
-                one = GivenPoints(*parts)
-                q = at_data(local.gp, one, q_b)
-                own = expected_log_likelihood(local, q, problem) - divergence(local.gp, one, q_b)
-                return own + local.hyperparameters.memory(past, past)
+                expected = expected_log_likelihood(local, of_groups(local.gp, *moments), problem)
+                return expected + local.hyperparameters.memory(past, past)
 
-        return tf.reduce_mean(at_each_sample(bound, draws, *given))
+        own = at_each_sample(bound, draws, *moments_at_data(given, q_b))
+        return tf.reduce_mean(own - divergence(local.gp, given, q_b))
 
     def next_sites(
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
@@ -78,11 +78,11 @@ class Conditional(Bound):
         given = _given_frozen(local, draws, Z, problem, sites)
         q_b = _optimum(given)
 
-        def step(epsilon: tf.Tensor, *parts: tf.Tensor) -> Sites:
+        def step(epsilon: tf.Tensor, *moments: tf.Tensor) -> Sites:
             with local.parameters.substituted(epsilon):
-                return sites_at(local, at_data(local.gp, GivenPoints(*parts), q_b), problem)
+                return sites_at(local, of_groups(local.gp, *moments), problem)
 
-        steps = at_each_sample(step, draws, *given)
+        steps = at_each_sample(step, draws, *moments_at_data(given, q_b))
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
 
     def summary(
@@ -157,7 +157,7 @@ def _at_one_epsilon(local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Si
 
 def _optimum(given: GivenPoints) -> FreeForm:
     """q(b | a) where the bound, averaged over ε, is largest."""
-    natural = at_each_sample(lambda *parts: natural_parameters(GivenPoints(*parts)), *given)
+    natural = natural_parameters(given)
     precision, mean, slope = (tf.reduce_mean(part, axis=0) for part in natural)
     chol = tf.linalg.cholesky(precision)
     c, A = (tf.linalg.cholesky_solve(chol, part) for part in (mean, slope))

@@ -19,7 +19,7 @@ from streaming_gp.linalg import logdet_from_cholesky, solve_lower, solve_lower_t
 
 
 class GivenPoints(NamedTuple):
-    """Batch and new points given the frozen ones, at one ε.
+    """Batch and new points given the frozen ones, at one ε, or at each of several [S, ...].
 
     p(b | η) = N(mean_b + T η, L Lᵀ) and f_n = mean_f + Uᵀη + Jᵀ(b − mean_b − T η) + noise of
     variance ``left``: mean_b, mean_f [G, ·, C], T [G, M, R], U [G, R, N], L [G, M, M], J [G, M, N],
@@ -59,11 +59,13 @@ class Fitted(NamedTuple):
 
 
 def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Precision of b [G, M, M], its precision-mean at η = 0 [G, M, C] and by η [G, M, R]."""
+    """Precision of b [..., G, M, M], its precision-mean at η = 0 [..., G, M, C] and by η
+    [..., G, M, R].
+    """
     J, w = given.J, given.w
     weighted = J * w
-    K, M = tf.shape(given.chol)[0], tf.shape(given.chol)[1]
-    prior = tf.linalg.cholesky_solve(given.chol, tf.eye(M, batch_shape=[K], dtype=J.dtype))
+    ones = tf.ones_like(tf.linalg.diag_part(given.chol))
+    prior = tf.linalg.cholesky_solve(given.chol, tf.linalg.diag(ones))
     centred = given.site_mean - tf.linalg.matrix_transpose(w) * given.mean_f
     precision = prior + tf.matmul(weighted, J, transpose_b=True)
     mean = tf.matmul(precision, given.mean_b) + tf.matmul(J, centred)
@@ -71,25 +73,31 @@ def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor, tf.Ten
     return precision, mean, slope
 
 
-def at_data(gp: GaussianProcess, given: GivenPoints, q_b: FreeForm) -> LocalPosterior:
-    """q(f) at the data, η and b integrated out."""
-    J, L = given.J, gp.num_latent
+def moments_at_data(given: GivenPoints, q_b: FreeForm) -> tuple[tf.Tensor, tf.Tensor]:
+    """Means [..., G, N, C] and variances [..., G, N] of f at the data, η and b integrated out."""
+    J = given.J
     mean = given.mean_f + tf.matmul(J, q_b.intercept - given.mean_b, transpose_a=True)
     slope = given.U + tf.matmul(q_b.slope - given.T, J, transpose_a=True)
     spread = tf.square(solve_lower(q_b.chol, J))
-    variance = given.left + tf.reduce_sum(tf.square(slope), 1) + tf.reduce_sum(spread, 1)
-    spread_out = cov.spread_over_latents(variance, L)
-    return LocalPosterior(cov.from_groups(mean, L), spread_out, tf.zeros([], J.dtype))
+    return mean, given.left + tf.reduce_sum(tf.square(slope), -2) + tf.reduce_sum(spread, -2)
+
+
+def of_groups(gp: GaussianProcess, mean: tf.Tensor, variance: tf.Tensor) -> LocalPosterior:
+    """q(f) at the data, from the moments of groups at one ε."""
+    spread_out = cov.spread_over_latents(variance, gp.num_latent)
+    return LocalPosterior(
+        cov.from_groups(mean, gp.num_latent), spread_out, tf.zeros([], mean.dtype)
+    )
 
 
 def divergence(gp: GaussianProcess, given: GivenPoints, q_b: FreeForm) -> tf.Tensor:
-    """``E_q(a) KL(q(b | a) ‖ p(b | a, ε))``: []."""
+    """``E_q(a) KL(q(b | a) ‖ p(b | a, ε))`` [...], in nats."""
     C = tf.cast(gp.num_latent // gp.num_groups, given.J.dtype)
-    ones = tf.ones_like(given.mean_b[0, :, 0])
-    root = solve_lower_transposed(q_b.chol, tf.linalg.diag(ones)[None])
-    trace = tf.reduce_sum(tf.square(solve_lower(given.chol, root)))
-    slope = tf.reduce_sum(tf.square(solve_lower(given.chol, q_b.slope - given.T)))
-    mean = tf.reduce_sum(tf.square(solve_lower(given.chol, q_b.intercept - given.mean_b)))
-    logdets = tf.reduce_sum(logdet_from_cholesky(given.chol) + logdet_from_cholesky(q_b.chol))
-    size = tf.reduce_sum(ones) * tf.cast(gp.num_groups, ones.dtype)
-    return 0.5 * (C * (trace + slope + logdets - size) + mean)
+    ones = tf.ones_like(tf.linalg.diag_part(q_b.chol))
+    root = solve_lower_transposed(q_b.chol, tf.linalg.diag(ones))
+    trace, slope, mean = (
+        tf.reduce_sum(tf.square(solve_lower(given.chol, part)), [-3, -2, -1])
+        for part in (root, q_b.slope - given.T, q_b.intercept - given.mean_b)
+    )
+    logdets = logdet_from_cholesky(given.chol) + logdet_from_cholesky(q_b.chol)
+    return 0.5 * (C * (trace + slope + tf.reduce_sum(logdets, -1) - tf.reduce_sum(ones)) + mean)

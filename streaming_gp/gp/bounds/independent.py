@@ -23,9 +23,10 @@ from streaming_gp.gp.bounds.free_form import (
     Fitted,
     FreeForm,
     GivenPoints,
-    at_data,
     divergence,
+    moments_at_data,
     natural_parameters,
+    of_groups,
 )
 from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -72,13 +73,14 @@ class Independent(Bound):
         given, earlier = _given(local, draws, Z, problem, sites)
         q_b = _optimum(given, earlier, problem.stack)
 
-        def bound(epsilon: tf.Tensor, one: GivenPoints, past: _EarlierGivenPoints) -> tf.Tensor:
+        def expected(epsilon: tf.Tensor, *moments: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
-                own = expected_log_likelihood(local, at_data(local.gp, one, q_b), problem)
-                own -= divergence(local.gp, one, q_b)
-                return own + _expected_log_earlier(local.gp, one, past, q_b, problem.stack)
+                return expected_log_likelihood(local, of_groups(local.gp, *moments), problem)
 
-        return tf.reduce_mean(at_each_sample(bound, draws, given, earlier))
+        own = at_each_sample(expected, draws, *moments_at_data(given, q_b))
+        own -= divergence(local.gp, given, q_b)
+        past = _expected_log_earlier(local.gp, given, earlier, q_b, problem.stack)
+        return tf.reduce_mean(own + past)
 
     def next_sites(
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
@@ -86,11 +88,11 @@ class Independent(Bound):
         given, earlier = _given(local, draws, Z, problem, sites)
         q_b = _optimum(given, earlier, problem.stack)
 
-        def step(epsilon: tf.Tensor, one: GivenPoints, past: _EarlierGivenPoints) -> Sites:
+        def step(epsilon: tf.Tensor, *moments: tf.Tensor) -> Sites:
             with local.parameters.substituted(epsilon):
-                return sites_at(local, at_data(local.gp, one, q_b), problem)
+                return sites_at(local, of_groups(local.gp, *moments), problem)
 
-        steps = at_each_sample(step, draws, given, earlier)
+        steps = at_each_sample(step, draws, *moments_at_data(given, q_b))
         return Sites(*(tf.reduce_mean(part, axis=0) for part in steps))
 
     def summary(
@@ -176,13 +178,9 @@ def _covariance(gp: GaussianProcess, X: tf.Tensor, X2: tf.Tensor | None = None) 
 
 def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStack) -> FreeForm:
     """q(b) where the bound, averaged over ε, is largest."""
-
-    def natural(one: GivenPoints, past: _EarlierGivenPoints) -> tuple[tf.Tensor, tf.Tensor]:
-        precision, mean, _ = natural_parameters(one)
-        known = _known_of_points(past, stack)
-        return precision + known[0], mean + known[0] @ one.mean_b + known[1]
-
-    parts = at_each_sample(natural, given, earlier)
+    precision, mean, _ = natural_parameters(given)
+    known = _known_of_points(earlier, stack)
+    parts = precision + known[0], mean + known[0] @ given.mean_b + known[1]
     precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
     chol = tf.linalg.cholesky(precision)
     return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean), mean[:, :, :0])
@@ -207,7 +205,7 @@ def _expected_log_earlier(
     q_b: FreeForm,
     stack: FrozenStack,
 ) -> tf.Tensor:
-    """``E[log q(a) − log p(a | ε)]`` under ``q(a | ε) = ∫ p(a | b, ε) q(b) db``: []."""
+    """``E[log q(a) − log p(a | ε)]`` under ``q(a | ε) = ∫ p(a | b, ε) q(b) db`` [S]."""
     shift = tf.matmul(past.J, q_b.intercept - one.mean_b, transpose_a=True)
     spread = tf.linalg.matrix_transpose(solve_lower(q_b.chol, past.J))
     columns = tf.cast(gp.num_latent // gp.num_groups, shift.dtype)
@@ -215,10 +213,10 @@ def _expected_log_earlier(
     def log_density(solve: Any, mean: tf.Tensor, logdet: tf.Tensor) -> tf.Tensor:
         """Of N(mean, ·), but for its 2π."""
         half = tf.linalg.matrix_transpose(solve(past.left))
-        trace = tf.reduce_sum(tf.linalg.trace(solve(half)))
-        trace += tf.reduce_sum(tf.square(solve(spread)))
-        error = tf.reduce_sum(tf.square(solve(past.mean + shift - mean)))
-        return -0.5 * (columns * (tf.reduce_sum(logdet) + trace) + error)
+        trace = tf.reduce_sum(tf.linalg.trace(solve(half)), -1)
+        trace += tf.reduce_sum(tf.square(solve(spread)), [-3, -2, -1])
+        error = tf.reduce_sum(tf.square(solve(past.mean + shift - mean)), [-3, -2, -1])
+        return -0.5 * (columns * (tf.reduce_sum(logdet, -1) + trace) + error)
 
     diagonal = tf.abs(tf.linalg.diag_part(stack.scale))
     of_q = log_density(
@@ -234,4 +232,7 @@ def _expected_log_earlier(
 
 def _solve_scale(stack: FrozenStack, rhs: tf.Tensor) -> tf.Tensor:
     """``S⁻¹ rhs`` for q(a) = N(m, S Sᵀ), where the bound leaves an upper triangle S."""
-    return tf.linalg.triangular_solve(stack.scale, rhs, lower=False)
+    scale = tf.broadcast_to(
+        stack.scale, tf.concat([tf.shape(rhs)[:-2], tf.shape(stack.scale)[-2:]], 0)
+    )
+    return tf.linalg.triangular_solve(scale, rhs, lower=False)
