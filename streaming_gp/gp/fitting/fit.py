@@ -240,7 +240,7 @@ class Fitter:
         size = self.local.parameters.size
         if not batch.learn:
             return np.zeros((1, size))
-        full = self.optimiser.is_full_effort(earlier.num_pseudo_points + batch.num_seen)
+        full = self.optimiser.is_full_effort(earlier.num_pseudo_points + batch.num_joined)
         return self.local.hyperparameters.noise(size, batch.seed, full)
 
     # ---- what comes out ----

@@ -17,6 +17,7 @@ from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.memory import DivergenceGained
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
+from streaming_gp.gp.hyperparameters.variational import VariationalHyperparameters, variables_of
 from streaming_gp.gp.process.process import Process
 
 
@@ -33,8 +34,9 @@ class Batch:
     :param epsilon: The ε [E] at which it is absorbed, where a point was learned a moment ago.
     :param stream_seed: The seed that the first batch of its stream had, if it is the next one of
         a stream and not one of many visits.
-    :param num_seen: How many of its data belong to earlier batches, with which it is learned: where
-        there are many the bound is averaged over fewer draws of ε, as under many earlier points.
+    :param num_joined: How many data it has where some of them belong to earlier batches, else 0:
+        where there are many the bound is averaged over fewer draws of ε, as under many points.
+    :param start: The q(ε) at which its fit starts, where that is not the cavity's.
     """
 
     name: str
@@ -45,7 +47,8 @@ class Batch:
     learn: bool = True
     epsilon: np.ndarray | None = None
     stream_seed: int | None = None
-    num_seen: int = 0
+    num_joined: int = 0
+    start: expfam.Gaussian | None = None
 
 
 class FitReport(NamedTuple):
@@ -119,7 +122,7 @@ class Solver:
         offsets = np.zeros(int(tf.size(problem.Z_start)))
         if not batch.learn:
             return self.at_rest(problem, cavity)
-        return self._optimum(problem, cavity, offsets, batch.report, move)
+        return self._optimum(problem, cavity, offsets, batch, move)
 
     def at_rest(self, problem: Problem, cavity: Process, sites: Sites | None = None) -> Solution:
         """The sites at the present q(ε) and the points at the start: nothing is optimised.
@@ -145,13 +148,11 @@ class Solver:
         problem: Problem,
         cavity: Process,
         offsets: np.ndarray,
-        report: Report,
+        batch: Batch,
         move: bool,
     ) -> Solution:
         """Site steps and optimiser runs in turn; exact sites need one run only."""
-        has_seen_data = bool(cavity.pseudo_observations)
-        size = self.local.parameters.size
-        variables = self.local.hyperparameters.initial(size, has_seen_data)
+        variables = self._start(problem, cavity, batch.start)
         sites = NO_SITES
         if move or closed_form(self.bound, problem) is None:
             sites = initial_sites(self.bound, offsets, problem)
@@ -160,7 +161,7 @@ class Solver:
         iterations = 0
         for _ in range(rounds):
             sites, _ = self._refreshed(offsets, variables, problem, sites)
-            onward = partial(_report_from, report, iterations)
+            onward = partial(_report_from, batch.report, iterations)
             offsets, variables, steps = self._optimised(
                 offsets, variables, problem, sites, most, onward, move
             )
@@ -176,6 +177,13 @@ class Solver:
         return self._described(
             problem, cavity, offsets, variables, sites, -loss, iterations, clipped
         )
+
+    def _start(self, problem: Problem, cavity: Process, q: expfam.Gaussian | None) -> np.ndarray:
+        """Variables of ε at the start of a fit."""
+        strategy = self.local.hyperparameters
+        if q is not None and isinstance(strategy, VariationalHyperparameters):
+            return variables_of(q, problem.location.numpy(), problem.scale.numpy())
+        return strategy.initial(self.local.parameters.size, bool(cavity.pseudo_observations))
 
     def _described(
         self,

@@ -36,6 +36,10 @@ from streaming_gp.gp.strategies.protocol import MERGED
 
 ENOUGH = 200
 """From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
+DECIDED = 100
+"""From so many earlier data on, a joint fit starts at the q(ε) of before, which takes fewer steps
+than to start anew. Of fewer data another explanation may turn out to be the better one.
+"""
 GROWTH = 0.25
 """Fewer data than that grow by this share before ε is learned anew, which bounds what it costs."""
 WORTH_LEARNING = LearningSample.num_data
@@ -68,8 +72,14 @@ def fitted(
     if names is None:
         return _waiting(fitter, ledger, batch, budget, fit)
     parts = [_data_of(ledger.factors[name]) for name in names]
-    rest, seen = _without(ledger, names), _joined(parts)
-    joined = replace(batch, data=_joined([*parts, batch.data]), num_seen=len(seen[0]))
+    rest, seen, everything = _without(ledger, names), _joined(parts), _joined([*parts, batch.data])
+    is_decided = not rest.factors and len(seen[0]) >= DECIDED
+    joined = replace(
+        batch,
+        data=everything,
+        num_joined=len(everything[0]),
+        start=ledger.posterior.hyperparameters if is_decided else None,
+    )
     found, factor, report = fit(rest, joined)
     told = _told(fitter, ledger, rest, replace(batch, data=seen), names)
     *earlier, own = _divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])

@@ -11,6 +11,7 @@ import tensorflow_probability as tfp
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import ParameterVector
+from streaming_gp.gp.hyperparameters.variational import variables_of
 from tests.gp.builders import EVERY_INPUT, FIXED, kernel, model_of
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
@@ -20,6 +21,24 @@ OF_A_FAMILY = 0.3
 """By how many standard deviations, or what share of them, a Gaussian may miss the posterior."""
 BY_DRAWS = 0.02
 """Relative error of moments of some ten thousand draws."""
+
+
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_variables_of_a_gaussian_are_read_as_it(rng, full_covariance):
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    prior = strategy.prior(ParameterVector(kernel()))
+    E = len(prior.mean)
+    root = np.eye(E) + (0.3 * np.tril(rng.normal(size=(E, E))) if full_covariance else 0.0)
+    q = type(prior).from_mean_scale(rng.normal(size=E), 0.3 * root)
+    location, scale = strategy.location_scale(prior, None)
+    found = strategy.posterior(variables_of(q, location, scale), location, scale)
+    np.testing.assert_allclose(found.mean, q.mean, rtol=ALGEBRA)
+    np.testing.assert_allclose(
+        found.scale @ np.transpose(found.scale),
+        q.scale @ np.transpose(q.scale),
+        rtol=ALGEBRA,
+        atol=ALGEBRA,
+    )
 
 
 def nuts(log_density, start, scale, num_samples=600, seed=3):

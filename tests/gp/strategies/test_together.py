@@ -69,6 +69,16 @@ def test_over_many_data_of_earlier_batches_fewer_draws_of_epsilon_do(rng, monkey
     assert np.all(np.abs(ours.mean - its.mean) < np.sqrt(its.variance))
 
 
+@pytest.mark.parametrize(("number", "is_decided"), [(80, False), (120, True)])
+def test_over_many_data_of_earlier_batches_a_fit_starts_where_epsilon_was(rng, number, is_decided):
+    X, Y = many_inputs(rng, number + 30)
+    model, _ = stream((X[:number], Y[:number]), number)
+    found = []
+    model.update((X[number:], Y[number:]), callback=lambda now: found.append(now.free_energy))
+    gained = found[-1] - found[0]
+    assert gained < 5.0 if is_decided else gained > 20.0
+
+
 def test_single_points_find_the_function(rng):
     model, infos = stream(many_inputs(rng, 80), 1)
     X, Y = many_inputs(rng, 300)
