@@ -22,7 +22,7 @@ FLOORS = [
         "scaling",
         "shapes",
     }
-    | {"datasets", "serialization", "simulated_arm", "threads", "runtime"},
+    | {"datasets", "serialization", "simulated_arm", "threads", "freed_memory", "runtime"},
     {"expfam"},
     {"pvi"},
     {"engines"},

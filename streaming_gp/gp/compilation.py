@@ -10,6 +10,7 @@ from typing import Any
 import gpflow
 import numpy as np
 
+from streaming_gp.freed_memory import keep_freed_memory
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
@@ -95,6 +96,7 @@ def compile_gp(
     :param settings: The strategies of the model.
     :param dims: D and P, the numbers of columns of X and Y.
     """
+    keep_freed_memory()
     outputs = outputs_of(modules["kernel"], modules["likelihood"], settings.num_latent_gps)
     vector = TracedParameterVector(HyperparameterModules(**modules))
     own = outputs.modules({name: getattr(vector.traced, name) for name in modules})
