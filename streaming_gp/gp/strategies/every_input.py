@@ -87,12 +87,15 @@ def fitted_at_two_scales(
     of_epsilon = two_scales.coarse_epsilon(ledger, batch.name)
     noise = _noise_variance(fitter, batch, cavity)
     larger = _noise_variance(fitter, batch, replace(cavity, hyperparameters=of_epsilon))
-    smoother = two_scales.noisier(cavity, of_epsilon, noise, larger)
+    smoother = two_scales.noisier(ledger, batch.name, of_epsilon, noise, larger)
     is_finer = larger > COARSER * noise
     loses_more = is_finer and two_scales.unexplained(ledger, noise) > larger
-    if loses_more and fitter.log_density(smoother, batch) > fitter.log_density(cavity, batch):
-        ledger = two_scales.made_coarse(ledger, noise, larger)
-        return _fitted_coarse(fitter, ledger, batch, budget, move)
+    if loses_more:
+        assert cavity.hyperparameters is not None
+        as_certain = two_scales.noisier(ledger, batch.name, cavity.hyperparameters, noise, noise)
+        if fitter.log_density(smoother, batch) > fitter.log_density(as_certain, batch):
+            ledger = two_scales.made_coarse(ledger, noise, larger)
+            return _fitted_coarse(fitter, ledger, batch, budget, move)
     known = remembered.known(ledger, batch.name)
     number = len(batch.data[0])
     factor, report = fitted(fitter, cavity, batch, fine(number), budget, known)
@@ -117,8 +120,12 @@ def _fitted_coarse(
 
 def _noise_variance(fitter: Fitter, batch: Batch, cavity: Process) -> float:
     """Of a batch's data at the mean of q(ε), in squared units of Y."""
-    precision = fitter.local.noise_precision(fitter.location(cavity), batch.data[0])
-    return float(1.0 / np.mean(precision))
+    return _noise_at(fitter, fitter.location(cavity), batch.data[0])
+
+
+def _noise_at(fitter: Fitter, epsilon: np.ndarray, X: np.ndarray) -> float:
+    """At ε [E] and at inputs [N, D]."""
+    return float(1.0 / np.mean(fitter.local.noise_precision(epsilon, X)))
 
 
 def _absorbed(
@@ -194,8 +201,7 @@ def within(
     factors = [ledger.factors[name] for name in ledger.factors if name not in apart]
     moves = move and number <= MOST_MOVING
     iterations = fitter.optimiser.projection_iterations if moves else 0
-    fewer = _thinned(fitter, factors, Process(), epsilon, number, iterations)
-    fewer = two_scales.marked(fewer)
+    fewer = two_scales.marked(_thinned(fitter, factors, Process(), epsilon, number, iterations))
     if remembers and fewer.hyperparameters is not None:
         fewer = _remembering(fewer, factors, budget)
     after = after.replaced(MERGED, fewer)
@@ -226,11 +232,10 @@ def _thinned(
     number: int,
     iterations: int = 0,
 ) -> two_scales.TwoScaleFactor:
-    """The product of factors on ``number`` of their points, which knows what that lost.
-
-    Where ε has a distribution, what is lost decides on its scale: then there is nothing to warn of.
-    """
-    product = reduce(mul, factors)
-    watch = product.hyperparameters is None
-    fewer = fitter.merging.thinned(product, others, epsilon, number, iterations, watch)
-    return two_scales.projected(product, fewer, factors)
+    """The product of factors on ``number`` of their points, which knows what that lost."""
+    product = reduce(mul, map(two_scales.narrowed, factors))
+    fewer = fitter.merging.thinned(product, others, epsilon, number, iterations, watch=False)
+    found = two_scales.projected(product, fewer, factors)
+    if not fitter.bound.is_conjugate:
+        return found
+    return two_scales.widened(found, _noise_at(fitter, epsilon, found.Z))

@@ -97,7 +97,7 @@ def on_better_points(fitter: Fitter, ledger: GPLedger, move: bool) -> GPLedger:
         if move:
             Z, _ = _best(fitter, merged, epsilon, _iterations(ledger), learn=False)
         said, constant = _on(fitter, merged, epsilon, Z)
-        better = replace(merged, pseudo_observations=(said,), log_scale=constant)
+        better = replace(merged, pseudo_observations=(said,), log_scale=constant, widened=1.0)
         after = ledger.replaced(MERGED, better)
     return _marked(ledger, after)
 
@@ -165,6 +165,7 @@ def _fitted(
         pseudo_observations=(said,),
         hyperparameters=_moved(ledger, epsilon),
         log_scale=constant,
+        widened=1.0,
     )
     return ledger.with_factors(factors)
 

@@ -27,6 +27,9 @@ from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.serialization import storable
 
+MOST_LEFT = 10.0
+"""Where projections leave more variance than so many times the noise's, data are taken for noisier.
+"""
 STRETCH = 300
 """So many targets say how fast projections lose: as many as ε is learned from."""
 
@@ -48,6 +51,9 @@ class TwoScaleFactor(PseudoPointFactor):
     :param num_fitted: The number of data there were when it was last fitted anew at its scale.
     :param is_of_data: Whether all that was projected were observations of one input each, and not
         summaries of more data.
+    :param widened: How many times the variance of their noise the projected observations are said
+        to have, as projections left so much more than the noise.
+    :param certain_log_scale: Its log constant if they had their own noise, where it is widened.
     """
 
     coarse: expfam.Factor | None = None
@@ -60,6 +66,8 @@ class TwoScaleFactor(PseudoPointFactor):
     remembered: SingleObservations | None = None
     num_fitted: int = 0
     is_of_data: bool = False
+    widened: float = 1.0
+    certain_log_scale: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -77,8 +85,8 @@ class TwoScaleFactor(PseudoPointFactor):
         return replace(self, hyperparameters=fine, coarse=coarse)
 
     def __mul__(self, other: PseudoPointFactor) -> TwoScaleFactor:
-        product = super().__mul__(other)
-        mine, yours = self, of_two_scales(other)
+        mine, yours = narrowed(self), narrowed(other)
+        product = PseudoPointFactor.__mul__(mine, yours)
         return TwoScaleFactor(
             product.pseudo_observations,
             product.hyperparameters,
@@ -108,6 +116,7 @@ class TwoScaleFactor(PseudoPointFactor):
             log_scale=fine.log_scale,
             coarse=coarse,
             remembered=self.remembered and self.remembered**power,
+            certain_log_scale=power * self.certain_log_scale,
         )
 
     def faded(self, power: float) -> TwoScaleFactor:
@@ -171,15 +180,18 @@ def coarse_epsilon(ledger: GPLedger, batch: str) -> expfam.Gaussian:
     return q.times([one for one in others if one is not None]).as_arrays()
 
 
-def noisier(cavity: Process, epsilon: expfam.Gaussian, fine: float, coarse: float) -> Process:
-    """What a cavity says at the coarse ε, if its data had the noise of that.
+def noisier(
+    ledger: GPLedger, batch: str, epsilon: expfam.Gaussian, fine: float, coarse: float
+) -> Process:
+    """What all batches but one say at the coarse ε, if their data had the noise of that.
 
     :param epsilon: The coarse cavity of ε.
-    :param fine: The variance of the noise in it.
+    :param fine: The variance of the noise until now.
     :param coarse: That of the noise at the coarse ε.
     """
-    weaker = tuple(one ** (fine / coarse) for one in cavity.pseudo_observations)
-    return replace(cavity, pseudo_observations=weaker, hyperparameters=epsilon)
+    factors = at_noise(ledger, fine, coarse)
+    others = (one for name, one in factors.items() if name != batch)
+    return Process(tuple(said for one in others for said in one.pseudo_observations), epsilon)
 
 
 def unexplained(ledger: GPLedger, noise: float, num_data: int = LONG_STREAM) -> float:
@@ -222,15 +234,40 @@ def made_coarse(ledger: GPLedger, fine: float, coarse: float) -> GPLedger:
 
 def at_noise(ledger: GPLedger, before: float, after: float) -> dict[str, TwoScaleFactor]:
     """All factors, with what they say of f as if their data had the noise ``after``."""
-    factors = {name: of_two_scales(factor) for name, factor in ledger.factors.items()}
-    return {
-        name: replace(
-            one,
-            pseudo_observations=tuple(said ** (before / after) for said in one.pseudo_observations),
-            log_scale=_log_scale(one, before, after),
-        )
-        for name, one in factors.items()
-    }
+    factors = {name: narrowed(one) for name, one in ledger.factors.items()}
+    return {name: _at_noise(one, before, after) for name, one in factors.items()}
+
+
+def narrowed(factor: PseudoPointFactor) -> TwoScaleFactor:
+    """What a factor says if its data have their own noise."""
+    known = of_two_scales(factor)
+    if known.widened == 1.0:
+        return known
+    said = tuple(one**known.widened for one in known.pseudo_observations)
+    scale = known.certain_log_scale
+    return replace(known, pseudo_observations=said, log_scale=scale, widened=1.0)
+
+
+def widened(factor: TwoScaleFactor, noise: float) -> TwoScaleFactor:
+    """The merged factor as if its data had as much more noise as projections left unexplained.
+
+    Where that is many times the noise, what points stand for differs from them by many of their
+    widths, and predictions at these points would be certain of what is wrong. The coarse ε has
+    noise enough.
+
+    :param noise: σ², the variance of the noise.
+    """
+    left = 1.0 + 2.0 * factor.lost_per_target
+    if factor.is_coarse or left <= MOST_LEFT:
+        return factor
+    weaker = _at_noise(factor, noise, left * noise)
+    return replace(weaker, widened=left, certain_log_scale=factor.log_scale)
+
+
+def _at_noise(factor: TwoScaleFactor, before: float, after: float) -> TwoScaleFactor:
+    weaker = tuple(said ** (before / after) for said in factor.pseudo_observations)
+    scale = _log_scale(factor, before, after)
+    return replace(factor, pseudo_observations=weaker, log_scale=scale)
 
 
 def _log_scale(factor: PseudoPointFactor, fine: float, coarse: float) -> float:

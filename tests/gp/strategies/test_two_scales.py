@@ -16,7 +16,7 @@ from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import MERGED, every_input, merged_anew, two_scales
 from streaming_gp.gp.strategies.two_scales import TwoScaleFactor
-from tests.gp.builders import EVERY_INPUT, NOISE, assert_same_arrays, evidence, known_model
+from tests.gp.builders import EVERY_INPUT, FIXED, NOISE, assert_same_arrays, evidence, known_model
 from tests.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
@@ -84,12 +84,49 @@ def test_few_targets_say_nothing_of_how_fast_it_grows():
 def test_a_cavity_of_noisier_data_is_that_of_the_coarse_ledger(data):
     model = known_model(EVERY_INPUT, hyperparameters=sgp.VariationalHyperparameters(num_samples=2))
     model.update(data)
-    posterior = model.ledger.posterior
-    smoother = two_scales.noisier(posterior, posterior.hyperparameters, NOISE, 3.0 * NOISE)
+    q = model.ledger.posterior.hyperparameters
+    smoother = two_scales.noisier(model.ledger, "another", q, NOISE, 3.0 * NOISE)
     wanted = two_scales.made_coarse(model.ledger, NOISE, 3.0 * NOISE).posterior
     for a, b in zip(smoother.pseudo_observations, wanted.pseudo_observations, strict=True):
         assert_same_arrays(a.arrays, b.arrays, ALGEBRA)
-    assert smoother.hyperparameters is posterior.hyperparameters
+    assert smoother.hyperparameters is q
+
+
+def test_data_of_which_projections_left_much_more_than_the_noise_are_data_of_more_noise(data):
+    models = [
+        known_model(EVERY_INPUT, gpflow.likelihoods.Gaussian(v)) for v in (NOISE, 11.0 * NOISE)
+    ]
+    for each in models:
+        each.update(data)
+    (one,), (noisier,) = (each.factors.values() for each in models)
+    number = one.pseudo_observations[0].pseudo_targets.size
+    one = replace(two_scales.of_two_scales(one), num_projected=number)
+    few, many = (replace(one, lost=nats * number) for nats in (4.5, 5.0))
+    assert two_scales.widened(few, NOISE) is few
+    found = two_scales.widened(many, NOISE)
+    assert found.widened == pytest.approx(11.0)
+    for ours, wanted in ((found, noisier), (two_scales.narrowed(found), one)):
+        (said,), (as_wanted,) = ours.pseudo_observations, wanted.pseudo_observations
+        assert_same_arrays(said.arrays, as_wanted.arrays, ALGEBRA)
+        np.testing.assert_allclose(ours.log_scale, wanted.log_scale, rtol=ALGEBRA)
+
+
+@pytest.mark.parametrize("hyperparameters", [FIXED, sgp.VariationalHyperparameters(num_samples=2)])
+def test_a_budget_that_cannot_hold_the_function_makes_nothing_certain(rng, hyperparameters):
+    """Nor are inputs told apart from those whose data were projected onto them."""
+    X = rng.uniform(0.0, 10.0, (120, 1))
+    Y = np.sin(3.0 * X) + 0.3 * np.sin(17.0 * X)
+    model = sgp.StreamingGP(
+        gpflow.kernels.Matern12(lengthscales=0.5),
+        gpflow.likelihoods.Gaussian(1e-4),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
+        hyperparameters=hyperparameters,
+    )
+    for start in range(0, 120, 20):
+        model.update((X[start : start + 20], Y[start : start + 20]))
+    mean, variance = model.predict_y(X)
+    assert np.max(np.abs(Y - mean) / np.sqrt(variance)) < 4.0
+    assert np.mean((Y - mean) ** 2) < 0.1 * np.var(Y)
 
 
 def test_products_and_powers_know_both_scales(rng):
