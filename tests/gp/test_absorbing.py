@@ -79,21 +79,40 @@ SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
 @pytest.mark.parametrize(
     ("kernel", "likelihood", "options"),
     [
-        (gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(0.1), {}),
-        (
+        pytest.param(
+            gpflow.kernels.Matern32(),
+            gpflow.likelihoods.Gaussian(0.1),
+            {},
+            id="plain",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             gpflow.kernels.Matern32() + gpflow.kernels.White(0.05),
             gpflow.likelihoods.Gaussian(0.1),
             {"mean_function": gpflow.functions.Constant(0.7)},
+            id="white and mean",
         ),
-        (gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(scale=SLOPING_NOISE), {}),
-        (TWO_OUTPUTS, gpflow.likelihoods.Gaussian([0.1, 0.3]), {"num_latent_gps": 2}),
-        (
+        pytest.param(
+            gpflow.kernels.Matern32(),
+            gpflow.likelihoods.Gaussian(scale=SLOPING_NOISE),
+            {},
+            id="sloping noise",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            TWO_OUTPUTS,
+            gpflow.likelihoods.Gaussian([0.1, 0.3]),
+            {"num_latent_gps": 2},
+            id="two outputs",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             WITH_PRIOR,
             gpflow.likelihoods.Gaussian(0.1),
             {"hyperparameters": sgp.PointHyperparameters()},
+            id="a prior over a point",
         ),
     ],
-    ids=["plain", "white and mean", "sloping noise", "two outputs", "a prior over a point"],
 )
 def test_absorbing_in_numpy_is_absorbing_by_the_bound(
     rng, new_inputs, known, own, kernel, likelihood, options
