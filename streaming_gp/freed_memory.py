@@ -2,8 +2,8 @@
 
 The GNU C library gives free memory at the end of its heap back to the system, and serves large
 arrays by pages of their own, until a process has freed a large block (mallopt(3),
-M_MMAP_THRESHOLD). A fit whose stacks of matrices have a few megabytes each would spend a third of
-its time on getting the same pages again and again.
+M_MMAP_THRESHOLD). A fit whose stacks of matrices have a few megabytes each would spend much of its
+time on getting the same pages again and again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Kernels, models and data that the tests of Gaussian processes share."""
 
+from dataclasses import dataclass
+
 import gpflow
 import numpy as np
 
 import streaming_gp as sgp
+from streaming_gp.gp.bounds import Variational
 from tests.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
@@ -23,6 +26,11 @@ def rough_kernel():
 
 def mean_of_two():
     return gpflow.functions.Constant(2.0)
+
+
+@dataclass(frozen=True)
+class BoundOfOnesOwn(Variational):
+    """Is fitted and absorbed in TensorFlow, as nothing is known of it."""
 
 
 def classifier(**options):

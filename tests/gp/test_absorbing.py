@@ -14,6 +14,7 @@ from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.gp.builders import (
     EVERY_INPUT,
+    BoundOfOnesOwn,
     assert_same_arrays,
     known_model,
     labelled,
@@ -49,11 +50,6 @@ def test_absorbing_is_an_update_at_known_hyperparameters(data, new_inputs, point
         np.testing.assert_allclose(one.free_energy, other.free_energy, rtol=ALGEBRA)
     for full_cov, wanted in enumerate(before):
         assert_same_arrays(model.predict_f(new_inputs, bool(full_cov)), wanted, ALGEBRA)
-
-
-@dataclass(frozen=True)
-class BoundOfOnesOwn(Variational):
-    """Is absorbed by TensorFlow, as nothing is known of it."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """A batch that is refused, or whose fit fails, changes nothing."""
 
-from dataclasses import dataclass
-
 import gpflow
 import numpy as np
 import pytest
@@ -9,7 +7,14 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Variational
-from tests.gp.builders import assert_unchanged, classifier, labelled, predicted, regressor
+from tests.gp.builders import (
+    BoundOfOnesOwn,
+    assert_unchanged,
+    classifier,
+    labelled,
+    predicted,
+    regressor,
+)
 from tests.reference import smooth_data
 
 
@@ -80,11 +85,6 @@ def test_a_fit_that_fails_half_way_changes_nothing(rng, trained, monkeypatch):
     assert_unchanged(trained, X, before)
     np.testing.assert_array_equal(trained.parameter_vector.value(), parameters)
     assert len(trained.factors) == 1
-
-
-@dataclass(frozen=True)
-class BoundOfOnesOwn(Variational):
-    """One whose sites are looked for in TensorFlow, as nothing is known of it."""
 
 
 class Lost(gpflow.likelihoods.Bernoulli):

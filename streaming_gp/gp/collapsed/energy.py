@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streaming_gp.gp.collapsed.bounds import AtEveryInput, CollapsedBound
+from streaming_gp.gp.collapsed.bounds import CollapsedBound, OnPoints
 from streaming_gp.gp.collapsed.known import Known, described
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.collapsed.taken_over import value_and_gradient
@@ -48,7 +48,8 @@ def _of_group(
 ) -> tuple[float, PriorValues]:
     """The same of one group, whose observations are Y [N, C]."""
     batch, found = described(known, prior, group, Y, bound.on_points, takes_over)
-    if takes_over and not isinstance(bound, AtEveryInput):
+    if takes_over:
+        assert isinstance(bound, OnPoints)
         value, by = value_and_gradient(bound, found, found.noise.shape[1] - len(Y))
     else:
         value, by = bound.value_and_gradient(found)

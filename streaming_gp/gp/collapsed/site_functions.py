@@ -44,10 +44,8 @@ class SiteFunctions:
 
         :param sites: Those on the data.
         """
-        function = self._by_all if move else self._by_epsilon
-        site = spec(None, self.local.gp.num_latent)
-        compiled = self._function(function, problem, Sites(site, site))
-        loss, gradient = compiled(offsets, variables, problem, sites)
+        function = self._function(self._by_all if move else self._by_epsilon, problem, True)
+        loss, gradient = function(offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
 
     @one_blas_thread()
@@ -102,12 +100,15 @@ class SiteFunctions:
         by_evidence = float(self.local.hyperparameters.memory(lambda: 1.0, lambda: 0.0))
         return SiteEnergy(self.of, by_evidence, bool(problem.earlier))
 
-    def _function(self, function: Callable[..., Any], problem: Any, *more: Any) -> Compiled:
-        """A function of offsets, variables, a problem like this one, and more."""
+    def _function(
+        self, function: Callable[..., Any], problem: Any, of_sites: bool = False
+    ) -> Compiled:
+        """A function of offsets, variables, a problem like this one, and perhaps sites."""
         key = function.__name__, bool(problem.earlier)
         if key not in self._compiled:
-            forms = spec(None), spec(None), self.local.problem_spec(key[1]), *more
-            self._compiled[key] = compiled(function, *forms)
+            site = spec(None, self.local.gp.num_latent)
+            forms = spec(None), spec(None), self.local.problem_spec(key[1]), Sites(site, site)
+            self._compiled[key] = compiled(function, *(forms if of_sites else forms[:3]))
         return self._compiled[key]
 
     # ---- what is compiled ----

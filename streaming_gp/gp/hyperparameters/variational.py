@@ -150,7 +150,11 @@ def _family(strategy: VariationalHyperparameters) -> type[expfam.Gaussian]:
 
 
 def variables_of(q: expfam.Gaussian, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Optimiser variables [V] of q(ε), which :meth:`VariationalHyperparameters.posterior` reads."""
+    """Optimiser variables [V] of q(ε), which :meth:`VariationalHyperparameters.posterior` reads.
+
+    :param location: Where the whitened variables are zero [E].
+    :param scale: Their unit, a lower factor [E, E].
+    """
     white = (solve_triangular(scale, part, lower=True) for part in (q.mean - location, q.scale))
     return np.ravel(type(q).from_mean_scale(*white).unconstrained().numpy())
 

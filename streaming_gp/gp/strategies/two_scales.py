@@ -19,6 +19,7 @@ import numpy as np
 
 from streaming_gp import expfam
 from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.watch import MOST_UNEXPLAINED
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.single_observations import SingleObservations, joined, singles
@@ -27,9 +28,6 @@ from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.serialization import storable
 
-MOST_LEFT = 10.0
-"""Where projections leave more variance than so many times the noise's, data are taken for noisier.
-"""
 STRETCH = 300
 """So many targets say how fast projections lose: as many as ε is learned from."""
 
@@ -257,11 +255,12 @@ def widened(factor: TwoScaleFactor, noise: float) -> TwoScaleFactor:
 
     :param noise: σ², the variance of the noise.
     """
-    left = 1.0 + 2.0 * factor.lost_per_target
-    if factor.is_coarse or left <= MOST_LEFT:
+    unexplained = 2.0 * factor.lost_per_target
+    if factor.is_coarse or unexplained <= MOST_UNEXPLAINED:
         return factor
-    weaker = _at_noise(factor, noise, left * noise)
-    return replace(weaker, widened=left, certain_log_scale=factor.log_scale)
+    total = 1.0 + unexplained
+    weaker = _at_noise(factor, noise, total * noise)
+    return replace(weaker, widened=total, certain_log_scale=factor.log_scale)
 
 
 def _at_noise(factor: TwoScaleFactor, before: float, after: float) -> TwoScaleFactor:
