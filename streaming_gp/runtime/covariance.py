@@ -52,6 +52,12 @@ class Kernel(ABC):
     def between(self, one: Any, other: Any) -> np.ndarray:
         """Covariance [N, N2] between two sets of prepared inputs."""
 
+    def centre(self, origin: np.ndarray) -> None:  # noqa: B027 — most kernels have no centre
+        """Count inputs from this point [D] on, if nothing but differences matters.
+
+        Where inputs lie far from zero in lengthscales, squares of distances would lose digits.
+        """
+
     def seen(self, X: np.ndarray) -> np.ndarray:
         """The columns of X that the kernel sees."""
         return X if self.columns is None else X[:, self.columns]

@@ -113,6 +113,10 @@ class Combination(Kernel):
         super().__init__(description)
         self.parts = [kernel_of(part) for part in description.parts]
 
+    def centre(self, origin: np.ndarray) -> None:
+        for part in self.parts:
+            part.centre(origin)
+
     def variance(self, X: np.ndarray) -> np.ndarray:
         return reduce(self.operation, [part.variance(X) for part in self.parts])
 

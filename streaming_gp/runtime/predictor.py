@@ -116,6 +116,8 @@ class _Component:
 
     def __init__(self, content: ExportedGP, draw: Draw) -> None:
         self.kernels = [kernel_of(kernel) for kernel in draw.kernels]
+        for kernel in self.kernels:
+            kernel.centre(content.Z[0])
         self.with_Z = [kernel.bind(content.Z) for kernel in self.kernels]
         self.mean_function = mean_function_of(draw.mean_function)
         self.factor_transposed = np.swapaxes(content.precision_factor, -1, -2)

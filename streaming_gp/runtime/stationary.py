@@ -18,13 +18,17 @@ class Isotropic(Kernel):
         super().__init__(description)
         self.scale = description.parameters["variance"]
         self.lengthscales = description.parameters["lengthscales"]
+        self.origin: np.ndarray | float = 0.0
+
+    def centre(self, origin: np.ndarray) -> None:
+        self.origin = self.seen(origin[None])[0]
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return np.full(len(X), self.scale)
 
     def prepared(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scaled inputs [N, d] and their squared norms [N]."""
-        scaled = self.seen(X) / self.lengthscales
+        scaled = (self.seen(X) - self.origin) / self.lengthscales
         return scaled, np.add.reduce(scaled * scaled, axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:

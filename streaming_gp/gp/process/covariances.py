@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import gpflow
 import tensorflow as tf
-from gpflow.kernels import Kernel, MultioutputKernel, SeparateIndependent, SharedIndependent
+from gpflow.kernels import (
+    Kernel,
+    MultioutputKernel,
+    Product,
+    SeparateIndependent,
+    SharedIndependent,
+    Static,
+    Stationary,
+    Sum,
+)
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.shapes import check_shapes
@@ -34,7 +43,26 @@ def latent_kernels(kernel: Kernel) -> list[Kernel]:
 @check_shapes("X: [N, D]", "X2: [N2, D]", "return: [K, N, N2] if X2 is not None")
 def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
     """Prior covariance [1 or L, N, N2] between inputs [N, D] and [N2, D]."""
-    return tf.stack([k(X, X2) for k in latent_kernels(kernel)])
+    return tf.stack([_of_one(k, X, X2) for k in latent_kernels(kernel)])
+
+
+def _of_one(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    """The covariance [N, N2] of one kernel.
+
+    Squares of distances are differences of squares, whose rounding counts where inputs lie far from
+    zero in lengthscales: so they are moved there, which a column that never changes needs most.
+    """
+    if not depends_on_differences(kernel):
+        return kernel(X, X2)
+    origin = tf.stop_gradient(tf.reduce_sum(X[:1], axis=0))
+    return kernel(X - origin, None if X2 is None else X2 - origin)
+
+
+def depends_on_differences(kernel: Kernel) -> bool:
+    """Whether covariances stay the same when all inputs move by as much."""
+    if isinstance(kernel, (Sum, Product)):
+        return all(depends_on_differences(part) for part in kernel.kernels)
+    return isinstance(kernel, (Stationary, Static))
 
 
 @check_shapes("X: [N, D]", "return: [K, N]")

@@ -29,6 +29,10 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 
+LEAST_PIVOT = 0.7
+"""Of ``I + Rᵀ K R``, whose pivots are one or more but for rounding: this squared."""
+ROUNDING = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Parts of the largest number by which rounding may be wrong."""
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""
 
@@ -213,17 +217,33 @@ def _extension(
     """
     left = _weighted(members, group, V.T)
     B = _weighted(members, group, _weighted(members, group, K).T)
+    largest = float(np.max(B.diagonal()))
     B = dense.less_product(B, left, left.T)
     np.einsum("mm->m", B)[:] += 1.0
-    chol = triangular.cholesky(B)
-    if chol is None:
-        raise NumericalError("the covariance of the pseudo-observations is not positive")
+    chol = _cholesky(B, largest)
     targets = np.concatenate([one.pseudo_targets[group] for one in members])
     residual = targets - _weighted(members, group, mean) - left @ white
     white = triangular.solve(chol, residual)
     if not np.isfinite(white).all():
         raise NumericalError("the pseudo-observations are not finite under the prior mean")
     return left, chol, white
+
+
+def _cholesky(B: np.ndarray, largest: float) -> np.ndarray:
+    """L' with ``L' L'ᵀ = B``, none of whose pivots is below one but by rounding.
+
+    Where f is very sure and a lengthscale very short, rounding of covariances is larger than the
+    noise. There the members are taken for noisier, by as little as makes up for it.
+
+    :param largest: The size of the numbers that B is a difference of.
+    :raises NumericalError: if that is not rounding.
+    """
+    for part in ROUNDING:
+        noisier = B if part == 0.0 else _with_diagonal(B, np.full(len(B), part * largest))
+        chol = triangular.cholesky(noisier)
+        if chol is not None and chol.diagonal().min() > LEAST_PIVOT:
+            return chol
+    raise NumericalError("the covariance of the pseudo-observations is not positive")
 
 
 def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservations, ...]]:

@@ -7,7 +7,7 @@ import pytest
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, PseudoObservations
-from streaming_gp.gp.process.factorised import ROW, Factorised
+from streaming_gp.gp.process.factorised import LEAST_PIVOT, ROW, Factorised
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from tests.gp.process.test_process import observed
 from tests.tolerances import ALGEBRA
@@ -102,3 +102,17 @@ def test_a_covariance_that_is_not_positive_is_refused(rng):
     broken = PseudoObservations(one.Z, one.precision_factor, one.pseudo_targets, -1e9)
     with pytest.raises(NumericalError, match="not positive"):
         Factorised(prior()).extended(broken)
+
+
+def test_where_rounding_is_larger_than_the_noise_observations_are_taken_for_noisier(rng):
+    """A lengthscale far below the steps of its column: squares of distances are wrong by 1e-6."""
+    kernel = gpflow.kernels.SquaredExponential(variance=10.0, lengthscales=[1e-5, 1.0])
+    steps, X = rng.integers(0, 3, 300), rng.uniform(-1.0, 1.0, 300)
+    y, root = np.sin(3.0 * X), np.full(300, 1e3)
+    Z = np.stack([steps, X], axis=1).astype(float)
+    seen = PseudoObservations(Z, np.diag(root)[None], (root * y)[None, :, None], 0.0)
+    found = Factorised(prior(kernel=kernel)).conditioned_on((seen,))
+    assert all(row.chol[0].diagonal().min() > LEAST_PIVOT for row in found.rows)
+    mean, variance = found.marginals(Z)
+    np.testing.assert_allclose(mean[0, :, 0], y, atol=0.03)
+    assert variance.max() < 0.01

@@ -1,0 +1,60 @@
+"""Covariances do not lose their digits where inputs lie far from zero."""
+
+import gpflow
+import numpy as np
+import pytest
+from gpflow import kernels as gk
+
+from streaming_gp.gp.kernel_descriptions import describe_kernel
+from streaming_gp.gp.process.covariances import covariance, depends_on_differences
+from streaming_gp.runtime import kernel_of
+from tests.tolerances import ALGEBRA
+
+FAR = 1e6
+STATIONARY = {
+    "squared exponential": gk.SquaredExponential(lengthscales=0.3),
+    "sum": gk.Matern52() + gk.White(0.2) + gk.Bias(0.1),
+    "product": gk.Matern32() * gk.RationalQuadratic(),
+}
+
+
+def columns_near_and_far(rng):
+    """Inputs [5, 2] whose second column never changes, and those without it."""
+    near = rng.uniform(-1.0, 1.0, (5, 1))
+    return near, np.concatenate([near, np.full((5, 1), FAR)], axis=1)
+
+
+@pytest.mark.parametrize("kernel", STATIONARY.values(), ids=STATIONARY)
+def test_a_column_that_never_changes_says_nothing(kernel, rng):
+    near, far = columns_near_and_far(rng)
+    assert depends_on_differences(kernel)
+    for some in (slice(None), slice(2)):
+        wanted = covariance(kernel, near, near[some])
+        np.testing.assert_allclose(covariance(kernel, far, far[some]), wanted, atol=ALGEBRA)
+    np.testing.assert_allclose(covariance(kernel, far), covariance(kernel, near), atol=ALGEBRA)
+    exported = kernel_of(describe_kernel(kernel, 2))
+    exported.centre(far[0])
+    found = exported.covariance(far, far[:2])
+    np.testing.assert_allclose(found, covariance(kernel, near, near[:2])[0], atol=ALGEBRA)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        gk.Linear(),
+        gk.SquaredExponential() + gk.Linear(),
+        gk.ChangePoints([gk.Matern32(), gk.Matern52()], locations=[0.3]),
+    ],
+)
+def test_kernels_of_places_see_the_inputs_as_they_are(kernel, rng):
+    assert not depends_on_differences(kernel)
+    X = rng.uniform(0.0, 1.0, (4, 1))
+    np.testing.assert_array_equal(covariance(kernel, X)[0], kernel(X))
+
+
+def test_a_kernel_for_each_function_is_moved_on_its_own(rng):
+    parts = [gk.SquaredExponential(lengthscales=0.3), gk.Linear()]
+    near, far = columns_near_and_far(rng)
+    found = covariance(gpflow.kernels.SeparateIndependent(parts), far)
+    np.testing.assert_allclose(found[0], parts[0](near), atol=ALGEBRA)
+    np.testing.assert_array_equal(found[1], parts[1](far))
