@@ -50,6 +50,10 @@ class LocalOptimiser:
         longer: by then there is little left to learn about ε.
     :param location_iterations: The number of iterations over the locations alone, at the centre of
         q(ε), after that.
+    :param epsilon_iterations: The largest number of iterations over q(ε) alone, after all that, if
+        locations have used up ``max_iterations`` and noise is Gaussian: many locations leave the
+        width of q(ε) where it started, half as wide as before, but rounds of site steps do not. An
+        update that gets fewer iterations gets as many fewer of these.
     :param projection_iterations: The number of iterations over locations when earlier factors are
         projected onto fewer points.
     :raises InvalidDataError: if a number is out of its range.
@@ -64,6 +68,7 @@ class LocalOptimiser:
     site_tolerance: float = 1e-7
     full_effort_points: int = 100
     location_iterations: int = 0
+    epsilon_iterations: int = 20
     projection_iterations: int = 20
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import gpflow
 import numpy as np
 import pytest
 import scipy.optimize
@@ -84,3 +85,23 @@ def test_where_there_is_no_nugget_none_is_enlarged():
 def test_senseless_optimisers_are_refused(options):
     with pytest.raises(InvalidDataError, match=next(iter(options))):
         sgp.LocalOptimiser(**options)
+
+
+def test_the_width_of_q_does_not_halve_with_every_batch(rng):
+    inputs = rng.uniform(-2.0, 2.0, (4, 50, 4))
+    batches = [(X, np.sin(X[:, :1]) + 0.3 * rng.standard_normal((50, 1))) for X in inputs]
+
+    def widths(**settings):
+        model = sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(lengthscales=np.ones(4)),
+            gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.SharedPseudoPoints(30),
+            optimiser=sgp.LocalOptimiser(max_iterations=5, **settings),
+            seed=0,
+        )
+        for batch in batches:
+            model.update(batch)
+        return np.sqrt(model.hyperparameter_posterior.variance)
+
+    unknown = slice(2, 4)  # the lengthscales of inputs that do not matter
+    assert (widths(epsilon_iterations=0)[unknown] < 0.5 * widths()[unknown]).all()
