@@ -263,7 +263,7 @@ class LearningGP(FederatedGP):
         first = _seed(self.settings.seed, 0)
         number = self._now.num_updates if streams else _fingerprint(data[0])
         seed = _seed(self.settings.seed, number)
-        report = _reporter(callback, name, self.settings.optimiser.max_iterations)
+        report = _reporter(callback, name, self.settings.optimiser.most_iterations)
         return Batch(
             name, data, seed, report, rho < 1.0, learn, stream_seed=first if streams else None
         )

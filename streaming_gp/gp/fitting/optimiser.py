@@ -74,7 +74,10 @@ class LocalOptimiser:
     def __post_init__(self) -> None:
         if min(self.max_iterations, self.rounds, self.site_steps) < 1:
             raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
-        require_not_negative("tolerance", self.tolerance)
+        for name in (
+            "tolerance", "location_iterations", "epsilon_iterations", "projection_iterations"
+        ):  # fmt: skip
+            require_not_negative(name, getattr(self, name))
         if not 0.0 < self.site_damping <= 1.0:
             raise InvalidDataError(f"site_damping must lie in (0, 1], got {self.site_damping}")
 
@@ -93,6 +96,15 @@ class LocalOptimiser:
             return self.max_iterations
         share = 2.0 * (self.full_effort_points / num_points) ** 2
         return max(FEWEST_ITERATIONS, int(self.max_iterations * min(1.0, share)))
+
+    def more_iterations(self, iterations: int) -> int:
+        """Iterations over q(ε) alone after so many over locations as well."""
+        return -(-iterations * self.epsilon_iterations // self.max_iterations)  # rounded up
+
+    @property
+    def most_iterations(self) -> int:
+        """All iterations that an update may take."""
+        return self.max_iterations + self.epsilon_iterations
 
 
 @dataclass(frozen=True)

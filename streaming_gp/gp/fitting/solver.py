@@ -170,8 +170,13 @@ class Solver:
                 offsets = self._relocated(offsets, variables, problem, sites, rounds)
             elif steps == 0:
                 break  # the sites rest at an optimum
-        if move and rounds == 1 and iterations == most:
-            variables = self._settled(offsets, variables, problem, sites, most)
+        more = self.optimiser.more_iterations(most) if move and rounds == 1 else 0
+        if more > 0 and iterations == most:
+            onward = partial(_report_from, batch.report, most)
+            _, variables, steps = self._optimised(
+                offsets, variables, problem, sites, more, onward, move=False
+            )
+            iterations += steps
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
         loss, _ = self.bound.objective(offsets, variables, problem, sites, move)
         if self.bound.is_conjugate:
@@ -260,22 +265,6 @@ class Solver:
         objective = partial(self.bound.objective_at, epsilon, problem=problem, sites=sites)
         return minimise(objective, offsets, None, self.optimiser.method, steps)[0]
 
-    def _settled(
-        self,
-        offsets: np.ndarray,
-        variables: np.ndarray,
-        problem: Problem,
-        sites: Sites,
-        most: int,
-    ) -> np.ndarray:
-        """Variables of ε moved on alone, in proportion to the iterations that there were."""
-        more = int(
-            np.ceil(most * self.optimiser.epsilon_iterations / self.optimiser.max_iterations)
-        )
-        if more == 0:
-            return variables
-        return self._optimised(offsets, variables, problem, sites, more, _silent, move=False)[1]
-
     def _hyperparameters(
         self, variables: np.ndarray, problem: Problem
     ) -> tuple[expfam.Gaussian | None, np.ndarray]:
@@ -287,10 +276,6 @@ class Solver:
         rest = tf.constant(variables, tf.float64)
         draws = strategy.draw(rest, problem.location, problem.scale, problem.noise)
         return None, draws[0].numpy()
-
-
-def _silent(iteration: int, free_energy: float) -> None:
-    pass
 
 
 def _report_from(report: Report, start: int, iteration: int, free_energy: float) -> None:

@@ -31,7 +31,7 @@ from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 
 LEAST_PIVOT = 0.7
 """Of ``I + Rᵀ K R``, whose pivots are one or more but for rounding: this squared."""
-ROUNDING = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+ROUNDING = (0.0, *10.0 ** np.arange(-10, 3))
 """Parts of the largest number by which rounding may be wrong."""
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""

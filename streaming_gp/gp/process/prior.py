@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
+from gpflow.kernels import Kernel
 
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
@@ -17,6 +18,25 @@ if TYPE_CHECKING:
 
 MOST_ELEMENTS = 2**24
 """The largest number of elements of covariances that are computed in one call."""
+
+
+def between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
+    """The covariance [K, N, N2], nowhere larger than the variances allow.
+
+    At a lengthscale that is nothing beside the inputs rounding makes squares of distances negative,
+    and covariances infinite.
+    """
+    variances = (tf.reduce_max(cov.variance(kernel, one), axis=1) for one in (X, X2))
+    largest = tf.sqrt(tf.multiply(*variances))[:, None, None]
+    return tf.clip_by_value(cov.covariance(kernel, X, X2), -largest, largest)
+
+
+def among(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
+    """The covariance [K, N, N] of f(X), nowhere larger than the variances, which it holds."""
+    variance = cov.variance(kernel, X)
+    largest = tf.reduce_max(variance, axis=1)[:, None, None]
+    found = tf.clip_by_value(cov.covariance(kernel, X), -largest, largest)
+    return tf.linalg.set_diag(found, variance)
 
 
 class PriorFunctions:
@@ -31,8 +51,8 @@ class PriorFunctions:
         self.gp = gp
         self.parameters = parameters
         inputs = spec(None, input_dim)
-        self.covariance = self._at_each(lambda X, X2: cov.covariance(gp.kernel, X, X2), inputs, 2)
-        self.among = self._at_each(lambda X: cov.covariance(gp.kernel, X), inputs, 1)
+        self.covariance = self._at_each(lambda X, X2: between(gp.kernel, X, X2), inputs, 2)
+        self.among = self._at_each(lambda X: among(gp.kernel, X), inputs, 1)
         self.variance = self._at_each(lambda X: cov.variance(gp.kernel, X), inputs, 1)
         self.mean = self._at_each(
             lambda X: cov.to_groups(gp.prior_mean(X), gp.num_groups), inputs, 1

@@ -80,7 +80,14 @@ def test_where_there_is_no_nugget_none_is_enlarged():
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_iterations": 0}, {"rounds": 0}, {"site_damping": 0.0}, {"site_damping": 2.0}]
+    "options",
+    [
+        {"max_iterations": 0},
+        {"rounds": 0},
+        {"site_damping": 0.0},
+        {"site_damping": 2.0},
+        {"epsilon_iterations": -1},
+    ],
 )
 def test_senseless_optimisers_are_refused(options):
     with pytest.raises(InvalidDataError, match=next(iter(options))):

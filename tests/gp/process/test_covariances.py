@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from gpflow import kernels as gk
 
+import streaming_gp as sgp
 from streaming_gp.gp.kernel_descriptions import describe_kernel
 from streaming_gp.gp.process.covariances import covariance, depends_on_differences
+from streaming_gp.gp.process.prior import among, between
 from streaming_gp.runtime import kernel_of
 from tests.tolerances import ALGEBRA
 
@@ -58,3 +60,24 @@ def test_a_kernel_for_each_function_is_moved_on_its_own(rng):
     found = covariance(gpflow.kernels.SeparateIndependent(parts), far)
     np.testing.assert_allclose(found[0], parts[0](near), atol=ALGEBRA)
     np.testing.assert_array_equal(found[1], parts[1](far))
+
+
+@pytest.mark.parametrize("lengthscale", [1e-6, 1e-9, 1e-12])
+def test_covariances_are_no_larger_than_variances_at_any_lengthscale(lengthscale, rng):
+    """Rounding makes squares of distances negative there, and GPflow's covariances infinite."""
+    kernel = gk.SquaredExponential(variance=2.0, lengthscales=lengthscale)
+    X = rng.standard_normal((30, 50))
+    found, other = among(kernel, X)[0], between(kernel, X, X[:9])[0]
+    np.testing.assert_array_equal(np.diagonal(found), 2.0)
+    assert np.abs(found).max() == 2.0
+    assert np.abs(other).max() <= 2.0
+
+
+def test_a_first_batch_of_few_data_in_many_dimensions(rng):
+    """The prior of a lengthscale that starts long reaches to next to nothing."""
+    X = rng.standard_normal((20, 50))
+    model = sgp.StreamingGP(
+        gk.SquaredExponential(lengthscales=np.full(50, 7.0)), gpflow.likelihoods.Gaussian(), seed=0
+    )
+    model.update((X, X[:, :1]))
+    assert np.isfinite(model.predict_f(X)).all()
