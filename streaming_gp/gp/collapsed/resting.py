@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,26 +14,68 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
 from streaming_gp.gp.process.compiled import Compiled, at_each_sample, compiled, spec
 
+FALL = 1.0
+"""Nats for each datum by which the expected log likelihood never falls but where a step went too
+far: counts in the hundreds under a log rate that is thought to be one, for instance."""
+BACK = 0.1
+"""The share of such a step that is tried instead."""
+MOST_TRIES = 50
+"""So often in all, beside the steps that are made."""
 
-def rested(step: Callable[[Sites], Sites], sites: Sites, steps: SiteSteps) -> tuple[Sites, int]:
-    """As :func:`streaming_gp.gp.bounds.sites.rested`, in NumPy.
+NEAR = 0.01
+"""The largest change of a site in an undamped step, as a part of the largest site, at rest."""
 
-    :param step: An undamped step.
-    :returns: the sites, and how many the last step cut off.
-    :raises NumericalError: if a step is not finite.
+Step = Callable[[Sites], tuple[float, Sites]]
+
+
+class Rested(NamedTuple):
+    """Where steps ended.
+
+    :param sites: The sites.
+    :param clipped: How many the last step cut off.
+    :param is_near: Whether they are nearly at rest.
     """
-    clipped = 0
-    for _ in range(int(steps.most)):
-        raw = step(sites)
-        if not all(np.isfinite(one).all() for one in raw):
-            raise NumericalError("the local posterior covariance gave non-finite sites")
+
+    sites: Sites
+    clipped: int
+    is_near: bool
+
+
+def rested(step: Step, sites: Sites, steps: SiteSteps) -> Rested:
+    """As :func:`streaming_gp.gp.bounds.sites.rested`, in NumPy, with shorter steps where one went
+    too far.
+
+    :param step: Gives the expected log likelihood in nats, and an undamped step.
+    :raises NumericalError: if the first step is not finite, or none is short enough.
+    """
+    clipped, best, lowest = 0, sites, -np.inf
+    number = tries = 0
+    while number < steps.most:
+        expected, raw = step(sites)
+        if not (expected >= lowest and all(np.isfinite(one).all() for one in raw)):
+            tries += 1
+            if sites is best or tries > MOST_TRIES:
+                raise NumericalError("the local posterior covariance gave non-finite sites")
+            sites = _between(best, sites, BACK)
+            continue
+        number += 1
         clipped = int(np.sum(raw.precision < MIN_SITE_PRECISION))
         wanted = raw._replace(precision=np.maximum(raw.precision, MIN_SITE_PRECISION))
-        changes = [steps.damping * (new - old) for old, new in zip(sites, wanted, strict=True)]
-        sites = Sites(*(old + change for old, change in zip(sites, changes, strict=True)))
-        if max(np.max(np.abs(change)) for change in changes) < steps.tolerance:
-            break
-    return sites, clipped
+        best, lowest = sites, expected - FALL * len(sites.precision)
+        sites = _between(sites, wanted, steps.damping)
+        changes = (np.max(np.abs(new - old)) for new, old in zip(sites, best, strict=True))
+        if max(changes) < steps.tolerance:
+            return Rested(sites, clipped, True)
+    expected, raw = step(sites)
+    if not expected >= lowest:
+        return Rested(best, clipped, False)
+    away = np.max(np.abs(np.maximum(raw.precision, MIN_SITE_PRECISION) - sites.precision))
+    return Rested(sites, clipped, bool(away <= NEAR * np.max(sites.precision)))
+
+
+def _between(some: Sites, others: Sites, share: float) -> Sites:
+    """This share of the way from some sites to others."""
+    return Sites(*(old + share * (new - old) for old, new in zip(some, others, strict=True)))
 
 
 class LikelihoodAtData:

@@ -73,13 +73,15 @@ class SiteFunctions:
         """
         given, energy = self._given(offsets, variables, problem), self._energy(problem)
 
-        def step(now: Sites) -> Sites:
+        def step(now: Sites) -> tuple[float, Sites]:
             q = [energy.posterior(one, now, index) for index, (_, one) in enumerate(batches)]
-            return self._look(given, problem, *moments(q))[1]
+            expected, wanted = self._look(given, problem, *moments(q))
+            return expected / len(given.draws), wanted
 
         try:
             batches = energy.batches(given.known, given.values)
-            return rested(step, _arrays(sites), steps)
+            found = rested(step, _arrays(sites), steps)
+            return found.sites, found.clipped
         except np.linalg.LinAlgError:
             raise NumericalError("the local posterior covariance is not positive") from None
 

@@ -12,10 +12,13 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
 from streaming_gp.gp.collapsed.at_sites import AtData, SitesAtInputs, moments
 from streaming_gp.gp.collapsed.batch import UnderCavity
-from streaming_gp.gp.collapsed.resting import rested
+from streaming_gp.gp.collapsed.resting import Rested, Step, rested
 from streaming_gp.gp.fitting.absorbed import Absorbed
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.factorised import Factorised
+
+MOST_ROUNDS = 8
+"""Of fixed-point steps; one is enough but where a batch is far from what was expected."""
 
 
 class SitesAtRest:
@@ -44,14 +47,23 @@ class SitesAtRest:
         nothing = np.zeros((len(data[0]), self.local.gp.num_latent))
         start = Sites(nothing, nothing + MIN_SITE_PRECISION)
         try:
-            sites, clipped = rested(lambda now: look(*moments(q_at(now)))[1], start, self.steps)
-            q = q_at(sites)
+            found = self._rested(lambda now: look(*moments(q_at(now))), start)
+            q = q_at(found.sites)
         except np.linalg.LinAlgError:
             raise NumericalError("the cavity covariance at the inputs is not positive") from None
         expected, _ = look(*moments(q))
         bound = expected - sum(float(one.kl) for one in q)
-        said = at_every_input(data[0], sites, self.local.gp.num_groups)
-        return Absorbed(said, bound, clipped_sites=clipped)
+        said = at_every_input(data[0], found.sites, self.local.gp.num_groups)
+        return Absorbed(said, bound, clipped_sites=found.clipped)
+
+    def _rested(self, step: Step, sites: Sites) -> Rested:
+        """A round of steps, and more where the first one ends far from rest."""
+        for _ in range(MOST_ROUNDS):
+            found = rested(step, sites, self.steps)
+            if found.is_near:
+                break
+            sites = found.sites
+        return found
 
 
 def _posteriors(covariances: np.ndarray, means: np.ndarray, sites: Sites) -> list[AtData]:
