@@ -30,9 +30,10 @@ from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 
 LEAST_PIVOT = 0.7
-"""Of ``I + Rᵀ K R``, whose pivots are one or more but for rounding: this squared."""
-ROUNDING = (0.0, *10.0 ** np.arange(-10, 3))
-"""Parts of the largest number by which rounding may be wrong."""
+"""The least diagonal entry of ``chol(I + Rᵀ K R)``, none of which is below one but by rounding."""
+ROUNDING = (0.0, *10.0 ** np.arange(-10, -3))
+"""Parts of the largest number by which rounding may be wrong; a kernel that is none is far more so.
+"""
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""
 
@@ -230,7 +231,7 @@ def _extension(
 
 
 def _cholesky(B: np.ndarray, largest: float) -> np.ndarray:
-    """L' with ``L' L'ᵀ = B``, none of whose pivots is below one but by rounding.
+    """L' with ``L' L'ᵀ = B``, or a little more than B.
 
     Where f is very sure and a lengthscale very short, rounding of covariances is larger than the
     noise. There the members are taken for noisier, by as little as makes up for it.
