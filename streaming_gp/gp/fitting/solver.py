@@ -174,7 +174,7 @@ class Solver:
         if more > 0 and iterations == most:
             onward = partial(_report_from, batch.report, most)
             _, variables, steps = self._optimised(
-                offsets, variables, problem, sites, more, onward, move=False
+                offsets, variables, problem, sites, more, onward, move, hold=True
             )
             iterations += steps
         sites, clipped = self._refreshed(offsets, variables, problem, sites)
@@ -229,9 +229,15 @@ class Solver:
         most: int,
         report: Report,
         move: bool,
+        hold: bool = False,
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        """One optimiser run, with the sites held: offsets, variables, iterations (``most``)."""
-        moving = offsets if move else np.zeros(0)
+        """One optimiser run, with the sites held: offsets, variables, iterations (``most``).
+
+        :param move: Whether the points may move.
+        :param hold: Whether they rest all the same, with the function that is there for moves.
+        """
+        moves = move and not hold
+        moving = offsets if moves else np.zeros(0)
         limits: list[Any] = [(None, None)] * len(moving)
         limits += self.local.hyperparameters.limits(self.local.parameters)
         if not limits:
@@ -239,12 +245,14 @@ class Solver:
 
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
             places, rest = point[: len(moving)], point[len(moving) :]
-            return self.bound.objective(places if move else offsets, rest, problem, sites, move)
+            at = places if moves else offsets
+            loss, gradient = self.bound.objective(at, rest, problem, sites, move)
+            return loss, gradient[len(gradient) - len(point) :]
 
         start = np.concatenate([moving, variables])
         method, tolerance = self.optimiser.method, self.optimiser.tolerance
         point, steps = minimise(loss_and_gradient, start, limits, method, most, report, tolerance)
-        return point[: len(moving)] if move else offsets, point[len(moving) :], steps
+        return point[: len(moving)] if moves else offsets, point[len(moving) :], steps
 
     def _relocated(
         self,
