@@ -21,7 +21,6 @@ BACK = 0.1
 """The share of such a step that is tried instead."""
 MOST_TRIES = 50
 """So often in all, beside the steps that are made."""
-
 NEAR = 0.01
 """The largest change of a site in an undamped step, as a part of the largest site, at rest."""
 
@@ -46,6 +45,8 @@ def rested(step: Step, sites: Sites, steps: SiteSteps) -> Rested:
     too far.
 
     :param step: Gives the expected log likelihood in nats, and an undamped step.
+    :param sites: Where they start [N, L].
+    :param steps: How many, how damped, and when they rest.
     :raises NumericalError: if the first step is not finite, or none is short enough.
     """
     clipped, best, lowest = 0, sites, -np.inf
