@@ -123,24 +123,38 @@ class ParameterVector:
         flags = [np.full(p.shape, _has_transform(p)).ravel() for p in self.parameters.values()]
         return np.concatenate([*flags, np.zeros(0, bool)])
 
-    def unit_log_widths(self) -> np.ndarray:
+    def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:
         """``unit_log_width`` of every parameter, but ``1/√L`` of mixing weights: [E].
 
         It is asked for at each update, and computed where ε has moved.
+
+        :param epsilon: ε [E], where it is not the current one.
         """
-        at = self.value().tobytes()
+        epsilon = self.value() if epsilon is None else epsilon
+        at = epsilon.tobytes()
         if self._widths is None or self._widths[0] != at:
-            widths = [np.ravel(self._width(p)) for p in self.parameters.values()]
+            widths = [np.ravel(self._width(p, piece)) for p, piece in self.pieces(epsilon)]
             self._widths = at, np.concatenate([*widths, np.zeros(0)])
         return self._widths[1].copy()
+
+    def num_uncertain(self, mean: np.ndarray, deviation: np.ndarray) -> float:
+        """How many parameters are not known to within a factor of e; one known less well counts as
+        a part.
+
+        :param mean: Of ε [E].
+        :param deviation: Its standard deviations [E].
+        """
+        return float(np.sum(np.minimum(1.0, deviation / self.unit_log_widths(mean))))
 
     @cached_property
     def _mixing(self) -> dict[int, float]:
         return _mixing_widths(self._module)
 
-    def _width(self, parameter: gpflow.Parameter) -> np.ndarray:
+    def _width(self, parameter: gpflow.Parameter, unconstrained: Any) -> np.ndarray:
         found = self._mixing.get(id(parameter))
-        return unit_log_width(parameter) if found is None else np.full(parameter.shape, found)
+        if found is None:
+            return unit_log_width(parameter, unconstrained)
+        return np.full(parameter.shape, found)
 
     def _prior_moments(
         self, parameter: gpflow.Parameter, log_scale: float
@@ -148,7 +162,8 @@ class ParameterVector:
         if parameter.prior is not None:
             return _moments_of_gpflow_prior(parameter)
         unit = 1.0 if id(parameter) in self._mixing else log_scale
-        return parameter.unconstrained_variable.numpy(), unit * self._width(parameter)
+        value = parameter.unconstrained_variable.numpy()
+        return value, unit * self._width(parameter, value)
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
         """Each parameter with its part of ε [E], in the parameter's shape."""
@@ -184,13 +199,15 @@ def _mixing_widths(module: tf.Module) -> dict[int, float]:
     return {id(kernel.W): float(kernel.num_latent_gps) ** -0.5 for kernel in kernels}
 
 
-def unit_log_width(parameter: gpflow.Parameter) -> np.ndarray:
+def unit_log_width(parameter: gpflow.Parameter, at: Any) -> np.ndarray:
     """Change of the unconstrained value that changes the constrained value e-fold, to first order.
+
+    :param at: The unconstrained value, in the parameter's shape.
 
     Close to a lower bound of the constrained value no finite change does; the width is therefore
     at most ``2 max(1, u)``, which the plain softplus never reaches.
     """
-    unconstrained = parameter.unconstrained_variable.numpy()
+    unconstrained = np.asarray(at)
     if not _has_transform(parameter):
         return np.maximum(1.0, np.abs(unconstrained))
     with tf.GradientTape() as tape:

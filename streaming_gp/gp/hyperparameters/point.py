@@ -36,7 +36,9 @@ class _Point:
     def num_draws(self) -> int:
         return 1
 
-    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+    def noise(
+        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
+    ) -> np.ndarray:
         return np.zeros((1, size))
 
     def posterior(self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray) -> None:

@@ -50,12 +50,16 @@ class HyperparameterStrategy(Protocol):
         """S where it never changes, else None."""
         ...
 
-    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+    def noise(
+        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
+    ) -> np.ndarray:
         """Common random numbers [S, E]: the bound is averaged over S values of ε.
 
         :param size: The number E of hyperparameters.
         :param seed: The seed of the numbers.
         :param full: Whether to give as many as the strategy has; otherwise half of them may do.
+        :param num_uncertain: How many hyperparameters little is known of, from
+            :meth:`.ParameterVector.num_uncertain`: q(ε) is fitted to fewer values than that.
         """
         ...
 

@@ -22,6 +22,7 @@ WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
 """Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
 the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
 to it explains the data as noise."""
+FEWEST_SAMPLES = 8
 
 
 @storable
@@ -34,8 +35,11 @@ class VariationalHyperparameters:
 
     :param full_covariance: Whether q(ε) has a full covariance matrix instead of independent
         Gaussians; short for ``family=expfam.Normal``.
-    :param num_samples: The number S of values of ε at which the bound is averaged; even. A family
-        with correlations takes at least 2 E, so that the samples' covariance can be made exact.
+    :param num_samples: The number S of values of ε at which the bound is averaged; even. None, the
+        default, for 8; where data say little of more than 8 hyperparameters, and every input has a
+        pseudo-point, for as many as there are hyperparameters, as q(ε) would be fitted to fewer
+        values. A family with correlations takes at least 2 E, so that the samples' covariance can
+        be made exact.
     :param prior_log_scale: The width of the default prior, as a standard deviation of log ε_i (see
         :meth:`.ParameterVector.prior_moments`); parameters with a GPflow prior use that.
     :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new
@@ -48,13 +52,13 @@ class VariationalHyperparameters:
     """
 
     full_covariance: bool = False
-    num_samples: int = 8
+    num_samples: int | None = None
     prior_log_scale: float = 2.0
     forgetting_factor: float = 1.0
     family: type[expfam.Gaussian] | None = None
 
     def __post_init__(self) -> None:
-        if self.num_samples < 2 or self.num_samples % 2:
+        if self.num_samples is not None and (self.num_samples < 2 or self.num_samples % 2):
             raise InvalidDataError(f"num_samples must be even and positive, got {self.num_samples}")
         if not self.prior_log_scale > 0.0:
             raise InvalidDataError(f"prior_log_scale must be positive, got {self.prior_log_scale}")
@@ -91,11 +95,16 @@ class VariationalHyperparameters:
     def num_draws(self) -> None:
         return None
 
-    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
+    def noise(
+        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
+    ) -> np.ndarray:
+        number = FEWEST_SAMPLES if self.num_samples is None else self.num_samples
         if _family(self) is not expfam.MeanFieldNormal:  # correlated
-            return standard_normals(max(self.num_samples, 2 * size), size, seed, whiten=True)
-        pairs = self.num_samples // 2
-        return standard_normals(2 * (pairs if full else (pairs + 1) // 2), size, seed)
+            return standard_normals(max(number, 2 * size), size, seed, whiten=True)
+        pairs = number // 2 if full else (number // 2 + 1) // 2
+        if self.num_samples is None and num_uncertain > FEWEST_SAMPLES:
+            pairs = max(pairs, -(-size // 2))
+        return standard_normals(2 * pairs, size, seed)
 
     def _whitened(self, variables: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [E] and lower factor [E, E] of q in whitened coordinates."""

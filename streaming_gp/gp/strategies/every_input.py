@@ -64,8 +64,17 @@ def fitted(
         return factor, fitter.of_what_is_kept(cavity, batch, factor, report)
     moved = cavity if of_epsilon is None else cavity.times([PseudoPointFactor((), of_epsilon)])
     found, at_rest = _absorbed(fitter, moved, batch, report.epsilon, most)
-    report = at_rest._replace(epsilon=report.epsilon, iterations=report.iterations)
-    return replace(found, hyperparameters=of_epsilon), report
+    factor = replace(found, hyperparameters=of_epsilon)
+    told = at_rest.free_energy - _divergence(cavity, moved)
+    report = at_rest._replace(free_energy=told, iterations=report.iterations)
+    return factor, fitter.of_what_is_kept(cavity, batch, factor, report)
+
+
+def _divergence(before: Process, after: Process) -> float:
+    """``KL(q(ε) ‖ q_cav(ε))`` in nats; 0 where ε is a point."""
+    if before.hyperparameters is None or after.hyperparameters is None:
+        return 0.0
+    return float(after.hyperparameters.kl_divergence(before.hyperparameters))
 
 
 def fitted_at_two_scales(
@@ -154,11 +163,20 @@ def at_one_epsilon(
         at_rest = replace(batch, learn=False, epsilon=epsilon)
         return fitter.fit(cavity, at_rest, lambda candidates: candidates.inputs, move=False)
     observations, constant = likelihood(fitter, batch, epsilon)
-    before = fitter.factorisations.at(epsilon, cavity)
-    after = fitter.factorisations.at(epsilon, cavity.times([PseudoPointFactor((observations,))]))
-    free_energy = after.log_normaliser - before.log_normaliser + constant
-    report = FitReport(epsilon, free_energy, 0, 0.0, 0)
-    return PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant), report
+    factor = PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant)
+    return factor, FitReport(epsilon, evidence(fitter, cavity, factor, epsilon), 0, 0.0, 0)
+
+
+def evidence(
+    fitter: Fitter, cavity: Process, factor: PseudoPointFactor, epsilon: np.ndarray
+) -> float:
+    """By how many nats a factor raises the log evidence at ε [E]."""
+    says = PseudoPointFactor(factor.pseudo_observations)
+    before, after = (
+        fitter.factorisations.at(epsilon, one).log_normaliser
+        for one in (cavity, cavity.times([says]))
+    )
+    return after - before + factor.log_scale
 
 
 def likelihood(

@@ -131,6 +131,8 @@ def learned(
         return np.asarray(candidates.inputs[greedy_gain(candidates, number)])
 
     effort = min(fitter.optimiser.full_effort_points, sample.num_earlier - 1)
+    if not fitter.bound.is_conjugate:  # labels say less of ε: under a small cavity all effort pays
+        effort = sample.num_earlier + sample.num_data
     found, report = fitter.by(bound, effort).learned(small, part, place)
     share = len(X) / len(some)
     return found, report._replace(free_energy=share * report.free_energy)

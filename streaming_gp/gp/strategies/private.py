@@ -26,6 +26,7 @@ from streaming_gp.gp.strategies import every_input, together
 from streaming_gp.gp.strategies.learning_sample import LearningSample, fine
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.gp.strategies.with_targets import FactorWithTargets, with_targets
 from streaming_gp.serialization import storable
 
 
@@ -46,8 +47,8 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         budget. See :class:`OwnPseudoPoints`. With ``"all"`` every batch keeps a point at each input
         until the budget is reached; then the points that matter least go, and what they said is
         projected onto the others. The newest batches that hold a tenth of the budget stay apart.
-        With ``"all"``, Gaussian noise and a variational ε, small batches learn ε together: the
-        first 200 data as one batch, later ones when 300 have come.
+        With ``"all"`` and a variational ε small batches learn ε together: the first 200 data as
+        one batch, later ones when 300 have come.
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :param sample: For ``"all"``: what hyperparameters are learned from; by default a point at every
@@ -107,20 +108,37 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def visit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
-        cavity, is_next = question.cavity, batch.stream_seed is not None
-        if is_next and self._has_likelihoods(fitter, cavity):
-            if batch.learn:
-                fit = partial(self._fit_new, fitter)
-                return together.fitted(fitter, ledger, batch, self.budget, fit)
-            if self.budget is None and together.has_learned(ledger):
-                return ledger, *together.absorbed(fitter, cavity, batch, fitter.location(cavity))
-        return self._visit(fitter, ledger, question, batch)
+        is_next = batch.stream_seed is not None
+        knows = is_next or isinstance(ledger.factors.get(batch.name), FactorWithTargets)
+        if not (knows and self._has_all_data(fitter, question.cavity)):
+            return self._visit(fitter, ledger, question, batch)
+        visit = self._next if is_next else self._visit
+        ledger, factor, report = visit(fitter, ledger, question, batch)
+        if not fitter.bound.is_conjugate:
+            factor = with_targets(factor, batch.data)
+        return ledger, factor, report
+
+    def _has_all_data(self, fitter: Fitter, cavity: Process) -> bool:
+        """Each input has a point, so that ε, if it has a q, may be learned from the data anew."""
+        has_q = cavity.hyperparameters is not None and fitter.local.parameters.size > 0
+        return self.number == "all" and has_q
 
     def _has_likelihoods(self, fitter: Fitter, cavity: Process) -> bool:
-        """Factors are likelihoods, as noise is Gaussian and each input has a point; ε has a q."""
-        is_exact = self.number == "all" and fitter.bound.is_conjugate
-        has_q = cavity.hyperparameters is not None and fitter.local.parameters.size > 0
-        return is_exact and has_q
+        """Factors are likelihoods, too, as noise is Gaussian."""
+        return self._has_all_data(fitter, cavity) and fitter.bound.is_conjugate
+
+    def _next(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        """The next batch of a stream."""
+        cavity = question.cavity
+        if batch.learn:
+            return together.fitted(
+                fitter, ledger, batch, self.budget, partial(self._fit_new, fitter)
+            )
+        if self.budget is None and together.has_learned(ledger):
+            return ledger, *together.absorbed(fitter, cavity, batch, fitter.location(cavity))
+        return self._visit(fitter, ledger, question, batch)
 
     def _fit_new(
         self, fitter: Fitter, ledger: GPLedger, batch: Batch

@@ -8,8 +8,8 @@ each other until :data:`WORTH_LEARNING` data have come. They share the factor of
 each in proportion to its data, as the tied factors of stochastic EP do (Li et al. 2015): so each
 can still be removed.
 
-This is for Gaussian noise and a point at every input. The factor of a batch is its likelihood then,
-and the data can be read from it.
+This is for a point at every input. With Gaussian noise the factor of a batch is its likelihood
+then, and the data can be read from it; with other likelihoods factors know the targets.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.gp.strategies.with_targets import (
+    FactorWithTargets,
+    joined_observations,
+    with_targets,
+)
 
 ENOUGH = 200
 """From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
@@ -134,9 +139,11 @@ def _that_hold(ledger: GPLedger, newest: Sequence[str], most: int) -> list[str]:
 
 
 def _are_data(fitter: Fitter, ledger: GPLedger, names: Sequence[str]) -> bool:
-    """Whether the factors of these batches are their likelihoods at today's ε: nothing was merged,
-    damped or forgotten.
+    """Whether the factors of these batches are all that their data say: nothing was merged, damped
+    or forgotten. Likelihoods are those at today's ε.
     """
+    if not fitter.bound.is_conjugate:
+        return all(isinstance(ledger.factors[name], FactorWithTargets) for name in names)
     said = [one for name in names for one in ledger.factors[name].pseudo_observations]
     rows = [one for one in said if isinstance(one, PseudoObservations) and one.is_diagonal]
     if not len(rows) == len(said) == len(names):
@@ -159,7 +166,9 @@ def _roots(one: PseudoObservations) -> np.ndarray:
 
 
 def _data_of(factor: PseudoPointFactor) -> Data:
-    """X [N, D] and Y [N, P] of a batch whose factor is its likelihood."""
+    """X [N, D] and Y [N, P] of a batch whose factor is its likelihood, or has the targets."""
+    if isinstance(factor, FactorWithTargets):
+        return factor.Z, factor.targets
     (one,) = plain(Process(factor.pseudo_observations))
     return SingleObservations.of(one).data
 
@@ -182,15 +191,19 @@ def _divided(
     batch: Batch,
     parts: Sequence[Data],
 ) -> list[PseudoPointFactor]:
-    """A factor of several batches as one for each: its likelihood, and its share of what all of
-    them say of ε.
+    """A factor of several batches as one for each: what it says at the inputs of each, and a share
+    of what all of them say of ε.
     """
-    total = sum(len(X) for X, _ in parts)
-    found = []
-    for part in parts:
-        rows, constant = every_input.likelihood(fitter, replace(batch, data=part), epsilon)
-        share = factor ** (len(part[0]) / total)
-        found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
+    total, end, found = sum(len(X) for X, _ in parts), 0, []
+    sites = None if fitter.bound.is_conjugate else joined_observations([factor])
+    for X, Y in parts:
+        share, start, end = factor ** (len(X) / total), end, end + len(X)
+        if sites is None:
+            rows, constant = every_input.likelihood(fitter, replace(batch, data=(X, Y)), epsilon)
+            found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
+        else:
+            rows = sites.rows(np.arange(start, end)).as_pseudo_observations()
+            found.append(with_targets(replace(share, pseudo_observations=(rows,)), (X, Y)))
     return found
 
 
@@ -217,10 +230,15 @@ def _told(
     :param rest: The ledger without them.
     :param batch: Their data.
     """
-    epsilon = fitter.location(ledger.posterior)
-    factor, report = absorbed(fitter, rest.posterior, batch, epsilon)
-    of_epsilon = product_of_epsilon(*(ledger.factors[name].hyperparameters for name in names))
-    factor = replace(factor, hyperparameters=of_epsilon)
+    if not names:
+        return 0.0
+    factors = [ledger.factors[name] for name in names]
+    epsilon, said = fitter.location(ledger.posterior), joined_observations(factors)
+    of_epsilon = product_of_epsilon(*(one.hyperparameters for one in factors))
+    constant = sum(one.log_scale for one in factors)
+    factor = PseudoPointFactor((said.as_pseudo_observations(),), of_epsilon, constant)
+    near = _what_is_near(fitter, rest.posterior, batch.data[0])
+    report = FitReport(epsilon, every_input.evidence(fitter, near, factor, epsilon), 0, 0.0, 0)
     return fitter.of_what_is_kept(rest.posterior, batch, factor, report).free_energy
 
 
@@ -230,10 +248,14 @@ def absorbed(
     """The likelihood of a batch at ε, with its evidence: under what is near it where a stream is
     long, as all of that would have to be factorised anew whenever ε was learned.
     """
-    X = batch.data[0]
+    near = _what_is_near(fitter, cavity, batch.data[0])
+    return every_input.at_one_epsilon(fitter, near, replace(batch, learn=False), epsilon)
+
+
+def _what_is_near(fitter: Fitter, cavity: Process, X: np.ndarray) -> Process:
     if _flops(cavity.num_pseudo_points, len(X)) > MOST_FLOPS:
-        cavity = fitter.nearby(cavity, X, LearningSample.num_earlier)
-    return every_input.at_one_epsilon(fitter, cavity, replace(batch, learn=False), epsilon)
+        return fitter.nearby(cavity, X, LearningSample.num_earlier)
+    return cavity
 
 
 def _flops(num_points: int, num_new: int) -> float:
