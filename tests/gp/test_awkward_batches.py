@@ -149,14 +149,19 @@ def test_inputs_are_not_mutated(rng, of_numbers):
     np.testing.assert_array_equal(Y, copies[1])
 
 
+class Cauchy(gpflow.likelihoods.ScalarLikelihood):
+    """Noise of scale 0.1 whose density is not log-concave."""
+
+    def _scalar_log_prob(self, X, F, Y):
+        return -np.log(0.1 * np.pi) - tf.math.log1p(((Y - F) / 0.1) ** 2)
+
+
 def test_clipped_sites_are_counted(rng):
-    """Student's t is not log-concave: outliers ask for negative site precisions."""
+    """Outliers ask for negative site precisions."""
     X, Y = smooth_data(rng)
     Y[::10] += 8.0
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.StudentT(scale=0.1, df=3.0),
-        hyperparameters=sgp.FixedHyperparameters(),
-    )  # fmt: skip
+    kernel, fixed = gpflow.kernels.SquaredExponential(), sgp.FixedHyperparameters()
+    model = sgp.StreamingGP(kernel, Cauchy(), hyperparameters=fixed)
     assert 1 <= model.update((X, Y)).clipped_sites <= 10
 
 

@@ -81,9 +81,9 @@ def test_shards_of_a_round_have_random_numbers_of_their_own(five_sites):
 
     @dataclass(frozen=True)
     class Recording(sgp.VariationalHyperparameters):
-        def noise(self, size, seed, full=True):
+        def noise(self, size, seed, *rest):
             seeds.append(seed)
-            return super().noise(size, seed, full)
+            return super().noise(size, seed, *rest)
 
     fitted = regressor(pseudo_points=EVERY_INPUT, hyperparameters=Recording(num_samples=2))
     fitted.synchronous_round(five_sites)

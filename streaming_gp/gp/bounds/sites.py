@@ -2,7 +2,7 @@
 
 A site is ``exp(λ f − ½ w f²)`` for each datum and latent function. Under the current posterior
 N(μ, v) of f the fixed-point update (PVI 2018, eq. 9) is ``w = −2 ∂E[log p]/∂v`` and
-``λ = ∂E[log p]/∂μ + w μ``.
+``λ = ∂E[log p]/∂μ + w μ``. With another w in both, μ at the fixed point is still stationary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
-from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood
+from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, StudentT
 
 from streaming_gp.quadrature import standard_normals
 from streaming_gp.shapes import check_shapes
@@ -22,6 +22,8 @@ from streaming_gp.validation import observations
 
 MIN_SITE_PRECISION = 1e-6
 """Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
+SMALLEST_RESIDUAL = 1e-9
+"""In units of Y: the slope of a chord shorter than that is rounding."""
 
 
 class Sites(NamedTuple):
@@ -145,13 +147,29 @@ def fixed_point_sites(
         tape.watch((mean, variance))
         expected = expected_log_density(likelihood, X, mean, variance, Y)
     by_mean, by_variance = tape.gradient(expected, (mean, variance))
-    return from_derivatives(by_mean, by_variance, mean)
+    return from_derivatives(likelihood, by_mean, by_variance, mean, Y)
 
 
-def from_derivatives(by_mean: Any, by_variance: Any, mean: Any) -> Sites:
-    """The same, from the derivatives of the expected log likelihood."""
+def from_derivatives(
+    likelihood: Likelihood, by_mean: Any, by_variance: Any, mean: Any, Y: Any
+) -> Sites:
+    """The same, from the derivatives of the expected log likelihood by moments of q(f)."""
     precision = -2.0 * by_variance
+    if isinstance(likelihood, StudentT):
+        precision = _of_heavy_tails(precision, by_mean, Y - mean)
     return Sites(by_mean + precision * mean, precision)
+
+
+def _of_heavy_tails(precision: Any, by_mean: Any, residual: Any) -> Any:
+    """``w = ∂E[log p]/∂μ / (y − μ)``, where that is more.
+
+    As expectation maximisation has it for Student's t (Lange et al. 1989): the site is then the
+    datum itself, with as much more noise as it lies further out. Of a datum far from q(f) the
+    fixed point's precision is negative; cut off, it leaves q(f) wherever it was.
+    """
+    shows = tf.abs(residual) > SMALLEST_RESIDUAL
+    secant = by_mean / tf.where(shows, residual, tf.ones_like(residual))
+    return tf.where(shows, tf.maximum(precision, secant), precision)
 
 
 def clipped(sites: Sites) -> Sites:

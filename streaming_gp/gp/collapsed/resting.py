@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from gpflow.likelihoods import ScalarLikelihood
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
@@ -90,33 +88,6 @@ class LikelihoodAtData:
     def __init__(self, local: Any) -> None:
         self.local = local
 
-    def start(self, epsilon: np.ndarray, X: Any, Y: Any) -> Sites:
-        """Sites [N, L] to start from, which say next to nothing.
-
-        Where f is the mean of y they are Gaussian noise of the same variance. If tails are heavy,
-        as Student's t has them, data far from q(f) say as little once sites rest far from them.
-
-        :param epsilon: ε [E].
-        """
-        nothing = np.zeros((len(X), self.local.gp.num_latent))
-        variance = nothing
-        if self._f_is_the_mean:
-            with self.local.parameters.substituted(tf.constant(epsilon)):
-                variance = np.asarray(self.local.likelihood.conditional_variance(X, Y))
-        if not np.all(np.isfinite(variance) & (variance > 0.0)):
-            return Sites(nothing, nothing + MIN_SITE_PRECISION)
-        return Sites(np.asarray(Y) / variance, 1.0 / variance)
-
-    @cached_property
-    def _f_is_the_mean(self) -> bool:
-        likelihood, inputs = self.local.likelihood, np.zeros((2, self.local.input_dim))
-        values = np.outer([-1.5, 0.5], np.ones(self.local.output_dim))
-        if not isinstance(likelihood, ScalarLikelihood):
-            return False
-        with suppress(NotImplementedError):
-            return np.allclose(likelihood.conditional_mean(inputs, values), values)
-        return False
-
     def step(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> tuple[float, Sites]:
         """``E_q[log p(Y | f)]`` in nats, summed over ε, and a step of the sites [N, L], averaged.
 
@@ -126,7 +97,8 @@ class LikelihoodAtData:
         """
         found = self._compiled(draws, X, Y, mean, variance)
         expected, by_mean, by_variance = (part.numpy() for part in found)
-        sites = site_rules.from_derivatives(by_mean, by_variance, mean)
+        likelihood = self.local.likelihood
+        sites = site_rules.from_derivatives(likelihood, by_mean, by_variance, mean, Y)
         return float(np.sum(expected)), Sites(*(np.mean(part, axis=0) for part in sites))
 
     def differentiated(

@@ -9,7 +9,7 @@ import numpy as np
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.bounds.sites import Sites, SiteSteps
+from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
 from streaming_gp.gp.collapsed.at_sites import AtData, SitesAtInputs, moments
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.resting import Rested, Step, rested
@@ -44,7 +44,8 @@ class SitesAtRest:
         covariances, means = cavity.covariance(data[0], V), cavity.mean(data[0], V)
         q_at = partial(_posteriors, covariances, means)
         look = partial(self.local.at_data.step, epsilon[None], *data)
-        start = self.local.at_data.start(epsilon, *data)
+        nothing = np.zeros((len(data[0]), self.local.gp.num_latent))
+        start = Sites(nothing, nothing + MIN_SITE_PRECISION)
         try:
             found = self._rested(lambda now: look(*moments(q_at(now))), start)
             q = q_at(found.sites)

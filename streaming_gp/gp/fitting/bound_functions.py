@@ -25,7 +25,7 @@ from streaming_gp.gp.fitting.collapsed import (
     power_of,
     site_functions,
 )
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
 
@@ -219,10 +219,12 @@ def closed_form(functions: BoundFunctions, problem: Problem) -> LossAndGradient 
 
 
 def initial_sites(functions: BoundFunctions, offsets: np.ndarray, problem: Problem) -> Sites:
-    """Exact sites of Gaussian noise; else sites to start from."""
+    """Exact sites of Gaussian noise; else sites that say next to nothing."""
+    local = functions.local
     if functions.is_conjugate:
         return functions.known_sites(problem.location, offsets, problem)
-    return functions.local.at_data.start(np.asarray(problem.location), problem.X, problem.Y)
+    zeros = tf.zeros([problem.X.shape[0], local.gp.num_latent], FLOAT)
+    return site_rules.clipped(Sites(zeros, zeros))
 
 
 def _draws(local: LocalModel, variables: tf.Tensor, problem: Problem) -> tf.Tensor:

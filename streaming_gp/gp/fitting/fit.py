@@ -18,6 +18,7 @@ from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import Some, nearby
+from streaming_gp.gp.fitting.enough_values import over_enough_values
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
@@ -143,7 +144,7 @@ class Fitter:
 
         def attempt(problem: Problem) -> tuple[expfam.Factor | None, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move=False)
-            solution = self._over_enough(solution, cavity, batch)
+            solution = over_enough_values(self.solver, solution, cavity, batch)
             return solution.factor_of_epsilon(cavity), solution.report
 
         return with_larger_nuggets(attempt, self.problem(cavity, batch, place))
@@ -243,23 +244,6 @@ class Fitter:
             return np.zeros((1, size))
         full = self.optimiser.is_full_effort(earlier.num_pseudo_points + batch.num_joined)
         return self.local.hyperparameters.noise(size, batch.seed, full)
-
-    def _over_enough(self, solution: Solution, cavity: Process, batch: Batch) -> Solution:
-        """The same fit over more values of ε, where there are hyperparameters enough of which it
-        leaves little known: it may have fitted q(ε) to few values.
-        """
-        q, problem = solution.hyperparameters, solution.problem
-        if q is None:
-            return solution
-        mean, deviation = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
-        number = self.local.parameters.num_uncertain(mean, deviation)
-        noise = self.local.hyperparameters.noise(len(mean), batch.seed, False, number)
-        if len(noise) <= len(problem.noise):
-            return solution
-        problem = problem._replace(noise=tf.constant(noise, FLOAT))
-        found = self.solver.solve(problem, cavity, batch, move=False)
-        iterations = solution.report.iterations + found.report.iterations
-        return found._replace(report=found.report._replace(iterations=iterations))
 
     # ---- what comes out ----
 

@@ -137,15 +137,6 @@ class ParameterVector:
             self._widths = at, np.concatenate([*widths, np.zeros(0)])
         return self._widths[1].copy()
 
-    def num_uncertain(self, mean: np.ndarray, deviation: np.ndarray) -> float:
-        """How many parameters are not known to within a factor of e; one known less well counts as
-        a part.
-
-        :param mean: Of ε [E].
-        :param deviation: Its standard deviations [E].
-        """
-        return float(np.sum(np.minimum(1.0, deviation / self.unit_log_widths(mean))))
-
     @cached_property
     def _mixing(self) -> dict[int, float]:
         return _mixing_widths(self._module)
@@ -171,6 +162,16 @@ class ParameterVector:
         for parameter, size in zip(self.parameters.values(), self._sizes, strict=True):
             yield parameter, tf.reshape(epsilon[start : start + size], parameter.shape)
             start += size
+
+
+def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.ndarray) -> float:
+    """How many parameters are not known to within a factor of e; one known better counts as
+    a part.
+
+    :param mean: Of ε [E].
+    :param deviation: Its standard deviations [E].
+    """
+    return float(np.sum(np.minimum(1.0, deviation / parameters.unit_log_widths(mean))))
 
 
 def _empty_caches(module: tf.Module) -> None:

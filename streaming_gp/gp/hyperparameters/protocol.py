@@ -59,7 +59,7 @@ class HyperparameterStrategy(Protocol):
         :param seed: The seed of the numbers.
         :param full: Whether to give as many as the strategy has; otherwise half of them may do.
         :param num_uncertain: How many hyperparameters little is known of, from
-            :meth:`.ParameterVector.num_uncertain`: q(ε) is fitted to fewer values than that.
+            :func:`.num_uncertain`: q(ε) is fitted to fewer values than that.
         """
         ...
 

@@ -10,6 +10,7 @@ import streaming_gp as sgp
 from streaming_gp.gp.fitting import compression, fit
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.problem import ProblemBuilder
+from streaming_gp.gp.hyperparameters.variational import FEWEST_SAMPLES
 from streaming_gp.gp.strategies import together
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from tests.gp.builders import EVERY_INPUT
@@ -64,7 +65,7 @@ def test_over_many_data_of_earlier_batches_fewer_draws_of_epsilon_do(rng, monkey
 
     monkeypatch.setattr(ProblemBuilder, "with_data", watched)
     model.update((X[120:], Y[120:]))
-    assert draws == [sgp.VariationalHyperparameters().num_samples // 2]
+    assert draws == [FEWEST_SAMPLES // 2]
     ours, its = model.hyperparameter_posterior, in_one.hyperparameter_posterior
     assert np.all(np.abs(ours.mean - its.mean) < np.sqrt(its.variance))
 
