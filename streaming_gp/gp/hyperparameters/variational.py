@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -140,13 +140,9 @@ class VariationalHyperparameters:
         """Earlier factors say less of ε, and the same of f."""
         if self.forgetting_factor == 1.0:
             return ledger
+        share = self.forgetting_factor
         return ledger.with_factors(
-            {
-                name: replace(
-                    factor, hyperparameters=factor.hyperparameters**self.forgetting_factor
-                )
-                for name, factor in ledger.factors.items()
-            }
+            {name: one.saying_less_of_epsilon(share) for name, one in ledger.factors.items()}
         )
 
     def check_round(self) -> None:

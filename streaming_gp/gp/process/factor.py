@@ -82,6 +82,11 @@ class PseudoPointFactor:
         observations = tuple(one**power for one in self.pseudo_observations)
         return PseudoPointFactor(observations, hyperparameters, power * self.log_scale)
 
+    def saying_less_of_epsilon(self, power: float) -> PseudoPointFactor:
+        """The same of f, and of ε only to this power."""
+        assert self.hyperparameters is not None
+        return replace(self, hyperparameters=self.hyperparameters**power)
+
     def faded(self, power: float) -> PseudoPointFactor:
         """The same of ε, and of f only to this power; to the power 0 nothing of f."""
         if power == 0.0:

@@ -22,7 +22,8 @@ from streaming_gp.serialization import storable
 @storable
 @dataclass(frozen=True, eq=False)
 class FactorWithTargets(PseudoPointFactor):
-    """A factor at every input of a batch. Its powers and products are not, and forget the targets.
+    """A factor at every input of a batch, all that its data say. Its powers and products are not,
+    nor is what is left when ε is forgotten in part: they have no targets.
 
     :param targets: Y [N, P] of the batch.
     """
@@ -32,6 +33,10 @@ class FactorWithTargets(PseudoPointFactor):
     @property
     def num_bytes(self) -> int:
         return super().num_bytes + self.targets.nbytes
+
+    def saying_less_of_epsilon(self, power: float) -> PseudoPointFactor:
+        said = PseudoPointFactor(self.pseudo_observations, self.hyperparameters, self.log_scale)
+        return said.saying_less_of_epsilon(power)
 
 
 def with_targets(factor: PseudoPointFactor, data: Data) -> PseudoPointFactor:
