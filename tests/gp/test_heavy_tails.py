@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp.gp.bounds.sites import SMALLEST_RESIDUAL, fixed_point_sites
+from streaming_gp.gp.bounds.sites import LEAST_WEIGHT, SMALLEST_RESIDUAL, fixed_point_sites
 from tests.gp.builders import EVERY_INPUT, FIXED
 
 SCALE, DF = 0.1, 3.0
@@ -24,12 +24,17 @@ def sites_at(residuals, variance):
     return Y, *(part.numpy() for part in sites)
 
 
-def test_where_f_is_known_a_site_has_the_weight_of_expectation_maximisation():
-    residuals = np.array([-3.0, -0.2, 0.05, 0.5, 20.0])
+def test_where_f_is_known_sites_have_curvatures_near_it_and_weights_of_expectations_far_off():
+    residuals = np.array([-3.0, -0.2, -0.1, 0.05, 0.5, 20.0])
     Y, precision_mean, precision = sites_at(residuals, 1e-12)
-    weights = (DF + 1.0) / (DF * SCALE**2 + residuals**2)
-    np.testing.assert_allclose(precision[:, 0], weights, rtol=1e-5)
-    np.testing.assert_allclose(precision_mean, precision * Y, rtol=1e-9)
+    width = DF * SCALE**2
+    weights = (DF + 1.0) / (width + residuals**2)
+    curvatures = weights * (width - residuals**2) / (width + residuals**2)
+    is_near = np.abs(residuals) < 0.15
+    expected = np.where(is_near, curvatures, LEAST_WEIGHT * weights)
+    np.testing.assert_allclose(precision[:, 0], expected, rtol=1e-5)
+    pull = precision_mean - precision * (Y - residuals[:, None])  # ∂E[log p]/∂μ
+    np.testing.assert_allclose(pull[:, 0], weights * residuals, rtol=1e-5)
 
 
 @pytest.mark.parametrize("variance", [1e-4, 0.1, 10.0])

@@ -22,6 +22,8 @@ from streaming_gp.validation import observations
 
 MIN_SITE_PRECISION = 1e-6
 """Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
+LEAST_WEIGHT = 0.25
+"""Of a datum far from q(f), as a share of what expectation maximisation gives it."""
 SMALLEST_RESIDUAL = 1e-9
 """In units of Y: the slope of a chord shorter than that is rounding."""
 
@@ -161,15 +163,15 @@ def from_derivatives(
 
 
 def _of_heavy_tails(precision: Any, by_mean: Any, residual: Any) -> Any:
-    """``w = ∂E[log p]/∂μ / (y − μ)``, where that is more.
+    """Precisions of at least a quarter of ``∂E[log p]/∂μ / (y − μ)``.
 
-    As expectation maximisation has it for Student's t (Lange et al. 1989): the site is then the
-    datum itself, with as much more noise as it lies further out. Of a datum far from q(f) the
-    fixed point's precision is negative; cut off, it leaves q(f) wherever it was.
+    That is the weight which expectation maximisation gives to a datum with noise of Student's t
+    (Lange et al. 1989). Far from q(f) the fixed point's precision is negative; cut off, such data
+    leave q(f) wherever it was. With all of the weight the fixed point is no optimum of the bound.
     """
     shows = tf.abs(residual) > SMALLEST_RESIDUAL
-    secant = by_mean / tf.where(shows, residual, tf.ones_like(residual))
-    return tf.where(shows, tf.maximum(precision, secant), precision)
+    weight = by_mean / tf.where(shows, residual, tf.ones_like(residual))
+    return tf.where(shows, tf.maximum(precision, LEAST_WEIGHT * weight), precision)
 
 
 def clipped(sites: Sites) -> Sites:
