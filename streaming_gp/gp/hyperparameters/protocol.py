@@ -58,8 +58,8 @@ class HyperparameterStrategy(Protocol):
         :param size: The number E of hyperparameters.
         :param seed: The seed of the numbers.
         :param full: Whether to give as many as the strategy has; otherwise half of them may do.
-        :param num_uncertain: How many hyperparameters little is known of, from
-            :func:`.num_uncertain`: q(ε) is fitted to fewer values than that.
+        :param num_uncertain: How many hyperparameters a fit has left little known of, which then
+            may have fitted q(ε) to too few values.
         """
         ...
 
