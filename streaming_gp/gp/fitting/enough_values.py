@@ -25,7 +25,7 @@ def over_enough_values(
     It starts anew: where q(ε) was fitted to few values, the bound over others may not be finite.
     """
     q, problem, local = solution.hyperparameters, solution.problem, solver.local
-    if q is None:
+    if q is None or local.parameters.size <= len(problem.noise):
         return solution
     mean, deviation = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
     number = num_uncertain(local.parameters, mean, deviation)

@@ -23,6 +23,7 @@ WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
 the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
 to it explains the data as noise."""
 FEWEST_SAMPLES = 8
+"""The values of ε of a full fit, where data say enough of it."""
 
 
 @storable

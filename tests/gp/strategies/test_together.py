@@ -13,7 +13,7 @@ from streaming_gp.gp.fitting.problem import ProblemBuilder
 from streaming_gp.gp.hyperparameters.variational import FEWEST_SAMPLES
 from streaming_gp.gp.strategies import together
 from streaming_gp.gp.strategies.learning_sample import LearningSample
-from tests.gp.builders import EVERY_INPUT
+from tests.gp.builders import EVERY_INPUT, THAT_FORGET, forgotten_is_not_learned_again
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
@@ -195,21 +195,9 @@ def test_a_batch_of_those_that_learned_together_can_be_removed(early, rng):
     assert np.isfinite(model.predict_f(X)[0]).all()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"forgetting": sgp.Fading(0.5)},
-        {"hyperparameters": sgp.VariationalHyperparameters(forgetting_factor=0.5)},
-    ],
-)
+@pytest.mark.parametrize("settings", THAT_FORGET)
 def test_what_was_forgotten_is_not_learned_again(early, settings):
-    model, infos = stream(early, 20, **settings)
-    assert all(info.iterations > 0 for info in infos)
-    (oldest,) = model.factors["batch-0"].pseudo_observations
-    unfaded, _ = stream((early[0][:20], early[1][:20]), 20, **settings)
-    (alone,) = unfaded.factors["batch-0"].pseudo_observations
-    power = 0.25 if "forgetting" in settings else 1.0
-    np.testing.assert_allclose(oldest.precision, power * alone.precision, rtol=THROUGH_CHOLESKY)
+    forgotten_is_not_learned_again(stream, early, settings)
 
 
 def test_a_schedule_does_not_take_a_batch_that_waits_for_a_settled_one(early):

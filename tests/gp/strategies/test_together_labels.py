@@ -7,8 +7,13 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.strategies.with_targets import FactorWithTargets, with_targets
-from tests.gp.builders import EVERY_INPUT, labelled
-from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
+from tests.gp.builders import (
+    EVERY_INPUT,
+    THAT_FORGET,
+    forgotten_is_not_learned_again,
+    labelled,
+)
+from tests.tolerances import ALGEBRA
 
 
 def stream(data, size, **settings):
@@ -90,21 +95,10 @@ def test_a_batch_can_be_removed_and_the_rest_saved(data, many, tmp_path):
     assert infos[0].free_energy == pytest.approx(infos[1].free_energy, rel=ALGEBRA)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"forgetting": sgp.Fading(0.5)},
-        {"hyperparameters": sgp.VariationalHyperparameters(forgetting_factor=0.5)},
-    ],
-)
+@pytest.mark.parametrize("settings", THAT_FORGET)
 def test_what_was_forgotten_is_not_learned_again(data, settings):
-    model, infos = stream(data, 20, **settings)
-    assert all(info.iterations > 0 for info in infos)
+    model = forgotten_is_not_learned_again(stream, data, settings)
     assert type(model.factors["batch-0"]) is PseudoPointFactor
-    alone, _ = stream((data[0][:20], data[1][:20]), 20, **settings)
-    power = 0.25 if "forgetting" in settings else 1.0
-    (oldest,), (fresh,) = (one.factors["batch-0"].pseudo_observations for one in (model, alone))
-    np.testing.assert_allclose(oldest.precision, power * fresh.precision, rtol=THROUGH_CHOLESKY)
 
 
 def test_a_factor_for_someone_else_holds_no_targets(data, many):
