@@ -19,9 +19,6 @@ def solve_lower(chol: tf.Tensor, rhs: tf.Tensor, adjoint: bool = False) -> tf.Te
 
     A factor without batch axes, or with axes of size one, is broadcast against ``rhs``.
     """
-    batch = tf.broadcast_dynamic_shape(tf.shape(chol)[:-2], tf.shape(rhs)[:-2])
-    chol = tf.broadcast_to(chol, tf.concat([batch, tf.shape(chol)[-2:]], 0))
-    rhs = tf.broadcast_to(rhs, tf.concat([batch, tf.shape(rhs)[-2:]], 0))
     return tf.linalg.triangular_solve(chol, rhs, adjoint=adjoint)
 
 

@@ -20,7 +20,6 @@ from streaming_gp.gp.bounds.base import (
     Bound,
     divergence_gained,
     expected_log_likelihood,
-    gaussian_noise_sites,
     sites_at,
 )
 from streaming_gp.gp.bounds.free_form import (
@@ -31,16 +30,17 @@ from streaming_gp.gp.bounds.free_form import (
     moments_at_data,
     natural_parameters,
     of_groups,
+    prior_blocks,
+    without_gradient_at_optimum,
 )
-from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess, open_and_frozen
+from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
-from streaming_gp.gp.bounds.sites import Sites, is_conjugate
-from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import SAYS_NOTHING, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import add_to_diagonal, solve_lower, solve_lower_transposed
+from streaming_gp.linalg import solve_lower, solve_lower_transposed
 from streaming_gp.serialization import storable
 
 
@@ -62,7 +62,8 @@ class Conditional(Bound):
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
     ) -> tf.Tensor:
         given = _given_frozen(local, draws, Z, problem, sites)
-        q_b, past = _optimum(given), partial(divergence_gained, local, problem)
+        q_b = without_gradient_at_optimum(_optimum(given), local)
+        past = partial(divergence_gained, local, problem)
 
         def bound(epsilon: tf.Tensor, *moments: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
@@ -124,35 +125,34 @@ class Conditional(Bound):
 def _given_frozen(
     local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
 ) -> GivenPoints:
-    """Batch and points given the frozen ones at each of S values of ε, stacked."""
+    """Batch and points given the frozen ones at each of S values of ε.
 
-    def at(epsilon: tf.Tensor) -> GivenPoints:
-        with local.parameters.substituted(epsilon):
-            return _at_one_epsilon(local, Z, problem, sites)
-
-    return at_each_sample(at, draws)
-
-
-def _at_one_epsilon(local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Sites) -> GivenPoints:
-    gp, X, stack = local.gp, problem.X, problem.stack
-    conditioned = gp.condition(stack)
-    projected_b, projected_f = (gp.project(stack, conditioned, P) for P in (Z, X))
-    (V_b, U_b), (V_f, U_f) = map(open_and_frozen, (projected_b, projected_f))
-    K_b = cov.covariance(gp.kernel, Z) - tf.matmul(V_b, V_b, transpose_a=True)
-    chol = tf.linalg.cholesky(add_to_diagonal(K_b, problem.nugget * tf.ones_like(Z[:, 0])))
-    K_bf = cov.covariance(gp.kernel, Z, X) - tf.matmul(V_b, V_f, transpose_a=True)
-    A = solve_lower(chol, K_bf)
-    left = cov.variance(gp.kernel, X) - tf.reduce_sum(tf.square(V_f), axis=-2)
+    With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
+    """
+    prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
+    chol_a = tf.linalg.cholesky(prior.K_a)
+    white = solve_lower(chol_a, q_a.mean - prior.mean_a)
+    K_ab = tf.linalg.matrix_transpose(prior.K_ba)
+    V_b, V_f = (solve_lower(chol_a, K) for K in (K_ab, prior.K_af))
+    U_b, U_f = (
+        tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
+        for V in (V_b, V_f)
+    )
+    chol = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
+    A = solve_lower(chol, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
+    left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
     left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
-    if is_conjugate(local.likelihood):
-        sites = gaussian_noise_sites(local, problem)
-    means = (gp.mean(conditioned, V, P) for V, P in ((projected_b, Z), (projected_f, X)))
-    parts = [cov.to_groups(part, gp.num_groups) for part in (*means, *sites)]
-    mean_b, mean_f, site_mean, w = parts
-    w = tf.linalg.matrix_transpose(w[:, :, :1])
-    T = tf.linalg.matrix_transpose(U_b)
-    J = solve_lower_transposed(chol, A)
-    return GivenPoints(mean_b, mean_f, T, U_f, chol, J, left, w, site_mean)
+    return GivenPoints(
+        prior.mean_b + tf.matmul(V_b, white, transpose_a=True),
+        prior.mean_f + tf.matmul(V_f, white, transpose_a=True),
+        tf.linalg.matrix_transpose(U_b),
+        U_f,
+        chol,
+        solve_lower_transposed(chol, A),
+        left,
+        prior.w,
+        prior.site_mean,
+    )
 
 
 def _optimum(given: GivenPoints) -> FreeForm:

@@ -11,15 +11,87 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.bounds.whitening import LocalPosterior
+from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
 from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.linalg import logdet_from_cholesky, solve_lower, solve_lower_transposed
+from streaming_gp.linalg import (
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
+
+
+class PriorBlocks(NamedTuple):
+    """The prior of new points b, frozen ones a and the batch f at S values of ε, and the sites.
+
+    Covariances [S, G, ·, ·], of which those of b and a have their nuggets, the variance of f
+    [S, G, N], means [S, G, ·, C], and the sites: w [S, G, 1, N] and λ [S, G, N, C]. Those of noise
+    that is not Gaussian are the same for all ε: their S is one.
+    """
+
+    K_b: tf.Tensor
+    K_ba: tf.Tensor
+    K_a: tf.Tensor
+    K_bf: tf.Tensor
+    K_af: tf.Tensor
+    variance: tf.Tensor
+    mean_b: tf.Tensor
+    mean_a: tf.Tensor
+    mean_f: tf.Tensor
+    w: tf.Tensor
+    site_mean: tf.Tensor
+
+
+def prior_blocks(
+    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
+) -> PriorBlocks:
+    """The blocks at values of ε [S, E], for new points Z [M, D].
+
+    Only the prior is asked for one ε after another: the algebra of stacks is a smaller graph.
+    """
+    stack, M = problem.stack, tf.shape(Z)[0]
+    points = tf.concat([Z, stack.Z], 0)
+
+    def at(epsilon: tf.Tensor) -> PriorValues:
+        with local.parameters.substituted(epsilon):
+            return prior_values(local, points, problem.X, on_points=True)
+
+    groups = local.gp.num_groups
+    *covariances, mean_points, mean_f, noise = at_each_sample(at, draws)
+    among, between, variance = (_of_every_group(part, groups) for part in covariances)
+    if site_rules.is_conjugate(local.likelihood):
+        w = 1.0 / noise
+        site_mean = cov.to_groups(problem.Y, groups) * w[..., None]
+    else:
+        site_mean, precision = (cov.to_groups(part, groups)[None] for part in sites)
+        w = precision[..., 0]
+    return PriorBlocks(
+        add_to_diagonal(among[:, :, :M, :M], problem.nugget * tf.ones_like(Z[:, 0])),
+        among[:, :, :M, M:],
+        add_to_diagonal(among[:, :, M:, M:], stack.nugget),
+        between[:, :, :M],
+        between[:, :, M:],
+        variance,
+        mean_points[:, :, :M],
+        mean_points[:, :, M:],
+        mean_f,
+        w[:, :, None],
+        site_mean,
+    )
+
+
+def _of_every_group(covariance: tf.Tensor, groups: int) -> tf.Tensor:
+    """[S, K, ...] → [S, G, ...], also where all groups have one kernel."""
+    return covariance if covariance.shape[1] == groups else tf.repeat(covariance, groups, axis=1)
 
 
 class GivenPoints(NamedTuple):
-    """Batch and new points given the frozen ones, at one ε, or at each of several [S, ...].
+    """Batch and new points given the frozen ones, at each of S values of ε [S, ...].
 
     p(b | η) = N(mean_b + T η, L Lᵀ) and f_n = mean_f + Uᵀη + Jᵀ(b − mean_b − T η) + noise of
     variance ``left``: mean_b, mean_f [G, ·, C], T [G, M, R], U [G, R, N], L [G, M, M], J [G, M, N],
@@ -43,6 +115,16 @@ class FreeForm(NamedTuple):
     chol: tf.Tensor
     intercept: tf.Tensor
     slope: tf.Tensor
+
+
+def without_gradient_at_optimum(q_b: FreeForm, local: LocalModel) -> FreeForm:
+    """q(b | a) as a constant where it maximises the bound: the derivative by it is zero there.
+
+    With Gaussian noise it does; at given sites of another likelihood it need not.
+    """
+    if not site_rules.is_conjugate(local.likelihood):
+        return q_b
+    return FreeForm(*map(tf.stop_gradient, q_b))
 
 
 class Fitted(NamedTuple):

@@ -16,7 +16,6 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.base import (
     Bound,
     expected_log_likelihood,
-    gaussian_noise_sites,
     sites_at,
 )
 from streaming_gp.gp.bounds.free_form import (
@@ -27,17 +26,17 @@ from streaming_gp.gp.bounds.free_form import (
     moments_at_data,
     natural_parameters,
     of_groups,
+    prior_blocks,
+    without_gradient_at_optimum,
 )
 from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
-from streaming_gp.gp.bounds.sites import Sites, is_conjugate
-from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import FrozenStack, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
 from streaming_gp.linalg import (
-    add_to_diagonal,
     logdet_from_cholesky,
     solve_lower,
     solve_lower_transposed,
@@ -71,7 +70,7 @@ class Independent(Bound):
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
     ) -> tf.Tensor:
         given, earlier = _given(local, draws, Z, problem, sites)
-        q_b = _optimum(given, earlier, problem.stack)
+        q_b = without_gradient_at_optimum(_optimum(given, earlier, problem.stack), local)
 
         def expected(epsilon: tf.Tensor, *moments: tf.Tensor) -> tf.Tensor:
             with local.parameters.substituted(epsilon):
@@ -135,42 +134,16 @@ class Independent(Bound):
 def _given(
     local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
 ) -> tuple[GivenPoints, _EarlierGivenPoints]:
-    """Batch and earlier points given the new ones at each of S values of ε, stacked."""
-
-    def at(epsilon: tf.Tensor) -> tuple[GivenPoints, _EarlierGivenPoints]:
-        with local.parameters.substituted(epsilon):
-            return _at_one_epsilon(local, Z, problem, sites)
-
-    return at_each_sample(at, draws)
-
-
-def _at_one_epsilon(
-    local: LocalModel, Z: tf.Tensor, problem: Problem, sites: Sites
-) -> tuple[GivenPoints, _EarlierGivenPoints]:
-    gp, X, stack = local.gp, problem.X, problem.stack
-    K_b = add_to_diagonal(_covariance(gp, Z), problem.nugget * tf.ones_like(Z[:, 0]))
-    K_a = add_to_diagonal(_covariance(gp, stack.Z), stack.nugget)
-    chol = tf.linalg.cholesky(K_b)
-    A_f, A_a = (solve_lower(chol, _covariance(gp, Z, P)) for P in (X, stack.Z))
-    left = tf.maximum(cov.variance(gp.kernel, X) - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
-    if is_conjugate(local.likelihood):
-        sites = gaussian_noise_sites(local, problem)
-    means = (gp.prior_mean(P) for P in (Z, X, stack.Z))
-    mean_b, mean_f, mean_a, site_mean, w = (
-        cov.to_groups(part, gp.num_groups) for part in (*means, *sites)
-    )
+    """Batch and earlier points given the new ones at each of S values of ε."""
+    prior = prior_blocks(local, draws, Z, problem, sites)
+    chol = tf.linalg.cholesky(prior.K_b)
+    A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, prior.K_ba))
+    left = tf.maximum(prior.variance - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
     J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
-    T, U = J_f[:, :, :0], J_f[:, :0]
-    w = tf.linalg.matrix_transpose(w[:, :, :1])
-    new = GivenPoints(mean_b, mean_f, T, U, chol, J_f, left, w, site_mean)
-    left_a = K_a - tf.matmul(A_a, A_a, transpose_a=True)
-    return new, _EarlierGivenPoints(mean_a, tf.linalg.cholesky(K_a), J_a, left_a)
-
-
-def _covariance(gp: GaussianProcess, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.Tensor:
-    """[G, N, N2], also where all groups have one kernel."""
-    K = cov.covariance(gp.kernel, X, X2)
-    return tf.broadcast_to(K, [gp.num_groups, tf.shape(K)[1], tf.shape(K)[2]])
+    T, U = J_f[:, :, :, :0], J_f[:, :, :0]
+    new = GivenPoints(prior.mean_b, prior.mean_f, T, U, chol, J_f, left, prior.w, prior.site_mean)
+    left_a = prior.K_a - tf.matmul(A_a, A_a, transpose_a=True)
+    return new, _EarlierGivenPoints(prior.mean_a, tf.linalg.cholesky(prior.K_a), J_a, left_a)
 
 
 # ---- q(b), and what it says of the earlier points ----
