@@ -11,9 +11,11 @@ import streaming_gp as sgp
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
+from streaming_gp.gp.fitting import fit
 from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.gp.builders import (
     EVERY_INPUT,
+    QUICK,
     BoundOfOnesOwn,
     assert_same_arrays,
     known_model,
@@ -65,6 +67,13 @@ WITH_PRIOR.variance.prior = tfp.distributions.Gamma(np.float64(3.0), np.float64(
 SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
 
 
+ON_POINTS = [
+    pytest.param(FIXED_POINTS, id="own"),
+    pytest.param(sgp.SharedPseudoPoints(8, growth=6, kept_batches=1), id="shared"),
+    pytest.param(STRATEGIES["shared"], id="shared fixed", marks=pytest.mark.slow),
+]
+
+
 @pytest.mark.parametrize(
     ("known", "own"),
     [
@@ -72,6 +81,7 @@ SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
         pytest.param(PowerEP(0.4), EnergyOfOnesOwn(0.4), id="power EP"),
     ],
 )
+@pytest.mark.parametrize("points", ON_POINTS)
 @pytest.mark.parametrize(
     ("kernel", "likelihood", "options"),
     [
@@ -111,16 +121,14 @@ SLOPING_NOISE = gpflow.functions.Linear(A=[[0.05], [0.02]], b=[0.4])
     ],
 )
 def test_absorbing_in_numpy_is_absorbing_by_the_bound(
-    rng, new_inputs, known, own, kernel, likelihood, options
+    rng, new_inputs, known, own, points, kernel, likelihood, options
 ):
     outputs = options.get("num_latent_gps", 1)
     X = rng.uniform(-3.0, 3.0, (60, 2))
     Y = np.sin(X[:, :1] + np.arange(outputs)) + 0.3 * rng.standard_normal((60, outputs))
     found = []
     for bound in (known, own):
-        model = sgp.StreamingGP(
-            kernel, likelihood, pseudo_points=FIXED_POINTS, bound=bound, **options
-        )
+        model = sgp.StreamingGP(kernel, likelihood, pseudo_points=points, bound=bound, **options)
         infos = [model.update((X[i::3], Y[i::3]), learn=False) for i in range(3)]
         reports = [(i.free_energy, i.unexplained, i.shown_error, i.nugget) for i in infos]
         scales = [factor.log_scale for factor in model.factors.values()]
@@ -134,11 +142,14 @@ class SitesOfOnesOwn(Exact):
     """Is absorbed by TensorFlow, too."""
 
 
+BOUNDS = (Variational(), BoundOfOnesOwn()), (Exact(), SitesOfOnesOwn())
+
+
 @pytest.mark.parametrize(
     ("likelihood", "options"),
     [
         (gpflow.likelihoods.Bernoulli(), {}),
-        (gpflow.likelihoods.Softmax(3), {"num_latent_gps": 3}),
+        pytest.param(gpflow.likelihoods.Softmax(3), {"num_latent_gps": 3}, marks=pytest.mark.slow),
         (
             gpflow.likelihoods.StudentT(0.3),  # whose sites may be negative, and are cut off
             {
@@ -149,23 +160,63 @@ class SitesOfOnesOwn(Exact):
     ],
     ids=["labels", "classes", "heavy tails and a point"],
 )
-def test_absorbing_at_inputs_is_absorbing_by_the_bound(rng, new_inputs, likelihood, options):
+@pytest.mark.parametrize("points", [pytest.param(EVERY_INPUT, id="all"), *ON_POINTS])
+def test_absorbing_sites_in_numpy_is_absorbing_by_the_bound(
+    rng, new_inputs, likelihood, options, points
+):
     X = rng.uniform(-3.0, 3.0, (120, 2))
     Y = (np.sin(X[:, :1]) + 0.3 * rng.standard_normal((120, 1)) > 0.0).astype(float)
     Y[::9] += Y[::9] > 0.0  # a third class, and outliers of regression
     if isinstance(likelihood, gpflow.likelihoods.Bernoulli):
         Y = np.minimum(Y, 1.0)
     found = []
-    for bound in (Exact(), SitesOfOnesOwn()):
+    for bound in BOUNDS[points is EVERY_INPUT]:
         model = sgp.StreamingGP(
-            WITH_PRIOR, likelihood, pseudo_points=EVERY_INPUT, bound=bound, **options
-        )
+            WITH_PRIOR, likelihood, pseudo_points=points, bound=bound,
+            optimiser=sgp.LocalOptimiser(site_steps=200), **options,
+        )  # fmt: skip
         infos = [model.update((X[i::3], Y[i::3]), learn=False) for i in range(3)]
-        reports = [(i.free_energy, i.clipped_sites, i.unexplained, i.nugget) for i in infos]
+        reports = [
+            (i.free_energy, i.clipped_sites, i.unexplained, i.shown_error or 0.0, i.nugget)
+            for i in infos
+        ]
         scales = [factor.log_scale for factor in model.factors.values()]
         found.append([reports, scales, *model.predict_f(new_inputs)])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [gpflow.likelihoods.Gaussian(0.1), gpflow.likelihoods.Bernoulli()]
+)
+@pytest.mark.parametrize("points", [sgp.PrivatePseudoPoints(4), sgp.SharedPseudoPoints(6)])
+def test_what_is_kept_of_a_fit_is_what_the_bound_says(rng, monkeypatch, points, likelihood):
+    """The compiled bound and NumPy describe the same solution."""
+    kept, said = [], fit._said
+
+    def spy(fitter, cavity, solution, onto):
+        kept.append((fitter, cavity, solution, onto))
+        return said(fitter, cavity, solution, onto)
+
+    monkeypatch.setattr(fit, "_said", spy)
+    model = known_model(points, likelihood, sgp.VariationalHyperparameters(), optimiser=QUICK)
+    X, Y = labelled(rng, 40)
+    for i in range(2):
+        model.update((X[i::2], Y[i::2]))
+    assert len(kept) == 2
+    for fitter, cavity, solution, onto in kept:
+        found, left = said(fitter, cavity, solution, onto)
+        other, wanted = fitter.bound.pseudo_observations(
+            solution.report.epsilon, solution.offsets, solution.variables, solution.problem,
+            fitter.solver.sites_of(solution),
+        )  # fmt: skip
+        np.testing.assert_allclose(left, wanted, rtol=1e-7)
+        information = [
+            one.precision_factor @ np.swapaxes(one.precision_factor, 1, 2) for one in (found, other)
+        ]
+        weighted = [one.precision_factor @ one.pseudo_targets for one in (found, other)]
+        for one, two in (information, weighted, (found.Z, other.Z)):
+            np.testing.assert_allclose(one, two, atol=1e-7 * np.abs(two).max())
 
 
 def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs):

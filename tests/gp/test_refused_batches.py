@@ -7,6 +7,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Variational
+from streaming_gp.gp.fitting.at_points import AtPoints
 from tests.gp.builders import (
     BoundOfOnesOwn,
     assert_unchanged,
@@ -76,7 +77,7 @@ def test_a_fit_that_fails_half_way_changes_nothing(rng, trained, monkeypatch):
     def fail(*_):
         raise NumericalError("the local posterior covariance gave non-finite sites")
 
-    monkeypatch.setattr(Variational, "pseudo_observations", fail)
+    monkeypatch.setattr(AtPoints, "said", fail)
     with (
         pytest.warns(UserWarning, match="nugget"),
         pytest.raises(NumericalError, match="covariance"),

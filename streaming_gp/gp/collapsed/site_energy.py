@@ -73,7 +73,7 @@ class SiteEnergy:
 
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
-        return self.of.posterior(batch, *_with_earlier(sites, index, batch.residual.shape[1]))
+        return self.of.posterior(batch, *with_earlier(sites, index, batch.residual.shape[1]))
 
     def forwards(self, known: Known, sites: Sites, values: PriorValues) -> Forwards:
         """q(f); the bound is minus infinity if a covariance is not positive."""
@@ -86,7 +86,7 @@ class SiteEnergy:
             return Forwards(none, none, worst, (none,) * 3, (none,) * self.of.num_kept)
         N = len(sites.precision)
         evidence = sum(batch.log_evidence(self.by_evidence) for batch, _ in batches)
-        bound = evidence + sum(_expected_of_earlier(one, N) - one.kl for one in q)
+        bound = evidence + sum(expected_of_earlier(one, N) - one.kl for one in q)
         cavities = [batch.cavity for batch, _ in batches]
         return Forwards(
             *moments(q),
@@ -116,7 +116,7 @@ class SiteEnergy:
             kept = tuple(one[:, index] for one in found.kept)
             by_mean, by_variance = (one[:, :, index] for one in by)
             pull = Pull(
-                *_with_earlier(sites, index, mean.shape[1]),
+                *with_earlier(sites, index, mean.shape[1]),
                 np.concatenate([by_mean, -mean[:, N:]], axis=1),
                 np.concatenate([by_variance, np.full_like(variance[:, N:], -0.5)], axis=1),
             )
@@ -130,7 +130,7 @@ class SiteEnergy:
         return TakenOver(cavity) if self.takes_over else BatchUnderCavity(cavity, num_points)
 
 
-def _with_earlier(sites: Sites, index: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+def with_earlier(sites: Sites, index: int, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Sites [N] of one latent function, and after them those of unit noise."""
     parts = []
     for part, of_noise in zip(sites, (0.0, 1.0), strict=True):
@@ -140,7 +140,7 @@ def _with_earlier(sites: Sites, index: int, number: int) -> tuple[np.ndarray, np
     return parts[0], parts[1]
 
 
-def _expected_of_earlier(q: AtData, N: int) -> float:
+def expected_of_earlier(q: AtData, N: int) -> float:
     """``Σ E log N(0; t, 1)`` without its constant, summed over ε, for what comes after N data."""
     return -0.5 * float(np.sum(q.mean[:, N:] ** 2) + np.sum(q.variance[:, N:]))
 

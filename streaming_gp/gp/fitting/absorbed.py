@@ -7,18 +7,23 @@ from typing import NamedTuple
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
 
+class Left(NamedTuple):
+    """What the points of a solution leave of the data; see :class:`.FitReport`."""
+
+    unexplained: float = 0.0
+    shown_error: float | None = None
+
+
 class Absorbed(NamedTuple):
     """What a batch says of its points, and what is reported of it.
 
     :param observations: As a factor holds it.
     :param free_energy: The bound, in nats.
-    :param unexplained: As in :class:`.FitReport`.
-    :param clipped_sites: Likewise.
-    :param shown_error: Likewise.
+    :param left: What the points leave.
+    :param clipped_sites: As in :class:`.FitReport`.
     """
 
     observations: PseudoObservations
     free_energy: float
-    unexplained: float = 0.0
+    left: Left = Left()
     clipped_sites: int = 0
-    shown_error: float | None = None

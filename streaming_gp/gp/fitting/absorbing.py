@@ -5,6 +5,7 @@ The cavity is held factorised, so that under R earlier points a batch of N data 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,20 +14,24 @@ import tensorflow as tf
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.bounds.sites import SiteSteps, is_conjugate
+from streaming_gp.gp.bounds.sites import Sites, SiteSteps, is_conjugate
 from streaming_gp.gp.fitting.absorbed import Absorbed
-from streaming_gp.gp.fitting.absorbing_points import BatchAtRest
+from streaming_gp.gp.fitting.absorbing_points import PointsAtRest
 from streaming_gp.gp.fitting.absorbing_sites import SitesAtRest
+from streaming_gp.gp.fitting.at_points import on_own_points, on_shared_points
 from streaming_gp.gp.fitting.collapsed import power_of
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.optimiser import with_larger_nuggets
+from streaming_gp.gp.fitting.places import Places, Start
 from streaming_gp.gp.fitting.problem import Place
+from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.compiled import FLOAT
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
 from streaming_gp.threads import one_blas_thread
 
@@ -34,13 +39,14 @@ from streaming_gp.threads import one_blas_thread
 class Absorbing:
     """Absorbs batches of one model under one bound.
 
-    What is known are the energies of power EP where noise is Gaussian, and a point at every input
-    where it is not.
+    What is known are the energies of power EP, of which the variational bound is one, and a point
+    at every input where noise is not Gaussian.
 
     :param local: The model.
     :param bound: The bound.
     :param factorisations: Of the model's processes.
     :param steps: Fixed-point steps of sites.
+    :ivar on_points: What batches say of a few points; None where that is not known.
     """
 
     def __init__(
@@ -52,25 +58,22 @@ class Absorbing:
     ) -> None:
         self.local = local
         self.factorisations = factorisations
-        self.alpha = power_of(bound) if is_conjugate(local.likelihood) else None
-        at_inputs = type(bound) is Exact and not is_conjugate(local.likelihood)
-        self.sites = SitesAtRest(local, steps) if at_inputs else None
-        self.is_plain = type(local.gp) is GaussianProcess
+        is_plain, alpha = type(local.gp) is GaussianProcess, power_of(bound)
+        is_known = is_plain and alpha is not None
+        self.on_points = PointsAtRest(local, alpha or 0.0, steps) if is_known else None
+        at_inputs = is_plain and type(bound) is Exact and not is_conjugate(local.likelihood)
+        self.at_inputs = SitesAtRest(local, steps) if at_inputs else None
 
     def serves(self, batch: Batch) -> bool:
         """Whether the batch learns nothing, and its bound is known here."""
-        is_known = self.alpha is not None or self.sites is not None
-        return not batch.learn and self.is_plain and is_known
+        return not batch.learn and (self.on_points is not None or self.at_inputs is not None)
 
     @one_blas_thread()
     def __call__(
         self, cavity: Process, batch: Batch, place: Place, at: Observations | None
     ) -> tuple[PseudoPointFactor, FitReport]:
         """The factor of a batch, and what was done; as :meth:`.Fitter.fit`."""
-        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
-        epsilon = batch.epsilon
-        if epsilon is None:
-            epsilon = hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
+        epsilon = self._epsilon(cavity, batch)
         compact = Process(cavity.compact.pseudo_observations)
         before = self.factorisations.at(epsilon, compact)
         found = self._absorbed(before, epsilon, batch, place, at)
@@ -78,11 +81,60 @@ class Absorbing:
         after = self.factorisations.at(epsilon, compact.times([says]))
         free_energy = found.free_energy - self._penalty(cavity, epsilon)
         scale = free_energy + before.log_normaliser - after.log_normaliser
-        report = FitReport(
-            epsilon, free_energy, 0, found.observations.nugget, found.clipped_sites,
-            found.unexplained, found.shown_error,
+        factor = replace(says, hyperparameters=cavity.unit_of_epsilon, log_scale=scale)
+        return factor, _report(epsilon, free_energy, found)
+
+    @one_blas_thread()
+    def onto_shared(
+        self,
+        ledger: GPLedger,
+        cavity: Process,
+        cavity_in: Callable[[GPLedger], Process],
+        batch: Batch,
+        place: Place,
+        at: Observations | None,
+    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+        """The ledger on new points, the factor of a batch, and what was done; as
+        :meth:`.Fitter.fit_onto_shared`.
+        """
+        assert self.on_points is not None
+        (X, Y), rest = batch.data, self.on_points
+        epsilon = self._epsilon(cavity, batch)
+        earlier = plain(cavity)
+        places = Places(Factorised(PriorAt(self.local.prior, epsilon[None])))
+        data = places.at(X)
+
+        def attempt(start: Start) -> tuple[GPLedger, Absorbed]:
+            projection = Projection(places.cavity.prior, *start)
+            points = on_shared_points(projection, data, rest.observed(Y), earlier)
+            return projection.of_ledger(ledger), rest(points, epsilon, batch.data)
+
+        if at is not None and at.nugget > 0.0:
+            start = Start(at.Z, float(at.nugget), float(at.nugget))
+        else:
+            inputs = places.at(np.concatenate([*(one.Z for one in earlier), X]))
+            weights = lambda: rest.site_weights(places, data, Y, epsilon)  # noqa: E731
+            start = places.start(inputs, place, weights, len(inputs.X) - len(X))
+        moved, found = with_larger_nuggets(attempt, start)
+        known = self.factorisations.at(epsilon, Process(earlier)).log_normaliser
+        free_energy = found.free_energy - known - self._penalty(cavity, epsilon)
+        factor = self.factorisations.scaled(
+            PseudoPointFactor((found.observations,), cavity.unit_of_epsilon),
+            epsilon, free_energy, cavity, cavity_in(moved),
         )  # fmt: skip
-        return replace(says, hyperparameters=cavity.unit_of_epsilon, log_scale=scale), report
+        return moved, factor, _report(epsilon, free_energy, found)
+
+    def bound_on_own_points(
+        self, cavity: Process, batch: Batch, place: Place, start: Sites | None
+    ) -> float:
+        """The bound of a batch on points of its own, in nats.
+
+        :param start: Where its sites start, if they are to start elsewhere.
+        """
+        epsilon = self._epsilon(cavity, batch)
+        before = self.factorisations.at(epsilon, Process(cavity.compact.pseudo_observations))
+        found = self._on_own_points(before, epsilon, batch, place, None, start)
+        return found.free_energy - self._penalty(cavity, epsilon)
 
     def _absorbed(
         self,
@@ -92,11 +144,38 @@ class Absorbing:
         place: Place,
         at: Observations | None,
     ) -> Absorbed:
-        if self.sites is not None:
-            return self.sites(cavity, epsilon, batch.data)
-        precision = self.local.noise_precision(epsilon, batch.data[0])
-        at_rest = BatchAtRest(cavity, self.alpha or 0.0, batch.data, precision)
-        return with_larger_nuggets(at_rest.on, at_rest.start(place, at))
+        if self.at_inputs is not None:
+            return self.at_inputs(cavity, epsilon, batch.data)
+        return self._on_own_points(cavity, epsilon, batch, place, at)
+
+    def _on_own_points(
+        self,
+        cavity: Factorised,
+        epsilon: np.ndarray,
+        batch: Batch,
+        place: Place,
+        at: Observations | None,
+        sites: Sites | None = None,
+    ) -> Absorbed:
+        assert self.on_points is not None
+        (X, Y), rest, places = batch.data, self.on_points, Places(cavity)
+        data = places.at(X)
+
+        def attempt(start: Start) -> Absorbed:
+            points = on_own_points(places, data, start, rest.observed(Y))
+            return rest(points, epsilon, batch.data, sites)
+
+        if at is not None and at.nugget > 0.0:
+            return with_larger_nuggets(attempt, Start(at.Z, float(at.nugget)))
+        weights = lambda: rest.site_weights(places, data, Y, epsilon)  # noqa: E731
+        return with_larger_nuggets(attempt, places.start(data, place, weights))
+
+    def _epsilon(self, cavity: Process, batch: Batch) -> np.ndarray:
+        """The ε [E] at which a batch is absorbed."""
+        if batch.epsilon is not None:
+            return batch.epsilon
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
 
     def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
         """What a point ε costs by its prior; q(ε) has not moved."""
@@ -106,3 +185,8 @@ class Absorbing:
         unmoved = tf.constant(hyperparameters.unmoved(parameters.size), FLOAT)
         with parameters.substituted(tf.constant(epsilon, FLOAT)):
             return float(hyperparameters.penalty(unmoved, parameters))
+
+
+def _report(epsilon: np.ndarray, free_energy: float, found: Absorbed) -> FitReport:
+    nugget = found.observations.nugget
+    return FitReport(epsilon, free_energy, 0, nugget, found.clipped_sites, *found.left)

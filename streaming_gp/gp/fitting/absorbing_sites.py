@@ -1,7 +1,8 @@
-"""Any likelihood at one ε, with a point at every input of a batch: its sites are looked for."""
+"""Any likelihood at one ε: its sites are looked for, here with a point at every input."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
 from streaming_gp.gp.collapsed.at_sites import AtData, SitesAtInputs, moments
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.resting import Rested, Step, rested
+from streaming_gp.gp.collapsed.site_energy import expected_of_earlier
 from streaming_gp.gp.fitting.absorbed import Absorbed
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.factorised import Factorised
@@ -20,9 +22,12 @@ from streaming_gp.gp.process.factorised import Factorised
 MOST_ROUNDS = 8
 """Of fixed-point steps; one is enough but where a batch is far from what was expected."""
 
+Posterior = Callable[[Sites], list[AtData]]
+"""q(f) of every latent function, for given sites."""
 
-class SitesAtRest:
-    """What batches of one model say at one ε.
+
+class RestingSites:
+    """Looks for the sites of batches of one model at one ε.
 
     :param local: The model.
     :param steps: Fixed-point steps of the sites.
@@ -31,6 +36,53 @@ class SitesAtRest:
     def __init__(self, local: LocalModel, steps: SiteSteps) -> None:
         self.local = local
         self.steps = steps
+
+    def __call__(
+        self, q_at: Posterior, epsilon: np.ndarray, data: Data, start: Sites | None = None
+    ) -> tuple[Rested, float]:
+        """Sites at rest, and the bound in nats.
+
+        :param q_at: q(f), also of pseudo-observations that points take over, after the data.
+        :param epsilon: [E].
+        :param data: X [N, D] and Y [N, P].
+        :param start: Where the sites start; with nothing said by default.
+        :raises NumericalError: if a site is not finite.
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
+        N = len(data[0])
+        if start is None:
+            nothing = np.zeros((N, self.local.gp.num_latent))
+            start = Sites(nothing, nothing + MIN_SITE_PRECISION)
+
+        def look(q: list[AtData]) -> tuple[float, Sites]:
+            at_data = (one[:, :N] for one in moments(q))
+            return self.local.at_data.step(epsilon[None], *data, *at_data)
+
+        found = self._rested(lambda now: look(q_at(now)), start)
+        q = q_at(found.sites)
+        expected, _ = look(q)
+        return found, expected + sum(expected_of_earlier(one, N) - float(one.kl) for one in q)
+
+    def _rested(self, step: Step, sites: Sites) -> Rested:
+        """A round of steps, and more where the first one ends far from rest."""
+        for _ in range(MOST_ROUNDS):
+            found = rested(step, sites, self.steps)
+            if found.is_near:
+                break
+            sites = found.sites
+        return found
+
+
+class SitesAtRest:
+    """What batches of one model say at one ε, with a point at every input.
+
+    :param local: The model.
+    :param steps: Fixed-point steps of the sites.
+    """
+
+    def __init__(self, local: LocalModel, steps: SiteSteps) -> None:
+        self.local = local
+        self.resting = RestingSites(local, steps)
 
     def __call__(self, cavity: Factorised, epsilon: np.ndarray, data: Data) -> Absorbed:
         """What a batch says.
@@ -43,27 +95,12 @@ class SitesAtRest:
         V = cavity.project(data[0])
         covariances, means = cavity.covariance(data[0], V), cavity.mean(data[0], V)
         q_at = partial(_posteriors, covariances, means)
-        look = partial(self.local.at_data.step, epsilon[None], *data)
-        nothing = np.zeros((len(data[0]), self.local.gp.num_latent))
-        start = Sites(nothing, nothing + MIN_SITE_PRECISION)
         try:
-            found = self._rested(lambda now: look(*moments(q_at(now))), start)
-            q = q_at(found.sites)
+            found, bound = self.resting(q_at, epsilon, data)
         except np.linalg.LinAlgError:
             raise NumericalError("the cavity covariance at the inputs is not positive") from None
-        expected, _ = look(*moments(q))
-        bound = expected - sum(float(one.kl) for one in q)
         said = at_every_input(data[0], found.sites, self.local.gp.num_groups)
         return Absorbed(said, bound, clipped_sites=found.clipped)
-
-    def _rested(self, step: Step, sites: Sites) -> Rested:
-        """A round of steps, and more where the first one ends far from rest."""
-        for _ in range(MOST_ROUNDS):
-            found = rested(step, sites, self.steps)
-            if found.is_near:
-                break
-            sites = found.sites
-        return found
 
 
 def _posteriors(covariances: np.ndarray, means: np.ndarray, sites: Sites) -> list[AtData]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,7 @@ from streaming_gp.gp.bounds.base import BoundOfProjections
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import ApproximatesByPoints, LocalBound, ShowsErrors
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
+from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.collapsed import (
     LossAndGradient,
     collapsed_objective,
@@ -27,13 +28,6 @@ from streaming_gp.gp.fitting.collapsed import (
 )
 from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
-
-
-class Left(NamedTuple):
-    """What the points of a solution leave of the data; see :class:`.FitReport`."""
-
-    unexplained: float = 0.0
-    shown_error: float | None = None
 
 
 class BoundFunctions:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
@@ -47,3 +50,26 @@ class Factorisations:
         if type(self.local.gp) is not GaussianProcess:
             return compact.log_scale
         return compact.log_scale + self.at(epsilon, compact).log_normaliser
+
+    def scaled(
+        self,
+        factor: PseudoPointFactor,
+        epsilon: np.ndarray,
+        free_energy: float,
+        old_cavity: Process,
+        cavity: Process,
+    ) -> PseudoPointFactor:
+        """A factor whose constant makes log normalisers add up to the free energy, at ε [E].
+
+        :param old_cavity: Prior times all other factors.
+        :param cavity: The same on the points that they are on now.
+        """
+        before, after = (
+            self.log_normaliser(epsilon, Process(members))
+            for members in (
+                old_cavity.pseudo_observations,
+                (*cavity.pseudo_observations, *factor.pseudo_observations),
+            )
+        )
+        gained = free_energy + before - after
+        return replace(factor, log_scale=old_cavity.log_scale + gained - cavity.log_scale)

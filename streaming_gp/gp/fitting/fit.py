@@ -13,6 +13,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting import kept_on_shared
+from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.absorbing import Absorbing
 from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
@@ -24,7 +25,7 @@ from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
-from streaming_gp.gp.fitting.projection import GPLedger, project_ledger
+from streaming_gp.gp.fitting.projection import GPLedger, Projection, projection_of
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.compiled import FLOAT
@@ -179,18 +180,21 @@ class Fitter:
         :param cavity_in: Gives that product in a ledger whose factors are on the new points.
         :returns: the ledger on the new points, the batch's factor, and what was done.
         """
-        noise = self._noise(cavity, batch)
-        problem = self.problems.with_data(batch.data, noise, cavity, place, at, takes_over=True)
 
         def attempt(problem: Problem) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
-            epsilon = solution.report.epsilon
-            moved = project_ledger(self.local, ledger, epsilon, solution.offsets, problem)
-            return moved, *self._factor(cavity_in(moved), cavity, solution)
+            onto = projection_of(self.local, solution.report.epsilon, solution.offsets, problem)
+            moved = onto.of_ledger(ledger)
+            return moved, *self._factor(cavity_in(moved), cavity, solution, onto)
 
-        moved, factor, report = with_larger_nuggets(attempt, problem)
-        self._warn(batch, factor, report)
-        return moved, factor, report
+        if self.absorbing.serves(batch):
+            found = self.absorbing.onto_shared(ledger, cavity, cavity_in, batch, place, at)
+        else:
+            noise = self._noise(cavity, batch)
+            problem = self.problems.with_data(batch.data, noise, cavity, place, at, takes_over=True)
+            found = with_larger_nuggets(attempt, problem)
+        self._warn(batch, *found[1:])
+        return found
 
     def _warn(self, batch: Batch, factor: PseudoPointFactor, report: FitReport) -> None:
         self.watch.points(batch.name, len(factor.Z), report)
@@ -248,26 +252,33 @@ class Fitter:
     # ---- what comes out ----
 
     def _factor(
-        self, cavity: Process, old_cavity: Process, solution: Solution
+        self,
+        cavity: Process,
+        old_cavity: Process,
+        solution: Solution,
+        onto: Projection | None = None,
     ) -> tuple[PseudoPointFactor, FitReport]:
-        """The new factor, whose constant makes log normalisers add up to the free energy; the
-        report, which says what the points leave of the data.
+        """The new factor, and the report, which says what the points leave of the data.
 
         :param cavity: Prior times all other factors, on the points that they are on now.
         :param old_cavity: That product before it was projected onto them.
+        :param onto: That projection, if there was one.
         """
-        epsilon, sites = solution.report.epsilon, self.solver.sites_of(solution)
-        found, left = self.bound.pseudo_observations(
-            epsilon, solution.offsets, solution.variables, solution.problem, sites
-        )
-        before, after = (
-            self.factorisations.log_normaliser(epsilon, Process(members))
-            for members in (
-                old_cavity.pseudo_observations,
-                (*cavity.pseudo_observations, found),
-            )
-        )
-        gained = solution.report.free_energy + before - after
-        log_scale = old_cavity.log_scale + gained - cavity.log_scale
-        factor = PseudoPointFactor((found,), solution.factor_of_epsilon(cavity), log_scale)
-        return factor, solution.report._replace(**left._asdict())
+        epsilon, report = solution.report.epsilon, solution.report
+        found, left = _said(self, old_cavity, solution, onto)
+        factor = PseudoPointFactor((found,), solution.factor_of_epsilon(cavity))
+        factor = self.factorisations.scaled(factor, epsilon, report.free_energy, old_cavity, cavity)
+        return factor, report._replace(**left._asdict())
+
+
+def _said(
+    fitter: Fitter, cavity: Process, solution: Solution, onto: Projection | None
+) -> tuple[Observations, Left]:
+    """What the batch says of its points, and what these leave of the data."""
+    on_points = fitter.absorbing.on_points
+    if on_points is not None:
+        return on_points.of_solution(fitter.factorisations, cavity, solution, onto)
+    return fitter.bound.pseudo_observations(
+        solution.report.epsilon, solution.offsets, solution.variables, solution.problem,
+        fitter.solver.sites_of(solution),
+    )  # fmt: skip

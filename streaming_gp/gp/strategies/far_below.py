@@ -9,16 +9,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError, PoorFitWarning
-from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting import kept_on_shared
+from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.process import Process
@@ -67,26 +68,32 @@ def _of_its_own(
 ) -> float:
     """The largest bound that sites find on points of the batch's own."""
     at_rest = replace(batch, learn=False, epsilon=epsilon)
-    problem = fitter.problem(
-        cavity, at_rest, lambda candidates: candidates.inputs[greedy_gain(candidates, number)]
-    )
+
+    def place(candidates: Candidates) -> np.ndarray:
+        return candidates.inputs[greedy_gain(candidates, number)]
+
+    if fitter.absorbing.serves(at_rest):
+        bound = partial(fitter.absorbing.bound_on_own_points, cavity, at_rest, place)
+    else:
+        bound = partial(_by_solver, fitter, fitter.problem(cavity, at_rest, place), cavity)
     best = -np.inf
-    for sites in _starts(fitter, problem, epsilon):
+    for sites in _starts(fitter, batch, epsilon):
         try:
-            solution = fitter.solver.at_rest(problem, cavity, sites)
+            best = max(best, bound(sites))
         except NumericalError:
             continue
-        best = max(best, solution.report.free_energy)
     return best
 
 
-def _starts(fitter: Fitter, problem: Problem, epsilon: np.ndarray) -> Iterator[Sites | None]:
+def _by_solver(fitter: Fitter, problem: Problem, cavity: Process, sites: Sites | None) -> float:
+    return fitter.solver.at_rest(problem, cavity, sites).report.free_energy
+
+
+def _starts(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> Iterator[Sites | None]:
     """Where sites start: with nothing said, or at the data."""
     yield None
-    local = fitter.local
+    local, (X, Y) = fitter.local, batch.data
     if isinstance(local.likelihood, gpflow.likelihoods.StudentT):
         with local.parameters.substituted(tf.constant(epsilon, tf.float64)):
-            variance = NARROW * tf.square(local.likelihood.scale) * tf.ones_like(problem.Y)
-            yield site_rules.fixed_point_sites(
-                local.likelihood, problem.X, problem.Y, variance, problem.Y
-            )
+            variance = (NARROW * tf.square(local.likelihood.scale) * tf.ones_like(Y)).numpy()
+        yield local.at_data.step(epsilon[None], X, Y, Y[None], variance[None])[1]
