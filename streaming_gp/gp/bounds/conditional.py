@@ -71,7 +71,7 @@ class Conditional(Bound):
                 return expected + local.hyperparameters.memory(past, past)
 
         own = at_each_sample(bound, draws, *moments_at_data(given, q_b))
-        return tf.reduce_mean(own - divergence(local.gp, given, q_b))
+        return tf.reduce_mean(own - divergence(given, q_b))
 
     def next_sites(
         self, local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: Problem, sites: Sites
@@ -108,12 +108,13 @@ class Conditional(Bound):
         Z, q_b, _ = summary
         identity = tf.eye(tf.shape(Z)[0], batch_shape=[local.gp.num_groups], dtype=Z.dtype)
         scale = solve_lower_transposed(q_b.chol, identity)
-        if not is_finite(scale, q_b.slope):
+        if not is_finite(scale, q_b.regression):
             raise NumericalError("the conditional covariance of the pseudo-points is not positive")
-        earlier = np.any(problem.stack.nugget < SAYS_NOTHING) * q_b.slope.shape[2]
-        slope = q_b.slope.numpy()[:, :, :earlier]
+        C = local.gp.num_latent // local.gp.num_groups
+        intercept, slope = np.split(q_b.regression.numpy(), [C], axis=2)
+        earlier = np.any(problem.stack.nugget < SAYS_NOTHING) * slope.shape[2]
         return ConditionalPseudoObservations(
-            Z.numpy(), q_b.intercept.numpy(), slope, scale.numpy(), float(problem.nugget)
+            Z.numpy(), intercept, slope[:, :, :earlier], scale.numpy(), float(problem.nugget)
         )
 
     def unexplained(
@@ -129,36 +130,26 @@ def _given_frozen(
 
     With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
     """
-    prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
+    prior, q_a, M = prior_blocks(local, draws, Z, problem, sites), problem.stack, tf.shape(Z)[0]
     chol_a = tf.linalg.cholesky(prior.K_a)
+    V = solve_lower(chol_a, tf.concat([prior.K_ab, prior.K_af], -1))
+    U = tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
     white = solve_lower(chol_a, q_a.mean - prior.mean_a)
-    K_ab = tf.linalg.matrix_transpose(prior.K_ba)
-    V_b, V_f = (solve_lower(chol_a, K) for K in (K_ab, prior.K_af))
-    U_b, U_f = (
-        tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
-        for V in (V_b, V_f)
-    )
+    mean = tf.concat([prior.mean_b, prior.mean_f], -2) + tf.matmul(V, white, transpose_a=True)
+    at = tf.concat([mean, tf.linalg.matrix_transpose(U)], -1)
+    V_b, V_f = V[..., :M], V[..., M:]
     chol = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
     A = solve_lower(chol, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
     left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
     left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
-    return GivenPoints(
-        prior.mean_b + tf.matmul(V_b, white, transpose_a=True),
-        prior.mean_f + tf.matmul(V_f, white, transpose_a=True),
-        tf.linalg.matrix_transpose(U_b),
-        U_f,
-        chol,
-        solve_lower_transposed(chol, A),
-        left,
-        prior.w,
-        prior.site_mean,
-    )
+    J = solve_lower_transposed(chol, A)
+    at_b, at_f = at[..., :M, :], at[..., M:, :]
+    return GivenPoints(at_b, at_f, chol, J, left, prior.w, prior.site_mean)
 
 
 def _optimum(given: GivenPoints) -> FreeForm:
     """q(b | a) where the bound, averaged over ε, is largest."""
     natural = natural_parameters(given)
-    precision, mean, slope = (tf.reduce_mean(part, axis=0) for part in natural)
+    precision, regression = (tf.reduce_mean(part, axis=0) for part in natural)
     chol = tf.linalg.cholesky(precision)
-    c, A = (tf.linalg.cholesky_solve(chol, part) for part in (mean, slope))
-    return FreeForm(chol, c, A)
+    return FreeForm(chol, tf.linalg.cholesky_solve(chol, regression))

@@ -35,7 +35,7 @@ class PriorBlocks(NamedTuple):
     """
 
     K_b: tf.Tensor
-    K_ba: tf.Tensor
+    K_ab: tf.Tensor
     K_a: tf.Tensor
     K_bf: tf.Tensor
     K_af: tf.Tensor
@@ -72,7 +72,7 @@ def prior_blocks(
         w = precision[..., 0]
     return PriorBlocks(
         add_to_diagonal(among[:, :, :M, :M], problem.nugget * tf.ones_like(Z[:, 0])),
-        among[:, :, :M, M:],
+        among[:, :, M:, :M],
         add_to_diagonal(among[:, :, M:, M:], stack.nugget),
         between[:, :, :M],
         between[:, :, M:],
@@ -93,28 +93,32 @@ def _of_every_group(covariance: tf.Tensor, groups: int) -> tf.Tensor:
 class GivenPoints(NamedTuple):
     """Batch and new points given the frozen ones, at each of S values of ε [S, ...].
 
-    p(b | η) = N(mean_b + T η, L Lᵀ) and f_n = mean_f + Uᵀη + Jᵀ(b − mean_b − T η) + noise of
-    variance ``left``: mean_b, mean_f [G, ·, C], T [G, M, R], U [G, R, N], L [G, M, M], J [G, M, N],
-    left [G, N]; site precision w [G, 1, N] and λ [G, N, C].
+    p(b | η) = N(at_b, L Lᵀ) and f_n = at_f + Jᵀ(b − at_b) + noise of variance ``left``: L [G, M, M],
+    J [G, M, N], left [G, N]; site precision w [G, 1, N] and λ [G, N, C]. Regressions on (1, η) are
+    held as their C intercepts and R slopes: at_b [G, M, C + R] and at_f [G, N, C + R].
     """
 
-    mean_b: tf.Tensor
-    mean_f: tf.Tensor
-    T: tf.Tensor
-    U: tf.Tensor
+    at_b: tf.Tensor
+    at_f: tf.Tensor
     chol: tf.Tensor
     J: tf.Tensor
     left: tf.Tensor
     w: tf.Tensor
     site_mean: tf.Tensor
 
+    @property
+    def num_columns(self) -> int:
+        """C, the number of latent functions of a group."""
+        return int(self.site_mean.shape[-1])
+
 
 class FreeForm(NamedTuple):
-    """q(b | a) = N(c + A η, Λ⁻¹): lower factor of Λ [G, M, M], c [G, M, C], A [G, M, R]."""
+    """q(b | a): lower factor of its precision [G, M, M], and the regression of its mean on (1, η)
+    [G, M, C + R].
+    """
 
     chol: tf.Tensor
-    intercept: tf.Tensor
-    slope: tf.Tensor
+    regression: tf.Tensor
 
 
 def without_gradient_at_optimum(q_b: FreeForm, local: LocalModel) -> FreeForm:
@@ -140,28 +144,26 @@ class Fitted(NamedTuple):
         return site_rules.unexplained(left.numpy(), sites, nugget)
 
 
-def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Precision of b [..., G, M, M], its precision-mean at η = 0 [..., G, M, C] and by η
-    [..., G, M, R].
+def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor]:
+    """Precision of b [..., G, M, M], and its product with the mean, as a regression on (1, η)
+    [..., G, M, C + R].
     """
     J, w = given.J, given.w
-    weighted = J * w
     ones = tf.ones_like(tf.linalg.diag_part(given.chol))
     prior = tf.linalg.cholesky_solve(given.chol, tf.linalg.diag(ones))
-    centred = given.site_mean - tf.linalg.matrix_transpose(w) * given.mean_f
-    precision = prior + tf.matmul(weighted, J, transpose_b=True)
-    mean = tf.matmul(precision, given.mean_b) + tf.matmul(J, centred)
-    slope = tf.matmul(precision, given.T) - tf.matmul(weighted, given.U, transpose_b=True)
-    return precision, mean, slope
+    precision = prior + tf.matmul(J * w, J, transpose_b=True)
+    slopes = tf.shape(given.at_f)[-1] - given.num_columns
+    site = tf.pad(given.site_mean, [[0, 0], [0, 0], [0, 0], [0, slopes]])
+    shown = site - tf.linalg.matrix_transpose(w) * given.at_f
+    return precision, tf.matmul(precision, given.at_b) + tf.matmul(J, shown)
 
 
 def moments_at_data(given: GivenPoints, q_b: FreeForm) -> tuple[tf.Tensor, tf.Tensor]:
     """Means [..., G, N, C] and variances [..., G, N] of f at the data, η and b integrated out."""
-    J = given.J
-    mean = given.mean_f + tf.matmul(J, q_b.intercept - given.mean_b, transpose_a=True)
-    slope = given.U + tf.matmul(q_b.slope - given.T, J, transpose_a=True)
-    spread = tf.square(solve_lower(q_b.chol, J))
-    return mean, given.left + tf.reduce_sum(tf.square(slope), -2) + tf.reduce_sum(spread, -2)
+    J, C = given.J, given.num_columns
+    at = given.at_f + tf.matmul(J, q_b.regression - given.at_b, transpose_a=True)
+    spread = tf.reduce_sum(tf.square(solve_lower(q_b.chol, J)), -2)
+    return at[..., :C], given.left + tf.reduce_sum(tf.square(at[..., C:]), -1) + spread
 
 
 def of_groups(gp: GaussianProcess, mean: tf.Tensor, variance: tf.Tensor) -> LocalPosterior:
@@ -172,14 +174,15 @@ def of_groups(gp: GaussianProcess, mean: tf.Tensor, variance: tf.Tensor) -> Loca
     )
 
 
-def divergence(gp: GaussianProcess, given: GivenPoints, q_b: FreeForm) -> tf.Tensor:
+def divergence(given: GivenPoints, q_b: FreeForm) -> tf.Tensor:
     """``E_q(a) KL(q(b | a) ‖ p(b | a, ε))`` [...], in nats."""
-    C = tf.cast(gp.num_latent // gp.num_groups, given.J.dtype)
+    C = given.num_columns
     ones = tf.ones_like(tf.linalg.diag_part(q_b.chol))
     root = solve_lower_transposed(q_b.chol, tf.linalg.diag(ones))
+    moved = tf.square(solve_lower(given.chol, q_b.regression - given.at_b))
     trace, slope, mean = (
-        tf.reduce_sum(tf.square(solve_lower(given.chol, part)), [-3, -2, -1])
-        for part in (root, q_b.slope - given.T, q_b.intercept - given.mean_b)
+        tf.reduce_sum(part, [-3, -2, -1])
+        for part in (tf.square(solve_lower(given.chol, root)), moved[..., C:], moved[..., :C])
     )
     logdets = logdet_from_cholesky(given.chol) + logdet_from_cholesky(q_b.chol)
     return 0.5 * (C * (trace + slope + tf.reduce_sum(logdets, -1) - tf.reduce_sum(ones)) + mean)

@@ -77,7 +77,7 @@ class Independent(Bound):
                 return expected_log_likelihood(local, of_groups(local.gp, *moments), problem)
 
         own = at_each_sample(expected, draws, *moments_at_data(given, q_b))
-        own -= divergence(local.gp, given, q_b)
+        own -= divergence(given, q_b)
         past = _expected_log_earlier(local.gp, given, earlier, q_b, problem.stack)
         return tf.reduce_mean(own + past)
 
@@ -117,10 +117,10 @@ class Independent(Bound):
         Z, q_b, _ = summary
         identity = tf.eye(tf.shape(Z)[0], batch_shape=[local.gp.num_groups], dtype=Z.dtype)
         scale = solve_lower_transposed(q_b.chol, identity)
-        if not is_finite(scale, q_b.intercept):
+        if not is_finite(scale, q_b.regression):
             raise NumericalError("the covariance of the shared pseudo-points is not positive")
-        mean, slope, nugget = q_b.intercept.numpy(), q_b.slope.numpy(), float(problem.nugget)
-        return ConditionalPseudoObservations(Z.numpy(), mean, slope, scale.numpy(), nugget)
+        mean, nugget = q_b.regression.numpy(), float(problem.nugget)
+        return ConditionalPseudoObservations(Z.numpy(), mean, mean[:, :, :0], scale.numpy(), nugget)
 
     def unexplained(
         self, local: LocalModel, summary: Fitted, problem: Problem, sites: Sites
@@ -137,11 +137,10 @@ def _given(
     """Batch and earlier points given the new ones at each of S values of ε."""
     prior = prior_blocks(local, draws, Z, problem, sites)
     chol = tf.linalg.cholesky(prior.K_b)
-    A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, prior.K_ba))
+    A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, tf.linalg.matrix_transpose(prior.K_ab)))
     left = tf.maximum(prior.variance - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
     J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
-    T, U = J_f[:, :, :, :0], J_f[:, :, :0]
-    new = GivenPoints(prior.mean_b, prior.mean_f, T, U, chol, J_f, left, prior.w, prior.site_mean)
+    new = GivenPoints(prior.mean_b, prior.mean_f, chol, J_f, left, prior.w, prior.site_mean)
     left_a = prior.K_a - tf.matmul(A_a, A_a, transpose_a=True)
     return new, _EarlierGivenPoints(prior.mean_a, tf.linalg.cholesky(prior.K_a), J_a, left_a)
 
@@ -151,12 +150,12 @@ def _given(
 
 def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStack) -> FreeForm:
     """q(b) where the bound, averaged over ε, is largest."""
-    precision, mean, _ = natural_parameters(given)
+    precision, mean = natural_parameters(given)
     known = _known_of_points(earlier, stack)
-    parts = precision + known[0], mean + known[0] @ given.mean_b + known[1]
+    parts = precision + known[0], mean + known[0] @ given.at_b + known[1]
     precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
     chol = tf.linalg.cholesky(precision)
-    return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean), mean[:, :, :0])
+    return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean))
 
 
 def _known_of_points(past: _EarlierGivenPoints, stack: FrozenStack) -> tuple[tf.Tensor, tf.Tensor]:
@@ -179,7 +178,7 @@ def _expected_log_earlier(
     stack: FrozenStack,
 ) -> tf.Tensor:
     """``E[log q(a) − log p(a | ε)]`` under ``q(a | ε) = ∫ p(a | b, ε) q(b) db`` [S]."""
-    shift = tf.matmul(past.J, q_b.intercept - one.mean_b, transpose_a=True)
+    shift = tf.matmul(past.J, q_b.regression - one.at_b, transpose_a=True)
     spread = tf.linalg.matrix_transpose(solve_lower(q_b.chol, past.J))
     columns = tf.cast(gp.num_latent // gp.num_groups, shift.dtype)
 
