@@ -93,9 +93,10 @@ def _of_every_group(covariance: tf.Tensor, groups: int) -> tf.Tensor:
 class GivenPoints(NamedTuple):
     """Batch and new points given the frozen ones, at each of S values of ε [S, ...].
 
-    p(b | η) = N(at_b, L Lᵀ) and f_n = at_f + Jᵀ(b − at_b) + noise of variance ``left``: L [G, M, M],
-    J [G, M, N], left [G, N]; site precision w [G, 1, N] and λ [G, N, C]. Regressions on (1, η) are
-    held as their C intercepts and R slopes: at_b [G, M, C + R] and at_f [G, N, C + R].
+    p(b | η) = N(at_b, L Lᵀ) and f_n = at_f + Jᵀ(b − at_b) + noise of variance ``left``, for
+    L [G, M, M], J [G, M, N] and left [G, N]; site precision w [G, 1, N] and λ [G, N, C].
+    Regressions on (1, η) are held as their C intercepts and R slopes: at_b [G, M, C + R] and
+    at_f [G, N, C + R].
     """
 
     at_b: tf.Tensor
