@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -113,7 +114,7 @@ class Absorbing:
             start = Start(at.Z, float(at.nugget), float(at.nugget))
         else:
             inputs = places.at(np.concatenate([*(one.Z for one in earlier), X]))
-            weights = lambda: rest.site_weights(places, data, Y, epsilon)  # noqa: E731
+            weights = partial(rest.site_weights, places, data, Y, epsilon)
             start = places.start(inputs, place, weights, len(inputs.X) - len(X))
         moved, found = with_larger_nuggets(attempt, start)
         known = self.factorisations.at(epsilon, Process(earlier)).log_normaliser
@@ -124,6 +125,7 @@ class Absorbing:
         )  # fmt: skip
         return moved, factor, _report(epsilon, free_energy, found)
 
+    @one_blas_thread()
     def bound_on_own_points(
         self, cavity: Process, batch: Batch, place: Place, start: Sites | None
     ) -> float:
@@ -167,7 +169,7 @@ class Absorbing:
 
         if at is not None and at.nugget > 0.0:
             return with_larger_nuggets(attempt, Start(at.Z, float(at.nugget)))
-        weights = lambda: rest.site_weights(places, data, Y, epsilon)  # noqa: E731
+        weights = partial(rest.site_weights, places, data, Y, epsilon)
         return with_larger_nuggets(attempt, places.start(data, place, weights))
 
     def _epsilon(self, cavity: Process, batch: Batch) -> np.ndarray:

@@ -28,6 +28,7 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.threads import one_blas_thread
 
 
 class PointsAtRest:
@@ -48,6 +49,7 @@ class PointsAtRest:
         """What residuals are of [G, N, C]: the data, or zero where sites say all of them."""
         return self._grouped(Y) if self.is_conjugate else 0.0
 
+    @one_blas_thread()
     def of_solution(
         self,
         factorisations: Factorisations,

@@ -11,7 +11,8 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.problem import NUGGET, Place
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.factorised import Factorised, refuse_far_below_zero
+from streaming_gp.gp.process.rounding import SMALLEST_VARIANCE
 
 
 class Start(NamedTuple):
@@ -52,10 +53,15 @@ class Places:
         self.cavity = cavity
 
     def at(self, X: np.ndarray) -> Inputs:
-        """Inputs [N, D] under the cavity."""
-        V = self.cavity.project(X)
-        variance = self.cavity.prior.variance(X) - np.einsum("grn,grn->gn", V, V)
-        return Inputs(X, V, self.cavity.mean(X, V), variance)
+        """Inputs [N, D] under the cavity.
+
+        :raises NumericalError: as :meth:`.Factorised.marginals`.
+        """
+        V, prior = self.cavity.project(X), self.cavity.prior.variance(X)
+        variance = prior - np.einsum("grn,grn->gn", V, V)
+        refuse_far_below_zero(variance, prior)
+        least = SMALLEST_VARIANCE * prior
+        return Inputs(X, V, self.cavity.mean(X, V), np.maximum(variance, least))
 
     def covariance(self, one: Inputs, other: Inputs) -> np.ndarray:
         """Covariances [G, N, K] of f; white noise is shared by no two sets of inputs."""
