@@ -73,7 +73,10 @@ class Absorbing:
     def __call__(
         self, cavity: Process, batch: Batch, place: Place, at: Observations | None
     ) -> tuple[PseudoPointFactor, FitReport]:
-        """The factor of a batch, and what was done; as :meth:`.Fitter.fit`."""
+        """The factor of a batch, and what was done; as :meth:`.Fitter.fit`.
+
+        :raises NumericalError: likewise.
+        """
         epsilon = self._epsilon(cavity, batch)
         compact = Process(cavity.compact.pseudo_observations)
         before = self.factorisations.at(epsilon, compact)
@@ -97,6 +100,9 @@ class Absorbing:
     ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
         """The ledger on new points, the factor of a batch, and what was done; as
         :meth:`.Fitter.fit_onto_shared`.
+
+        :raises NumericalError: if a covariance is not positive however large the nugget, or a site
+            not finite.
         """
         assert self.on_points is not None
         (X, Y), rest = batch.data, self.on_points
@@ -132,10 +138,11 @@ class Absorbing:
         """The bound of a batch on points of its own, in nats.
 
         :param start: Where its sites start, if they are to start elsewhere.
+        :raises NumericalError: as :meth:`onto_shared`.
         """
         epsilon = self._epsilon(cavity, batch)
         before = self.factorisations.at(epsilon, Process(cavity.compact.pseudo_observations))
-        found = self._on_own_points(before, epsilon, batch, place, None, start)
+        found = self._absorbed(before, epsilon, batch, place, None, start)
         return found.free_energy - self._penalty(cavity, epsilon)
 
     def _absorbed(
@@ -145,20 +152,11 @@ class Absorbing:
         batch: Batch,
         place: Place,
         at: Observations | None,
-    ) -> Absorbed:
-        if self.at_inputs is not None:
-            return self.at_inputs(cavity, epsilon, batch.data)
-        return self._on_own_points(cavity, epsilon, batch, place, at)
-
-    def _on_own_points(
-        self,
-        cavity: Factorised,
-        epsilon: np.ndarray,
-        batch: Batch,
-        place: Place,
-        at: Observations | None,
         sites: Sites | None = None,
     ) -> Absorbed:
+        """What a batch says, at every input or on points of its own."""
+        if self.at_inputs is not None:
+            return self.at_inputs(cavity, epsilon, batch.data)
         assert self.on_points is not None
         (X, Y), rest, places = batch.data, self.on_points, Places(cavity)
         data = places.at(X)

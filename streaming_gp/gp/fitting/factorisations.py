@@ -63,6 +63,7 @@ class Factorisations:
 
         :param old_cavity: Prior times all other factors.
         :param cavity: The same on the points that they are on now.
+        :raises NumericalError: as :meth:`at`.
         """
         before, after = (
             self.log_normaliser(epsilon, Process(members))
