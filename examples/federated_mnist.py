@@ -32,6 +32,7 @@ from federated_runs import (
     NUM_CLIENTS,
     PARTITIONS,
     Progress,
+    begun,
     fewer_images,
     kept,
     perform_missing,
@@ -141,7 +142,7 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
         clients |= pvi.make_clients(net, {f"c{number}": (X, Y)}, rule, task.seed)
     rounds = min(method.rounds, 3) if task.quick else method.rounds
     so_far, checkpoint = (folder / f"{task.name}.part.{kind}" for kind in ("json", "npz"))
-    server = begun(net, clients, method, task.seed, checkpoint)
+    server = begun(net, clients, task.seed, checkpoint, method.warm)
 
     def results() -> Results:
         return {**asdict(task), **columns(server.history)}
@@ -158,19 +159,6 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     for file in (so_far, checkpoint):
         file.unlink(missing_ok=True)
     return results()
-
-
-def begun(
-    net: bnn.MeanFieldBNN, clients: dict[str, Any], method: Method, seed: int, checkpoint: Path
-) -> pvi.Server:
-    """A server at its first round, or at the one after the last that is in the checkpoint."""
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    if checkpoint.exists():
-        return pvi.Server.load(checkpoint, net.prior(), clients, seed=seed)
-    server = pvi.Server(net.prior(), clients, seed=seed)
-    if method.warm:
-        server.warm_start(net.initial(seed))
-    return server
 
 
 def columns(history: pvi.History) -> Results:

@@ -62,6 +62,22 @@ def scored_now_and_then(
     return scored
 
 
+def begun(
+    net: bnn.MeanFieldBNN, clients: dict[str, Any], seed: int, checkpoint: Path, warm: bool = False
+) -> pvi.Server:
+    """A server at its first round, or at the one after the last that is in the checkpoint.
+
+    :param warm: Whether q starts as a network's fit does, and not as the prior.
+    """
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if checkpoint.exists():
+        return pvi.Server.load(checkpoint, net.prior(), clients, seed=seed)
+    server = pvi.Server(net.prior(), clients, seed=seed)
+    if warm:
+        server.warm_start(net.initial(seed))
+    return server
+
+
 def error_and_nll(probabilities: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
     """Share of wrong labels, and mean negative log likelihood in nats."""
     likelihood = probabilities[np.arange(len(Y)), Y[:, 0].astype(int)]

@@ -94,14 +94,14 @@ def sweep_figure(runs: list[Results], partition: str, names: list[str]) -> plt.F
 
 def sweep_panel(axes: plt.Axes, runs: list[Results], method: Method, partition: str) -> None:
     """The runs of one method: a colour for each rate, a style for each damping."""
-    settings, rates = method.settings[partition], method.rates[partition]
-    has_one_visit = settings == VISITS
+    settings, rates = (sorted({one[key] for one in runs}) for key in ("setting", "learning_rate"))
+    has_one_visit = method.settings[partition] == VISITS
     for one in sorted(runs, key=lambda one: (one["learning_rate"], one["setting"])):
         label = f"{one['learning_rate']:g}"
         if not has_one_visit and len(settings) > 1:
             label += f", ρ = {one['setting']:g}"
         first = not has_one_visit or one["setting"] == settings[0]
-        style = ("-", "--", ":")[0 if has_one_visit else settings.index(one["setting"])]
+        style = ("-", "--", ":")[0 if has_one_visit else settings.index(one["setting"]) % 3]
         axes.loglog(
             one["epochs"], one["test_error"], f"C{rates.index(one['learning_rate'])}{style}",
             marker="o" if has_one_visit else "", label=label if first else None,

@@ -5,9 +5,11 @@ prior, Adam, minibatches of 200. Each method runs with each of its learning rate
 or numbers of epochs, and is scored on the last 10,000 training images, which are held back.
 --best runs the settings that were best there, on all training images, and scores the test images.
 --methods adam-200,sngd-200,adam-500,sngd-500 compares Adam with natural gradients for global VI, by
-networks of 200 and 500 hidden units (appendix E.6).
+networks of 200 and 500 hidden units (appendix E.6). --longer 8 trains eight times as long, and
+--rates and --settings try these in the place of a method's own.
 
-Every run is kept in OUT/runs and never repeated. --quick trains on 6,000 images for a few rounds.
+Every run is kept in OUT/runs and never repeated, and one that was stopped goes on. --quick trains
+on 6,000 images for a few rounds.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from federated_runs import (
     NUM_CLIENTS,
     PARTITIONS,
     Progress,
+    begun,
     fewer_images,
     held_back,
     kept,
@@ -51,6 +54,7 @@ class Task:
 
     :param setting: The damping, or the number of epochs of a visit.
     :param choose: Whether it is scored on held-back images, and not on the test images.
+    :param longer: So many times the method's own rounds.
     """
 
     method: str
@@ -61,38 +65,63 @@ class Task:
     dataset: str
     quick: bool
     choose: bool
+    longer: int
 
     @property
     def name(self) -> str:
         """Of its file."""
         kind = "-quick" * self.quick + "-choose" * self.choose
+        kind += f"-x{self.longer}" * (self.longer > 1)
         of = f"{self.dataset}-{self.partition}-{self.method}"
         return f"{of}-{self.learning_rate:g}-{self.setting:g}-{self.seed}{kind}.json"
 
 
-def perform(data: Split, task: Task, progress: Progress) -> Results:
-    """One run: a list for each quantity, with an entry for each round that is scored."""
+def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:
+    """One run: a list for each quantity, with an entry for each round that is scored.
+
+    :param folder: Where a run that is not over is kept after each round.
+    """
     method = METHODS[task.method]
     net = bnn.MeanFieldBNN([784, method.units, 10], gpflow.likelihoods.Softmax(10))
-    shards = [(data.X, data.Y)]
-    if not method.cores:
-        shards = PARTITIONS[task.partition](data.X, data.Y, NUM_CLIENTS, task.seed)
-    rule = method.rule(task.learning_rate, task.setting)
-    if method.cores == 1 and task.partition == "label":
-        rule = OneClassBatches(rule)
-    server = pvi.Server(net.prior(), pvi.make_clients(net, shards, rule, task.seed), seed=task.seed)
-    rounds = method.rounds[task.partition]
+    clients = pvi.make_clients(net, shards(data, task), rule_of(task), task.seed)
+    checkpoint = folder / f"{task.name}.part.npz"
+    server = begun(net, clients, task.seed, checkpoint)
+    rounds = task.longer * method.rounds[task.partition]
     rounds = min(rounds, QUICK_ROUNDS) if task.quick else rounds
-    every = 1 if rounds <= 12 else 5
-    evaluate = scored_now_and_then(server, net, data, every, rounds)
-    schedule = method.schedule(task.setting)
-    pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
-    columns, _ = scored_rounds(server.history)
-    epochs = [number * method.epochs(task.setting) for number in columns["round"]]
+    every = 1 if rounds <= 12 else 5 if rounds <= 100 else 10
+    if len(server.history) < rounds:
+        pvi.fit(
+            server, method.schedule(task.setting), rounds - len(server.history),
+            callback=progress, checkpoint=checkpoint,
+            evaluate=scored_now_and_then(server, net, data, every, rounds),
+        )  # fmt: skip
+    checkpoint.unlink(missing_ok=True)
+    return {**asdict(task), **columns(server.history, task, len(data.X))}
+
+
+def shards(data: Split, task: Task) -> list[pvi.Data]:
+    """All images in one place for global VI, and else ten shards."""
+    if METHODS[task.method].cores:
+        return [(data.X, data.Y)]
+    return PARTITIONS[task.partition](data.X, data.Y, NUM_CLIENTS, task.seed)
+
+
+def rule_of(task: Task) -> pvi.UpdateRule:
+    method = METHODS[task.method]
+    rule = method.rule(task.learning_rate, task.setting)
+    one_class = method.cores == 1 and task.partition == "label"
+    return OneClassBatches(rule) if one_class else rule
+
+
+def columns(history: pvi.History, task: Task, num_data: int) -> Results:
+    """What ``results.json`` holds of a run; global VI sends messages for each minibatch."""
+    method = METHODS[task.method]
+    found, _ = scored_rounds(history)
+    epochs = [number * method.epochs(task.setting) for number in found["round"]]
     if method.cores:
-        steps = -(-len(data.X) // (BATCH * method.cores))
-        columns["messages"] = [2 * method.cores * steps * number for number in epochs]
-    return {**asdict(task), **columns, "epochs": epochs}
+        steps = -(-num_data // (BATCH * method.cores))
+        found["messages"] = [2 * method.cores * steps * number for number in epochs]
+    return {**found, "epochs": epochs}
 
 
 # ---- one run after another ----
@@ -101,11 +130,17 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
 def sweep_tasks(arguments: argparse.Namespace) -> list[Task]:
     """Every learning rate with every setting, by one seed."""
     return [
-        Task(name, way, rate, setting, arguments.seed, arguments.dataset, arguments.quick, True)
+        Task(
+            name, way, rate, setting, arguments.seed, arguments.dataset, arguments.quick, True,
+            arguments.longer,
+        )
         for way in ways(arguments)
         for name in arguments.methods.split(",")
-        for rate, setting in product(METHODS[name].rates[way], METHODS[name].settings[way])
-    ]
+        for rate, setting in product(
+            arguments.rates or METHODS[name].rates[way],
+            arguments.settings or METHODS[name].settings[way],
+        )
+    ]  # fmt: skip
 
 
 def best_tasks(arguments: argparse.Namespace, chosen: list[Results]) -> list[Task]:
@@ -120,6 +155,10 @@ def best_tasks(arguments: argparse.Namespace, chosen: list[Results]) -> list[Tas
     ]
 
 
+def numbers(said: str) -> tuple[float, ...]:
+    return tuple(float(one) for one in said.split(","))
+
+
 def ways(arguments: argparse.Namespace) -> list[str]:
     return list(PARTITIONS) if arguments.partition == "both" else [arguments.partition]
 
@@ -129,12 +168,13 @@ def main(arguments: argparse.Namespace) -> None:
     if unknown:
         raise InvalidDataError(f"no method {sorted(unknown)[0]!r}; there are {list(METHODS)}")
     data = fewer_images(LOADERS[arguments.dataset](arguments.data), arguments.quick)
-    folder, of = arguments.out / "runs", {"dataset": arguments.dataset, "quick": arguments.quick}
-    perform_missing(sweep_tasks(arguments), partial(perform, held_back(data)), folder)
+    folder = arguments.out / "runs"
+    of = {name: getattr(arguments, name) for name in ("dataset", "quick", "longer")}
+    perform_missing(sweep_tasks(arguments), partial(perform, held_back(data), folder), folder)
     tried = kept(folder, choose=True, **of)
     chosen = best_of(tried)
     if arguments.best:
-        perform_missing(best_tasks(arguments, chosen), partial(perform, data), folder)
+        perform_missing(best_tasks(arguments, chosen), partial(perform, data, folder), folder)
     best = kept(folder, choose=False, **of)
     for partition, (kind, methods) in product(
         PARTITIONS, (("sweep", FEDERATED), ("optimisers", OPTIMISERS))
@@ -151,6 +191,7 @@ def main(arguments: argparse.Namespace) -> None:
         arguments.out,
         {
             "command": f"python examples/federated_sweeps.py --best --dataset {arguments.dataset}"
+            + f" --longer {arguments.longer}" * (arguments.longer > 1)
             + " --quick" * arguments.quick,
             "summary": summary(best, [one for one in chosen if one["method"] in FEDERATED]),
             "sweep": sweep_rows(tried),
@@ -165,5 +206,8 @@ if __name__ == "__main__":
     options.add_argument("--dataset", choices=list(LOADERS), default="mnist")
     options.add_argument("--partition", choices=[*PARTITIONS, "both"], default="both")
     options.add_argument("--methods", default=",".join(FEDERATED), help=f"of {', '.join(METHODS)}")
+    options.add_argument("--longer", type=int, default=1, help="times a method's own rounds")
+    options.add_argument("--rates", type=numbers, default=(), help="these alone, as 1e-4,3e-4")
+    options.add_argument("--settings", type=numbers, default=(), help="these alone, as 0.1,0.2")
     options.add_argument("--best", action="store_true", help="then run what was best, by 3 seeds")
     run(main, options)

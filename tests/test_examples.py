@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp import bnn, pvi
-from streaming_gp.datasets import load_banana
+from streaming_gp.datasets import Split, load_banana
 from streaming_gp.metrics import error_rate, mean_negative_log_density, smse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -466,6 +466,26 @@ def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
         assert row["error"] != row["held_back_error"]
     assert (tmp_path / "mnist_label_sweep.png").stat().st_size > 10_000
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
+
+
+def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sweeps = importlib.import_module("federated_sweeps")
+    rng = np.random.default_rng(0)
+    X, Y = rng.random((40, 784), np.float32), rng.integers(10, size=(40, 1)).astype(float)
+    data = Split(X, Y, X, Y)
+    task = sweeps.Task("pvi-sync", "iid", 1e-3, 0.1, 0, "mnist", quick=True, choose=True, longer=8)
+
+    def stop(one):
+        raise KeyboardInterrupt
+
+    whole = sweeps.perform(data, tmp_path / "whole", task, lambda one: None)
+    with pytest.raises(KeyboardInterrupt):
+        sweeps.perform(data, tmp_path / "halves", task, stop)
+    halves = sweeps.perform(data, tmp_path / "halves", task, lambda one: None)
+    assert halves["round"] == whole["round"] == [1, 2]
+    assert halves["test_nll"] == whole["test_nll"]
+    assert not list((tmp_path / "halves").iterdir())
 
 
 def test_minibatches_of_one_class_are_a_whole_epoch(monkeypatch):
