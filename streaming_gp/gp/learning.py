@@ -190,7 +190,7 @@ class LearningGP(FederatedGP):
             ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
         if learn and not ledger.factors:
-            compiled.fitter.watch_targets(ledger.posterior, own.values())
+            compiled.fitter.watch_first(ledger.posterior, own.values())
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,

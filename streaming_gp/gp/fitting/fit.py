@@ -200,10 +200,11 @@ class Fitter:
         self.watch.points(batch.name, len(factor.Z), report)
         self.watch.noise(self.local, batch, len(factor.Z), report)
 
-    def watch_targets(self, prior: Process, batches: Iterable[Data]) -> None:
-        """Warn if the first targets are far from what a distribution over ε expects."""
+    def watch_first(self, prior: Process, batches: Iterable[Data]) -> None:
+        """Warn if the first data are far from what a distribution over ε expects."""
         if prior.hyperparameters is not None and self.local.parameters.size:
             for X, Y in batches:
+                self.watch.inputs(self.local, prior.hyperparameters, X)
                 self.watch.targets(self.local, prior.hyperparameters, X, Y)
 
     def of_what_is_kept(

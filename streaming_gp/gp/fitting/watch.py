@@ -14,6 +14,7 @@ from streaming_gp.errors import OverconfidenceWarning, PoorFitWarning
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.spread import to_the_nearest
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.quadrature import standard_normals
@@ -27,8 +28,11 @@ MOST_WIDTHS = 3.0
 """How many widths of the prior the size of targets may lie from its middle."""
 LEAST_SHARE = 1e-2
 """The prior variance of f over that of the noise, under which the data are explained as noise."""
-MOST_LOOKED_AT = 100
-"""So many data say how much f and noise vary where a batch is."""
+MOST_APART = 2.0
+"""So many lengthscales may inputs lie from their nearest, where a squared exponential has a
+correlation of 0.14."""
+LEAST_LOOKED_AT, MOST_LOOKED_AT = 20, 100
+"""So many data say how far inputs lie apart, and how much f and noise vary where a batch is."""
 NUM_DRAWS = 32
 
 
@@ -145,6 +149,28 @@ class Watch:
                 "where they fit nothing, and predictions may be over-confident; wanted "
                 "standardised targets, variances that start at their size, or a larger "
                 "prior_log_scale",
+            )
+
+    def inputs(self, local: LocalModel, q: expfam.Gaussian, X: np.ndarray) -> None:
+        """Warn where the first inputs lie so far apart that none says anything of another.
+
+        Then f is as good as noise, and lengthscales hardly move.
+
+        :param q: The prior over ε.
+        :param X: The inputs [N, D].
+        """
+        if len(X) < LEAST_LOOKED_AT:
+            return
+        longest = np.asarray(q.mean) + MOST_WIDTHS * np.linalg.norm(q.scale, axis=1)
+        apart = to_the_nearest(local, longest, X[:: -(-len(X) // MOST_LOOKED_AT)])
+        if apart > MOST_APART:
+            self._say(
+                "inputs",
+                f"inputs lie {apart:.3g} lengthscales from their nearest, at lengthscales as long "
+                "as the prior over the hyperparameters expects: all may be taken for noise; wanted "
+                "standardised inputs, lengthscales that start at their spread, or a larger "
+                "prior_log_scale",
+                PoorFitWarning,
             )
 
 

@@ -62,3 +62,53 @@ def test_hyperparameters_that_are_known_have_learned_nothing(rng):
     model = model_on(sgp.PrivatePseudoPoints(2), sgp.FixedHyperparameters())
     model.kernel.variance.assign(1e-4)
     assert warnings_of(model, shuffled(rng)) == []
+
+
+def warned_of_inputs(kernel, X, strategy=None):
+    """What is said of inputs at the first update of a model with this kernel."""
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(0.1), hyperparameters=strategy,
+        optimiser=sgp.LocalOptimiser(max_iterations=1),
+    )  # fmt: skip
+    said = warnings_of(model, (X, np.sin(X).sum(axis=1, keepdims=True)))
+    return [one for one in said if "inputs lie" in one]
+
+
+def on_a_line(scale=1.0, number=20):
+    return scale * np.linspace(0.0, 10.0, number)[:, None]
+
+
+SAID = r"inputs lie \d+(\.\d+)? lengthscales from their nearest.*standardised inputs"
+
+
+def test_inputs_that_say_nothing_of_one_another():
+    model = sgp.StreamingGP(
+        gpflow.kernels.Matern32(), gpflow.likelihoods.Bernoulli(),
+        optimiser=sgp.LocalOptimiser(max_iterations=1),
+    )  # fmt: skip
+    X = on_a_line(1e3)
+    with pytest.warns(PoorFitWarning, match=SAID):
+        model.update((X, np.float64(X > 5e3)))
+
+
+@pytest.mark.parametrize("kernel", ["SquaredExponential", "Periodic", "Linear"])
+def test_inputs_in_units_of_lengthscales_are_nothing_to_warn_of(kernel):
+    periodic = gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential())
+    made = periodic if kernel == "Periodic" else getattr(gpflow.kernels, kernel)()
+    assert warned_of_inputs(made, on_a_line(1e3 if kernel != "SquaredExponential" else 1.0)) == []
+
+
+def test_inputs_are_looked_at_where_a_distribution_has_lengthscales_to_learn():
+    def product(lengthscale=1.0):
+        far = gpflow.kernels.Matern12(active_dims=[1], lengthscales=lengthscale)
+        return gpflow.kernels.SquaredExponential(active_dims=[0]) * far
+
+    X = np.hstack([on_a_line(), on_a_line(1e4)])
+    assert len(warned_of_inputs(product(), X)) == 1
+    assert warned_of_inputs(product(1e3), X) == []  # they start at the spread
+    assert warned_of_inputs(product(), X[:19]) == []  # too few to tell
+    assert warned_of_inputs(product(), np.repeat(X[:1], 30, axis=0)) == []
+    assert warned_of_inputs(product(), X, sgp.PointHyperparameters()) == []
+    chosen = product()
+    gpflow.set_trainable(chosen.kernels[1].lengthscales, False)
+    assert warned_of_inputs(chosen, X) == []
