@@ -10,10 +10,10 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 from gpflow.base import PriorOn
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.hyperparameters.units import Units, forward, has_transform
 
 _MOMENT_SAMPLES = 20_000
 
@@ -99,7 +99,7 @@ class ParameterVector:
         result, start = {}, 0
         for (path, parameter), size in zip(self.parameters.items(), self._sizes, strict=True):
             piece = epsilon[:, start : start + size].reshape(-1, *parameter.shape)
-            result[path] = np.asarray(_forward(parameter, piece))
+            result[path] = np.asarray(forward(parameter, piece))
             start += size
         return result
 
@@ -108,23 +108,26 @@ class ParameterVector:
 
         A GPflow prior is matched in its first two moments in unconstrained space, which is the
         projection that minimises KL(prior ‖ Gaussian). A parameter without one gets a Gaussian
-        around its value whose width is ``log_scale`` in the logarithm of the constrained value
-        (delta method), or ``log_scale · max(1, |value|)`` if it is unconstrained. Only the weights
-        W [P, L] by which L functions are mixed get the width ``1/√L``, whatever ``log_scale``: all
-        of them together then add about as much to an output as one function has.
+        around its value, ``log_scale`` of its :class:`.Units` wide, which for a transformed one is
+        about that much in the logarithm of the constrained value (delta method). Only the weights
+        by which functions are mixed are one unit wide, whatever ``log_scale``.
         """
-        moments = [self._prior_moments(p, log_scale) for p in self.parameters.values()]
+        at = list(self.pieces(self.value()))
+        moments = [
+            self._prior_moments(one, np.asarray(value), unit, log_scale)
+            for (one, value), unit in zip(at, self._units.at(at), strict=True)
+        ]
         means = [np.ravel(mean) for mean, _ in moments]
         scales = [np.ravel(scale) for _, scale in moments]
         return np.concatenate([*means, np.zeros(0)]), np.concatenate([*scales, np.zeros(0)])
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        flags = [np.full(p.shape, _has_transform(p)).ravel() for p in self.parameters.values()]
+        flags = [np.full(p.shape, has_transform(p)).ravel() for p in self.parameters.values()]
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:
-        """``unit_log_width`` of every parameter, but ``1/√L`` of mixing weights: [E].
+        """The :class:`.Units` of all parameters: [E].
 
         It is asked for at each update, and computed where ε has moved.
 
@@ -133,28 +136,20 @@ class ParameterVector:
         epsilon = self.value() if epsilon is None else epsilon
         at = epsilon.tobytes()
         if self._widths is None or self._widths[0] != at:
-            widths = [np.ravel(self._width(p, piece)) for p, piece in self.pieces(epsilon)]
+            widths = map(np.ravel, self._units.at(list(self.pieces(epsilon))))
             self._widths = at, np.concatenate([*widths, np.zeros(0)])
         return self._widths[1].copy()
 
     @cached_property
-    def _mixing(self) -> dict[int, float]:
-        return _mixing_widths(self._module)
-
-    def _width(self, parameter: gpflow.Parameter, unconstrained: Any) -> np.ndarray:
-        found = self._mixing.get(id(parameter))
-        if found is None:
-            return unit_log_width(parameter, unconstrained)
-        return np.full(parameter.shape, found)
+    def _units(self) -> Units:
+        return Units(self._module)
 
     def _prior_moments(
-        self, parameter: gpflow.Parameter, log_scale: float
+        self, parameter: gpflow.Parameter, value: np.ndarray, unit: np.ndarray, log_scale: float
     ) -> tuple[np.ndarray, np.ndarray]:
         if parameter.prior is not None:
             return _moments_of_gpflow_prior(parameter)
-        unit = 1.0 if id(parameter) in self._mixing else log_scale
-        value = parameter.unconstrained_variable.numpy()
-        return value, unit * self._width(parameter, value)
+        return value, unit if self._units.is_a_weight(parameter) else log_scale * unit
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
         """Each parameter with its part of ε [E], in the parameter's shape."""
@@ -180,45 +175,6 @@ def _empty_caches(module: tf.Module) -> None:
         with suppress(KeyError):
             gpflow.utilities.reset_cache_bijectors(module)
             return
-
-
-def _has_transform(parameter: gpflow.Parameter) -> bool:
-    identity = tfp.bijectors.Identity
-    return parameter.transform is not None and not isinstance(parameter.transform, identity)
-
-
-def _forward(parameter: gpflow.Parameter, unconstrained: np.ndarray) -> Any:
-    if parameter.transform is None:
-        return unconstrained
-    return parameter.transform.forward(tf.convert_to_tensor(unconstrained, parameter.dtype))
-
-
-def _mixing_widths(module: tf.Module) -> dict[int, float]:
-    """``1/√L`` for the weights of every kernel that mixes L functions, by the parameter's id."""
-    mixing = gpflow.kernels.LinearCoregionalization
-    kernels = [part for part in (module, *module.submodules) if isinstance(part, mixing)]
-    return {id(kernel.W): float(kernel.num_latent_gps) ** -0.5 for kernel in kernels}
-
-
-def unit_log_width(parameter: gpflow.Parameter, at: Any) -> np.ndarray:
-    """Change of the unconstrained value that changes the constrained value e-fold, to first order.
-
-    :param at: The unconstrained value, in the parameter's shape.
-
-    Close to a lower bound of the constrained value no finite change does; the width is therefore
-    at most ``2 max(1, u)``, which the plain softplus never reaches.
-    """
-    unconstrained = np.asarray(at)
-    if not _has_transform(parameter):
-        return np.maximum(1.0, np.abs(unconstrained))
-    with tf.GradientTape() as tape:
-        point = tf.convert_to_tensor(unconstrained)
-        tape.watch(point)
-        constrained = parameter.transform.forward(point)
-    slope = np.abs(tape.gradient(constrained, point).numpy())
-    widest = 2.0 * np.maximum(1.0, unconstrained)
-    reached = np.abs(constrained.numpy()) < widest * slope
-    return np.where(reached, np.abs(constrained.numpy()) / np.where(reached, slope, 1.0), widest)
 
 
 def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, np.ndarray]:
