@@ -13,6 +13,7 @@ from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.linear.panels import log_expected_power
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.quadrature import gauss_hermite
 from streaming_gp.validation import Data, as_data, as_matrix
@@ -90,13 +91,12 @@ class GeneralisedLinearModel:
 
         :param x: The input of the datum [D].
         :param y: The observation of the datum [1].
-        :param alpha: The power α > 0 of the likelihood; for 1 the integral is GPflow's predictive
-            density, closed where the likelihood has it.
-        :raises InvalidDataError: for other α, if the likelihood has no quadrature.
+        :param alpha: The power α > 0 of the likelihood; for 1 the integral is the likelihood's
+            predictive density, where it has that in closed form.
         """
         X, Y = x[None], y[None]
         mean, variance = self.predictor(cavity, X)
-        if alpha == 1.0:
+        if alpha == 1.0 and not _is_by_quadrature(self.likelihood):
             return self.likelihood.predict_log_density(X, mean, variance, Y)[0]
         return log_expected_power(self.likelihood, X, mean, variance, Y, alpha)[0]
 
@@ -116,6 +116,12 @@ class GeneralisedLinearModel:
         X = as_matrix("X", X, self.num_inputs)
         mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
         return mean.numpy(), variance.numpy()
+
+
+def _is_by_quadrature(likelihood: gpflow.likelihoods.Likelihood) -> bool:
+    """Whether its predictive density is GPflow's own quadrature."""
+    generic = gpflow.likelihoods.QuadratureLikelihood._predict_log_density
+    return type(likelihood)._predict_log_density is generic
 
 
 class BayesianLinearRegression(GeneralisedLinearModel):
@@ -196,25 +202,6 @@ def _cumulative(F: tf.Tensor) -> tf.Tensor:
 
 def _standard_normal() -> tfp.distributions.Normal:
     return tfp.distributions.Normal(tf.zeros([], tf.float64), 1.0)
-
-
-def log_expected_power(
-    likelihood: Any, X: Any, mean: Any, variance: Any, Y: Any, alpha: float
-) -> tf.Tensor:
-    """``log E[p(y_n | f_n)^α]`` for ``f_n`` of these means and variances [N, 1]: [N].
-
-    By the quadrature that the likelihood takes its other expectations by, in logarithms.
-
-    :raises InvalidDataError: if it has none.
-    """
-    if not isinstance(likelihood, gpflow.likelihoods.QuadratureLikelihood):
-        name = type(likelihood).__name__
-        raise InvalidDataError(f"{name} has no quadrature, which the power {alpha:g} of it needs")
-
-    def log_power(F: Any, X: Any, Y: Any) -> tf.Tensor:
-        return alpha * likelihood.log_prob(X, F, Y)[..., None]
-
-    return likelihood.quadrature.logspace(log_power, mean, variance, X=X, Y=Y)[..., 0]
 
 
 def logistic_regression(

@@ -33,8 +33,10 @@ class PowerEPUpdate:
 
     This is algorithm 2 of PVI 2018 with ``q_n t_n^α`` written for q. A visit sweeps over the
     client's data, and its answer is the product of their sites. As a client keeps nothing between
-    visits, sites start at an equal share of its factor. Data whose cavity or tilted distribution is
-    improper keep their sites in that sweep, and are counted.
+    visits, sites start at an equal share of its factor. Before the first of several sweeps it has
+    none, and they are found one after another: refined under the prior all at once, many of them
+    overshoot where the prior is far wider than the posterior. Data whose
+    cavity or tilted distribution is improper keep their sites in that sweep, and are counted.
 
     - One datum a client, ``PowerEPUpdate.one_step(alpha)``: power EP as it stands (algorithm 2),
       with the server's damping. Then α = 1 is expectation propagation, a single sequential round of
@@ -74,15 +76,34 @@ class PowerEPUpdate:
         return cls(alpha, sweeps=1, damping=1.0)
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        factor, skipped = own_factor(task), 0
-        rows = minibatches(task, 1, task.num_data) if self.sequential else _all_rows(task)
-        sites = stacked(factor ** (1.0 / task.num_data), *rows.shape)
+        rows, skipped = self._rows(task), 0
+        sites = self._start(task, rows)
+        factor = product(sites, axes=2)
         step = _RefineSites(self.alpha, self.damping)
         for _ in range(self.sweeps):
             _, sites, kept = swept(step, task, factor, rows, sites)
             factor, skipped = product(sites, axes=2), skipped + kept
         factor = factor.as_arrays()
         return LocalResult(factor, evidence(task.cavity, factor), self.sweeps, skipped)
+
+    def _rows(self, task: LocalTask) -> np.ndarray:
+        return minibatches(task, 1, task.num_data) if self.sequential else _all_rows(task)
+
+    def _start(self, task: LocalTask, rows: np.ndarray) -> Factor:
+        """All sites [S, B] before the first sweep."""
+        at_once = not self.sequential and self.sweeps > 1 and task.num_data > 1
+        if task.own is None and at_once:
+            return _one_after_another(task, self.alpha)
+        return stacked(own_factor(task) ** (1.0 / task.num_data), *rows.shape)
+
+
+def _one_after_another(task: LocalTask, alpha: float) -> Factor:
+    """Each datum's site [1, N] under the cavity and the sites of those before it."""
+    rows, nothing = np.arange(task.num_data)[:, None], task.cavity**0.0
+    step, begun = _RefineSites(alpha, damping=1.0), stacked(nothing, *rows.shape)
+    _, sites, _ = swept(step, task, nothing, rows, begun)
+    *natural, log_scale = (eta[:, 0][None] for eta in (*sites.natural, sites.log_scale))
+    return Factor(sites.family, tuple(natural), log_scale)
 
 
 def _all_rows(task: LocalTask) -> np.ndarray:
