@@ -51,6 +51,11 @@ class MultiHeadBNN(MeanFieldBNN):
         return super().num_inputs + 1
 
     @property
+    def num_outputs(self) -> int:
+        """L: of one head."""
+        return super().num_outputs // self.num_heads
+
+    @property
     def head_of_weights(self) -> np.ndarray:
         """The head of each weight and bias, −1 of those that all tasks share: [D]."""
         inputs, outputs = self.sizes[-2:]

@@ -83,6 +83,14 @@ class Network:
         return int(np.prod(self.input_shape))
 
     @property
+    def num_outputs(self) -> int:
+        """L: of the last layer."""
+        shape = self.input_shape
+        for layer in self.layers:
+            shape = layer.output_shape(shape)
+        return int(np.prod(shape))
+
+    @property
     def num_parameters(self) -> int:
         """D: of all weights and biases."""
         return sum(int(np.prod(each)) + each[-1] for each in self.weights_shapes if each)
@@ -132,6 +140,12 @@ class Network:
 
         :raises InvalidDataError: if shapes or entries are not what the network can take.
         """
+        wanted = self.likelihood.latent_dim
+        if wanted is not None and self.num_outputs != wanted:
+            raise InvalidDataError(
+                f"the network has {self.num_outputs} outputs, where its "
+                f"{type(self.likelihood).__name__} likelihood wants {wanted}"
+            )
         X, Y = as_data((X, Y), self.likelihood, self.num_inputs, None)
         return X.astype(np.float32), Y.astype(np.float32)
 

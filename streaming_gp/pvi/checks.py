@@ -100,7 +100,8 @@ class Checks:
             return None
         return (
             f"it holds {certainty:.3g} prior precisions for each data point, at most "
-            f"{self.max_precision_per_datum:g}"
+            f"{self.max_precision_per_datum:g}; honest answers are so sure where inputs have large "
+            "units or the prior is vague: scale the inputs, or raise the limit of pvi.Checks"
         )
 
     def _too_vague(self, fraction: float) -> str | None:

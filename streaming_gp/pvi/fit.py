@@ -105,6 +105,7 @@ def fit(
             if stopping is not None and stopping.is_over(server.history):
                 break
     _require_heard(server.history.rounds[first:])
+    _warn_of_the_unheard(server, server.history.rounds[first:])
     return server.history
 
 
@@ -131,6 +132,21 @@ def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
                 f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
                 f"failed or were refused; the last time: {why}",
                 stacklevel=4,
+            )
+
+
+def _warn_of_the_unheard(server: Server, rounds: tuple[Round, ...]) -> None:
+    """At the end, of clients that have no factor yet and were not warned of."""
+    reasons: dict[str, list[str]] = {}
+    for one in rounds:
+        for name, why in {**one.refused, **one.failed}.items():
+            reasons.setdefault(name, []).append(why)
+    for name, whys in reasons.items():
+        if name not in server.factors and len(whys) < SILENT:
+            warnings.warn(
+                f"nothing has been learned from the data of {name!r}, none of whose answers was "
+                f"taken; the last time: {whys[-1]}",
+                stacklevel=3,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
@@ -18,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streaming_gp.conversion import refuse_masked
 from streaming_gp.defaults import default_kernel, default_pseudo_points
+from streaming_gp.errors import PoorFitWarning
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LocalOptimiser,
@@ -115,6 +117,21 @@ class StreamingEstimator(BaseEstimator):
         super().__setstate__(state)
         if model_state is not None:
             self.model_ = StreamingGP.from_state(model_state, *modules)
+
+
+def warn_if_alike(what: str, values: np.ndarray, scale: bool) -> None:
+    """Warn where a first batch fixes a scaling, and no column of it [N, C] says anything of one.
+
+    :param what: The name of the values.
+    :param scale: Whether there is a scaling.
+    """
+    if scale and len(values) and (values == values[0]).all():
+        warnings.warn(
+            f"{what} of the first batch are all alike, and so they fix no scale for the stream: "
+            "wanted a typical first batch, or scale=False with data in units of their spread",
+            PoorFitWarning,
+            stacklevel=4,
+        )
 
 
 def scaler(scale: bool) -> StandardScaler:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from streaming_gp.conversion import refuse_masked
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error
+from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error, warn_if_alike
 
 
 class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
@@ -68,6 +68,7 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
                 if classes is None:
                     raise InvalidDataError("classes must be given in the first partial_fit")
                 self._start_classification(X, classes)
+                warn_if_alike("inputs", X, self.scale)
             elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise InvalidDataError(
                     f"classes were {self.classes_} and cannot change, got {np.unique(classes)}"

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 from streaming_gp.conversion import refuse_masked
 from streaming_gp.defaults import logarithmic_parameters
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.sklearn.base import StreamingEstimator, scaler, unchanged_on_error
+from streaming_gp.sklearn.base import StreamingEstimator, scaler, unchanged_on_error, warn_if_alike
 
 
 class StreamingGPRegressor(RegressorMixin, StreamingEstimator):
@@ -31,9 +31,7 @@ class StreamingGPRegressor(RegressorMixin, StreamingEstimator):
 
     :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; by default
         ``default_kernel``, a squared exponential with one lengthscale for each input.
-        ``default_kernel``, a squared exponential with one lengthscale for each input.
     :param pseudo_points: A strategy such as :class:`~streaming_gp.PrivatePseudoPoints`; by default
-        ``default_pseudo_points``, of which there are not more than 300 however long the stream.
         ``default_pseudo_points``, of which there are not more than 300 however long the stream.
     :param hyperparameters: A strategy; :class:`~streaming_gp.VariationalHyperparameters` by
         default.
@@ -81,6 +79,8 @@ class StreamingGPRegressor(RegressorMixin, StreamingEstimator):
                 X, Y = self._validated(X, y, reset=False)
             else:
                 X, Y = self._start_regression(X, y)
+                warn_if_alike("inputs", X, self.scale)
+                warn_if_alike("targets", Y, self.scale)
             self._learn(X, self.target_scaler_.transform(Y))
         return self
 

@@ -193,6 +193,16 @@ def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
             lambda: network(gpflow.likelihoods.Softmax(2)).as_data(np.zeros((1, 3)), [[2]]),
             "class labels 0 to 1",
         ),
+        (
+            lambda: network(gpflow.likelihoods.Softmax(3)).as_data(np.zeros((1, 3)), [[2]]),
+            "the network has 2 outputs, where its Softmax likelihood wants 3",
+        ),
+        (
+            lambda: bnn.MultiHeadBNN((3, 4), 2, gpflow.likelihoods.Softmax(2)).as_data(
+                np.zeros((1, 4)), [[1]]
+            ),
+            "the network has 4 outputs, where its Softmax likelihood wants 2",
+        ),
         (lambda: network().predict(network().prior(), np.full((2, 3), np.nan)), "X must be finite"),
     ],
 )

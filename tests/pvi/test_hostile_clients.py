@@ -142,6 +142,19 @@ def test_a_client_that_is_never_heard_is_named_once_while_others_are(rng):
     assert len(warned) == 1
 
 
+def test_a_client_that_is_never_heard_in_a_single_round_is_named_at_its_end(rng):
+    """As where one pass over conjugate clients is all that is wanted, and one has large units."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    shards = datasets.partition_iid(X, Y, 3)
+    shards[1] = (1e5 * shards[1][0], shards[1][1])
+    found = server(model, shards, pvi.AnalyticUpdate())
+    said = "learned from the data of 'c1', .*prior precisions for each data point.*scale the inputs"
+    with pytest.warns(UserWarning, match=said) as warned:
+        pvi.fit(found, pvi.Sequential(), rounds=1)
+    assert len(warned) == 1
+    assert set(found.factors) == {"c0", "c2"}
+
+
 def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 2), Late())

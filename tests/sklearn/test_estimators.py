@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import warnings
 
 import gpflow
 import numpy as np
@@ -119,6 +120,24 @@ def test_several_outputs_and_batches_and_a_constant_column(rng):
     assert len(fitted.model_.factors) == 3
 
 
+def test_a_first_batch_that_fixes_no_scale_is_named(rng):
+    X, y = wave(rng, 30)
+
+    def said(estimator, X, y, **classes):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            estimator.partial_fit(X, y, **classes).partial_fit(X[:1], y[:1], **classes)
+        told = [str(one.message) for one in caught if "fix no scale" in str(one.message)]
+        return [one.split()[0] for one in told]
+
+    assert said(StreamingGPRegressor(**QUICK), X, y) == []
+    assert said(StreamingGPRegressor(**QUICK), X[:1], y[:1]) == ["inputs", "targets"]
+    assert said(StreamingGPRegressor(**QUICK), X, np.ones(30)) == ["targets"]
+    assert said(StreamingGPRegressor(scale=False, **QUICK), X[:1], y[:1]) == []
+    labels = (y > 0.0).astype(int)
+    assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
+
+
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     X, y = wave(rng, 120)
     fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X[:60], y[:60])
@@ -128,7 +147,6 @@ def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_estimators_that_are_dropped_leave_no_graphs(rng):
     def count_graphs():

@@ -130,7 +130,8 @@ class Watch:
     def targets(self, local: LocalModel, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray) -> None:
         """Warn where the first targets are of another size than the prior over ε expects.
 
-        A distribution over ε is then held by its prior, noise that is far from it the most.
+        A distribution over ε is then held by its prior, noise that is far from it the most. Targets
+        that all are what the prior expects have no size.
 
         :param q: The prior over ε.
         :param X: The inputs [N, D].
@@ -139,7 +140,7 @@ class Watch:
         if not is_conjugate(local.likelihood) or local.gp.num_latent != Y.shape[1]:
             return
         expected, width, mean_square = log_sizes(local, q, X, Y)
-        if abs(mean_square - expected) > MOST_WIDTHS * width:
+        if np.isfinite(mean_square) and abs(mean_square - expected) > MOST_WIDTHS * width:
             size, wanted = np.exp(0.5 * mean_square), np.exp(0.5 * expected)
             self._say(
                 "targets",
@@ -178,7 +179,7 @@ def log_sizes(
     local: LocalModel, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray
 ) -> tuple[float, float, float]:
     """Mean and standard deviation under q(ε) of the log variance of Y, and the log of the mean
-    square of these Y [N, P] about the prior mean at X [N, D].
+    square of these Y [N, P] about the prior mean at X [N, D]; −∞ if all are equal to it.
     """
     normals = standard_normals(NUM_DRAWS, len(np.asarray(q.mean)), seed=0)
     draws = np.asarray(q.mean) + normals @ np.transpose(q.scale)
@@ -188,6 +189,7 @@ def log_sizes(
     log_variance = np.log(of_f + np.asarray(noise))
     at_mean = PriorAt(local.prior, np.asarray(q.mean)[None]).mean(X)
     residual = Y - np.moveaxis(at_mean, 0, 1).reshape(len(X), -1)
-    smallest = np.finfo(float).tiny
-    mean_square = float(np.log(max(np.mean(residual**2), smallest)))
+    smallest = np.finfo(float).tiny if residual.any() else 0.0
+    with np.errstate(divide="ignore"):
+        mean_square = float(np.log(max(np.mean(residual**2), smallest)))
     return float(log_variance.mean()), float(log_variance.std()), mean_square

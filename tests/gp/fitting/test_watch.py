@@ -112,3 +112,11 @@ def test_inputs_are_looked_at_where_a_distribution_has_lengthscales_to_learn():
     chosen = product()
     gpflow.set_trainable(chosen.kernels[1].lengthscales, False)
     assert warned_of_inputs(chosen, X) == []
+
+
+def test_targets_that_are_all_at_the_prior_mean_have_no_size_to_warn_of():
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        optimiser=sgp.LocalOptimiser(max_iterations=1),
+    )  # fmt: skip
+    assert warnings_of(model, (on_a_line(), np.zeros((20, 1)))) == []

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from streaming_gp import pvi
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from tests.tolerances import ALGEBRA
 
@@ -58,3 +58,14 @@ def test_online_newton_steps_are_those_of_its_formulas():
 def test_rates_out_of_range_are_refused(field):
     with pytest.raises(InvalidDataError, match=next(iter(field))):
         pvi.SGD(**field)
+
+
+def test_lbfgs_that_ends_where_nothing_is_finite_says_so():
+    start, calls = MeanFieldNormal(np.zeros(2), np.ones(2)), []
+
+    def value_and_gradient(numbers):
+        calls.append(numbers)
+        return (np.nan if len(calls) > 1 else 0.0), tf.ones_like(numbers)
+
+    with pytest.raises(NumericalError, match=r"L-BFGS ended .* not finite .*different units"):
+        pvi.LBFGS().maximise(value_and_gradient, start)

@@ -174,7 +174,7 @@ class LBFGS:
 
         :param value_and_gradient: The function that maps unconstrained numbers to the free
             energy per data point and its gradient.
-        :raises NumericalError: if the free energy is not finite at the start.
+        :raises NumericalError: if the free energy is not finite at the start or at the end.
         """
         numbers = np.asarray(start.unconstrained(), np.float64)
 
@@ -188,6 +188,11 @@ class LBFGS:
         found = scipy.optimize.minimize(
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
         )
+        if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
+            raise NumericalError(
+                f"L-BFGS ended after {found.nit} iterations where the free energy is not finite "
+                f"({found.message}); inputs in very different units may be why"
+            )
         q = type(start).from_unconstrained(found.x.reshape(numbers.shape))
         return q.as_arrays(), -float(found.fun), int(found.nit)
 
