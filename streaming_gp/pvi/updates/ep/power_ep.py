@@ -33,10 +33,8 @@ class PowerEPUpdate:
 
     This is algorithm 2 of PVI 2018 with ``q_n t_n^α`` written for q. A visit sweeps over the
     client's data, and its answer is the product of their sites. As a client keeps nothing between
-    visits, sites start at an equal share of its factor. Before the first of several sweeps it has
-    none, and they are found one after another: refined under the prior all at once, many of them
-    overshoot where the prior is far wider than the posterior. Data whose
-    cavity or tilted distribution is improper keep their sites in that sweep, and are counted.
+    visits, sites start at an equal share of its factor. Data whose cavity or tilted distribution is
+    improper keep their sites in that sweep, and are counted.
 
     - One datum a client, ``PowerEPUpdate.one_step(alpha)``: power EP as it stands (algorithm 2),
       with the server's damping. Then α = 1 is expectation propagation, a single sequential round of
@@ -53,12 +51,16 @@ class PowerEPUpdate:
     :param damping: The damping ρ in (0, 1] of each site.
     :param sequential: Whether each site is refined under the q that the one before led to, in one
         random order; else all are refined under one q.
+    :param filtered_start: Whether sites are found one after another before the first of several
+        sweeps, while the client has no factor: refined under the prior all at once, many of them
+        overshoot where the prior is far wider than the posterior.
     """
 
     alpha: float = 1.0
     sweeps: int = 20
     damping: float = 0.5
     sequential: bool = False
+    filtered_start: bool = True
 
     def __post_init__(self) -> None:
         if self.sweeps < 1 or not self.alpha > 0.0:
@@ -92,7 +94,7 @@ class PowerEPUpdate:
     def _start(self, task: LocalTask, rows: np.ndarray) -> Factor:
         """All sites [S, B] before the first sweep."""
         at_once = not self.sequential and self.sweeps > 1 and task.num_data > 1
-        if task.own is None and at_once:
+        if self.filtered_start and task.own is None and at_once:
             return _one_after_another(task, self.alpha)
         return stacked(own_factor(task) ** (1.0 / task.num_data), *rows.shape)
 
