@@ -190,7 +190,8 @@ def main(arguments: argparse.Namespace) -> None:
     write_results(
         arguments.out,
         {
-            "command": f"python examples/federated_sweeps.py --best --dataset {arguments.dataset}"
+            "command": f"python examples/federated_sweeps.py --dataset {arguments.dataset}"
+            + " --best" * arguments.best
             + f" --longer {arguments.longer}" * (arguments.longer > 1)
             + " --quick" * arguments.quick,
             "summary": summary(best, [one for one in chosen if one["method"] in FEDERATED]),
