@@ -34,7 +34,7 @@ def _with_lengthscales(kernel: Kernel) -> Iterator[Stationary]:
     if isinstance(kernel, (Sum, Product)):
         for part in kernel.kernels:
             yield from _with_lengthscales(part)
-    elif isinstance(kernel, Stationary) and kernel.lengthscales.trainable:
+    elif isinstance(kernel, Stationary) and getattr(kernel.lengthscales, "trainable", False):
         yield kernel
 
 

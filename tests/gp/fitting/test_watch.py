@@ -112,6 +112,8 @@ def test_inputs_are_looked_at_where_a_distribution_has_lengthscales_to_learn():
     chosen = product()
     gpflow.set_trainable(chosen.kernels[1].lengthscales, False)
     assert warned_of_inputs(chosen, X) == []
+    chosen.kernels[1].lengthscales = np.float64(1.0)  # no parameter any more
+    assert warned_of_inputs(chosen, X) == []
 
 
 def test_targets_that_are_all_at_the_prior_mean_have_no_size_to_warn_of():
