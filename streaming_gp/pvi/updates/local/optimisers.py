@@ -172,29 +172,30 @@ class LBFGS:
     ) -> tuple[ExponentialFamily, float, int]:
         """q at the maximum, the value there, and iterations made.
 
+        Where a line search ends on what is not finite, the best value that it has seen counts.
+
         :param value_and_gradient: The function that maps unconstrained numbers to the free
             energy per data point and its gradient.
-        :raises NumericalError: if the free energy is not finite at the start or at the end.
+        :raises NumericalError: if the free energy is not finite at the start.
         """
         numbers = np.asarray(start.unconstrained(), np.float64)
 
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = value_and_gradient(tf.constant(flat.reshape(numbers.shape)))
+            if best[0] < float(value) < np.inf:
+                best[:] = float(value), flat.copy()
             return -float(value), -np.ravel(gradient.numpy()).astype(np.float64)
 
+        best: list[Any] = [-np.inf, None]
         if not np.isfinite(loss(np.ravel(numbers))[0]):
             raise NumericalError("the local free energy is not finite where the fit starts")
         options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
         found = scipy.optimize.minimize(
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
         )
-        if not (np.isfinite(found.fun) and np.isfinite(found.x).all()):
-            raise NumericalError(
-                f"L-BFGS ended after {found.nit} iterations where the free energy is not finite "
-                f"({found.message}); inputs in very different units may be why"
-            )
-        q = type(start).from_unconstrained(found.x.reshape(numbers.shape))
-        return q.as_arrays(), -float(found.fun), int(found.nit)
+        value, place = (-float(found.fun), found.x) if np.isfinite(found.fun) else best
+        q = type(start).from_unconstrained(place.reshape(numbers.shape))
+        return q.as_arrays(), value, int(found.nit)
 
 
 def _uphill(
