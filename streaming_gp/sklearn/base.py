@@ -125,7 +125,7 @@ def warn_if_alike(what: str, values: np.ndarray, scale: bool) -> None:
     :param what: The name of the values.
     :param scale: Whether there is a scaling.
     """
-    if scale and len(values) and (values == values[0]).all():
+    if scale and (values == values[0]).all():
         warnings.warn(
             f"{what} of the first batch are all alike, and so they fix no scale for the stream: "
             "wanted a typical first batch, or scale=False with data in units of their spread",

@@ -8,7 +8,6 @@ import scipy.stats
 import tensorflow as tf
 
 from streaming_gp import linear, pvi
-from streaming_gp.expfam import Normal
 from streaming_gp.linear.panels import log_expected_power
 from tests.reference import server
 
@@ -92,7 +91,7 @@ def test_a_prior_far_wider_than_the_posterior_is_left(rng, update):
     weights = np.exp(logs - scipy.special.logsumexp(logs))
     mean = weights @ theta
     deviation = np.sqrt(weights @ (theta - mean) ** 2)
-    posterior: Normal = found.posterior
+    posterior = found.posterior
     np.testing.assert_allclose(posterior.mean, [mean], atol=0.02 * deviation)
     np.testing.assert_allclose(np.sqrt(posterior.variance), [deviation], rtol=0.02)
     assert not found.history[-1].refused

@@ -44,13 +44,17 @@ class Units:
 
         :param pieces: All parameters that are learned, with their unconstrained values.
         """
-        deviation = self._deviation_of_f(pieces)
+        has_offsets = any(self._is_an_offset(one) for one, _ in pieces)
+        deviation = self._deviation_of_f(pieces) if has_offsets else 1.0
         return [self._of_one(one, np.asarray(value), deviation) for one, value in pieces]
+
+    def _is_an_offset(self, one: gpflow.Parameter) -> bool:
+        return id(one) in self._offsets and not has_transform(one)
 
     def _of_one(self, one: gpflow.Parameter, value: np.ndarray, deviation: float) -> np.ndarray:
         if self.is_a_weight(one):
             return np.full(one.shape, self._weights[id(one)])
-        if id(one) in self._offsets and not has_transform(one):
+        if self._is_an_offset(one):
             return np.clip(np.abs(value), deviation, LARGEST_OFFSET * deviation)
         return unit_log_width(one, value)
 
