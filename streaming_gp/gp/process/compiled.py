@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from streaming_gp.gp.process.distances import shortcuts_allowed
+
 FLOAT = tf.float64
 
 
@@ -25,6 +27,9 @@ class Compiled:
     than many a small function. Numbers come as arrays: TensorFlow keeps a tensor for every Python
     number that it has ever seen. Tensors and variables stay what they are, for gradients. Where
     functions are run eagerly, to look for an error, arguments are tensors all the same.
+
+    If the graph takes distances the quick way, there is a careful one as well, for arguments at
+    which a value is not finite.
     """
 
     def __init__(self, function: Callable[..., Any], *signature: Any) -> None:
@@ -32,7 +37,9 @@ class Compiled:
         self._signature = signature
         self._kinds = [kind.dtype for kind in tf.nest.flatten(signature)]
         self._is_flat = all(isinstance(one, tf.TensorSpec) for one in signature)
-        self._graph: Any = None
+        self._quick: Any = None
+        self._careful: Any = None
+        self._takes_shortcuts = False
         self._tracing = Lock()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -42,20 +49,43 @@ class Compiled:
             tensors = tf.nest.pack_sequence_as(self._signature, tensors)
         if tf.config.functions_run_eagerly():
             return self._function(*tensors)
-        return self._traced()(*tensors)
+        if tf.inside_function():  # where values are not known yet
+            return self._carefully()(*tensors)
+        found = self._quickly()(*tensors)
+        if not self._takes_shortcuts or _is_finite(found):
+            return found
+        return self._carefully()(*tensors)
+
+    def _quickly(self) -> Any:
+        """The graph, traced by whichever thread comes first."""
+        with self._tracing:
+            if self._quick is None:
+                with shortcuts_allowed() as shortcuts:
+                    self._quick = self._traced()
+                self._takes_shortcuts = shortcuts.taken
+        return self._quick
+
+    def _carefully(self) -> Any:
+        """The graph that takes no shortcuts, likewise."""
+        with self._tracing:
+            if self._careful is None:
+                self._careful = self._traced()
+        return self._careful
 
     def _traced(self) -> Any:
-        """The graph, traced by whichever thread comes first.
+        """A new graph.
 
         The ``partial`` gives every model a function object of its own; TensorFlow otherwise
         counts the first traces of several models as retracing of one function, and warns.
         """
-        with self._tracing:
-            if self._graph is None:
-                own = partial(self._function)
-                function = tf.function(own, input_signature=self._signature, autograph=False)
-                self._graph = function.get_concrete_function()
-        return self._graph
+        own = partial(self._function)
+        function = tf.function(own, input_signature=self._signature, autograph=False)
+        return function.get_concrete_function()
+
+
+def _is_finite(values: Any) -> bool:
+    with np.errstate(all="ignore"):
+        return all(np.isfinite(np.sum(np.asarray(one))) for one in tf.nest.flatten(values))
 
 
 def _as_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:

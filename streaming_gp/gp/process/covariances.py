@@ -6,9 +6,12 @@ group of C = L columns; otherwise there are G = L groups of one column.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import gpflow
 import tensorflow as tf
 from gpflow.kernels import (
+    IsotropicStationary,
     Kernel,
     MultioutputKernel,
     Product,
@@ -20,6 +23,7 @@ from gpflow.kernels import (
 )
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.process.distances import of_squared_distances
 from streaming_gp.shapes import check_shapes
 
 
@@ -49,13 +53,33 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
 def _of_one(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
     """The covariance [N, N2] of one kernel.
 
-    Squares of distances are differences of squares, whose rounding counts where inputs lie far from
-    zero in lengthscales: so they are moved there, which a column that never changes needs most.
+    Distances lose digits where inputs lie far from zero in lengthscales: so they are moved there,
+    which a column that never changes needs most.
     """
     if not depends_on_differences(kernel):
         return kernel(X, X2)
     origin = tf.stop_gradient(tf.reduce_sum(X[:1], axis=0))
-    return kernel(X - origin, None if X2 is None else X2 - origin)
+    return _near_zero(kernel, X - origin, None if X2 is None else X2 - origin)
+
+
+def _near_zero(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
+    """GPflow's covariance, but for the distances of isotropic kernels."""
+    if isinstance(kernel, Sum):
+        return tf.add_n([_near_zero(part, X, X2) for part in kernel.kernels])
+    if isinstance(kernel, Product):
+        return reduce(tf.multiply, (_near_zero(part, X, X2) for part in kernel.kernels))
+    if not _is_of_distances(kernel):
+        return kernel(X, X2)
+    X, X2 = (kernel.scale(x) for x in kernel.slice(X, X if X2 is None else X2))
+    return of_squared_distances(kernel.K_r2, X, X2)
+
+
+def _is_of_distances(kernel: Kernel) -> bool:
+    """Whether a kernel is a function of GPflow's own distance, and has not another of its own."""
+    return isinstance(kernel, IsotropicStationary) and all(
+        getattr(type(kernel), name) is getattr(IsotropicStationary, name)
+        for name in ("__call__", "K", "scaled_squared_euclid_dist")
+    )
 
 
 def depends_on_differences(kernel: Kernel) -> bool:
