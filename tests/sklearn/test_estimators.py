@@ -138,6 +138,25 @@ def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
 
 
+def test_a_first_batch_of_one_class_is_named(rng):
+    X, _ = wave(rng, 12)
+    points = sgp.PrivatePseudoPoints("all")
+
+    def said(settings, labels):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            StreamingGPClassifier(**settings).partial_fit(
+                X[: len(labels)], labels, classes=["a", "b"]
+            )
+        return [one for one in caught if "one after another" in str(one.message)]
+
+    few = {name: value for name, value in QUICK.items() if name != "pseudo_points"}
+    assert len(said(few, ["a"] * 12)) == 1
+    assert said(few, ["a"] * 11 + ["b"]) == []
+    assert said(few, ["a"] * 9) == []
+    assert said(few | {"pseudo_points": points}, ["a"] * 12) == []
+
+
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     X, y = wave(rng, 120)
     fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X[:60], y[:60])

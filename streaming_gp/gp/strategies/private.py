@@ -22,7 +22,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.single_observations import singles
-from streaming_gp.gp.strategies import every_input, together
+from streaming_gp.gp.strategies import every_input, sites_anew, together
 from streaming_gp.gp.strategies.learning_sample import LearningSample, fine
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
@@ -114,8 +114,11 @@ class PrivatePseudoPoints(OwnPseudoPoints):
             return self._visit(fitter, ledger, question, batch)
         visit = self._next if is_next else self._visit
         ledger, factor, report = visit(fitter, ledger, question, batch)
-        if not fitter.bound.is_conjugate:
-            factor = with_targets(factor, batch.data)
+        if fitter.bound.is_conjugate:
+            return ledger, factor, report
+        factor = with_targets(factor, batch.data)
+        if is_next:
+            ledger, factor = sites_anew.refreshed(fitter, ledger, batch, factor, report.epsilon)
         return ledger, factor, report
 
     def _has_all_data(self, fitter: Fitter, cavity: Process) -> bool:

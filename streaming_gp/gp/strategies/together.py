@@ -23,21 +23,16 @@ import numpy as np
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor, product_of_epsilon
-from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.gp.strategies.with_targets import (
-    FactorWithTargets,
-    joined_observations,
-    with_targets,
-)
+from streaming_gp.gp.strategies.several_batches import data_of, divided, joined_data, without
+from streaming_gp.gp.strategies.with_targets import FactorWithTargets, joined_observations
 
 ENOUGH = 200
 """From so many data on, q(ε) is a cavity under which a small batch may be fitted."""
@@ -76,8 +71,9 @@ def fitted(
     batch = replace(batch, seed=batch.stream_seed)  # or free energies would not add up
     if names is None:
         return _waiting(fitter, ledger, batch, budget, fit)
-    parts = [_data_of(ledger.factors[name]) for name in names]
-    rest, seen, everything = _without(ledger, names), _joined(parts), _joined([*parts, batch.data])
+    parts = [data_of(ledger.factors[name]) for name in names]
+    rest = without(ledger, names)
+    seen, everything = joined_data(parts), joined_data([*parts, batch.data])
     is_decided = not rest.factors and len(seen[0]) >= DECIDED
     joined = replace(
         batch,
@@ -87,7 +83,7 @@ def fitted(
     )
     found, factor, report = fit(rest, joined)
     told = _told(fitter, ledger, rest, replace(batch, data=seen), names)
-    *earlier, own = _divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])
+    *earlier, own = divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])
     changes = {**found.factors, **dict(zip(names, earlier, strict=True))}
     after = ledger.with_factors(changes)
     return after, own, report._replace(free_energy=report.free_energy - told)
@@ -163,48 +159,6 @@ def _are_data(fitter: Fitter, ledger: GPLedger, names: Sequence[str]) -> bool:
 def _roots(one: PseudoObservations) -> np.ndarray:
     """The diagonal of R, which is one over the standard deviation of noise [G, N]."""
     return np.diagonal(one.precision_factor, axis1=1, axis2=2)
-
-
-def _data_of(factor: PseudoPointFactor) -> Data:
-    """X [N, D] and Y [N, P] of a batch whose factor is its likelihood, or has the targets."""
-    if isinstance(factor, FactorWithTargets):
-        return factor.Z, factor.targets
-    (one,) = plain(Process(factor.pseudo_observations))
-    return SingleObservations.of(one).data
-
-
-def _joined(parts: Sequence[Data]) -> Data:
-    X, Y = zip(*parts, strict=True)
-    return np.concatenate(X), np.concatenate(Y)
-
-
-def _without(ledger: GPLedger, names: Sequence[str]) -> GPLedger:
-    for name in names:
-        ledger = ledger.without(name)
-    return ledger
-
-
-def _divided(
-    fitter: Fitter,
-    factor: PseudoPointFactor,
-    epsilon: np.ndarray,
-    batch: Batch,
-    parts: Sequence[Data],
-) -> list[PseudoPointFactor]:
-    """A factor of several batches as one for each: what it says at the inputs of each, and a share
-    of what all of them say of ε.
-    """
-    total, end, found = sum(len(X) for X, _ in parts), 0, []
-    sites = None if fitter.bound.is_conjugate else joined_observations([factor])
-    for X, Y in parts:
-        share, start, end = factor ** (len(X) / total), end, end + len(X)
-        if sites is None:
-            rows, constant = every_input.likelihood(fitter, replace(batch, data=(X, Y)), epsilon)
-            found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
-        else:
-            rows = sites.rows(np.arange(start, end)).as_pseudo_observations()
-            found.append(with_targets(replace(share, pseudo_observations=(rows,)), (X, Y)))
-    return found
 
 
 # ---- batches that wait ----
