@@ -84,6 +84,7 @@ class Compiled:
 
 
 def _is_finite(values: Any) -> bool:
+    """By their sums, which need no further arrays as large as covariances are."""
     with np.errstate(all="ignore"):
         return all(np.isfinite(np.sum(np.asarray(one))) for one in tf.nest.flatten(values))
 

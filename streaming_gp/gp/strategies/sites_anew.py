@@ -20,6 +20,7 @@ from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.several_batches import data_of, divided, joined_data, without
+from streaming_gp.gp.strategies.together import ENOUGH
 from streaming_gp.gp.strategies.with_targets import FactorWithTargets
 
 GROWTH = 0.25
@@ -62,6 +63,11 @@ def refreshed(
 
 
 def _is_due(num_held: int, num_new: int) -> bool:
-    """Whether the next power of 1 + growth is reached, so that a ledger alone decides."""
-    powers = np.log([max(num_held, 1), num_held + num_new]) / np.log(1.0 + GROWTH)
-    return num_held + num_new <= MOST_POINTS and int(powers[1]) > int(powers[0])
+    """Whether the next power of 1 + growth is reached, so that a ledger alone decides.
+
+    Of fewer points all sites are found together whenever ε is learned.
+    """
+    if num_held < ENOUGH or num_held + num_new > MOST_POINTS:
+        return False
+    before, after = np.log([num_held, num_held + num_new]) / np.log(1.0 + GROWTH)
+    return int(after) > int(before)

@@ -10,6 +10,7 @@ from streaming_gp import datasets
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.sites_anew import GROWTH, MOST_POINTS, _is_due
+from streaming_gp.gp.strategies.together import ENOUGH
 
 
 def sorted_labels(rng, number):
@@ -75,21 +76,24 @@ def test_what_factors_say_of_the_hyperparameters_stays(rng, monkeypatch):
 def test_a_covariance_that_is_not_positive_leaves_the_sites(rng, monkeypatch):
     X, Y = sorted_labels(rng, 150)
     model = streamed((X[:225], Y[:225]), 75)
-    fitted, before = every_input.at_one_epsilon, model.factors["batch-0"]
+    fitted, before, asked = every_input.at_one_epsilon, model.factors["batch-0"], []
 
     def refused(fitter, cavity, batch, epsilon):
-        if batch.num_joined > 75:
+        asked.append(len(batch.data[0]))
+        if asked[-1] > 75:
             raise NumericalError("not positive")
         return fitted(fitter, cavity, batch, epsilon)
 
     monkeypatch.setattr(every_input, "at_one_epsilon", refused)
     model.update((X[225:], Y[225:]), learn=False)
+    assert asked == [75, 300]
     assert model.factors["batch-0"] is before
 
 
 def test_sites_are_found_as_often_as_data_grow_by_a_share():
-    due = [held + 10 for held in range(200, 4000, 10) if _is_due(held, 10)]
+    due = [held + 10 for held in range(0, 4000, 10) if _is_due(held, 10)]
     np.testing.assert_allclose(np.diff(np.log(due)), np.log(1.0 + GROWTH), atol=0.05)
+    assert ENOUGH < min(due) < ENOUGH * (1.0 + GROWTH)
     assert MOST_POINTS / (1.0 + GROWTH) < max(due) <= MOST_POINTS
 
 
