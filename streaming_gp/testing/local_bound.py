@@ -93,7 +93,7 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
     known = Process(cavity.pseudo_observations, model.prior().hyperparameters)
     problem = fitter.problems.with_data(batch(3), noise, known, POINTS.place, None)
     offsets = np.zeros(np.size(problem.Z_start))
-    variables = fitter.local.hyperparameters.initial(fitter.local.parameters.size, True)
+    variables = fitter.local.hyperparameters.initial(fitter.local.parameters, True)
     sites = initial_sites(fitter.bound, offsets, problem)
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:

@@ -24,7 +24,7 @@ def asked(rng, model, data, points, spread=0.1, **options):
     given = model._compiled.outputs.data(data), draws, model.posterior_process, points.place
     problem = problems.with_data(*given, **({"at": None} | options))
     offsets = spread * rng.normal(size=int(tf.size(problem.Z_start)))
-    variables = local.hyperparameters.initial(local.parameters.size, True)
+    variables = local.hyperparameters.initial(local.parameters, True)
     return problem, offsets, variables + 0.1 * rng.normal(size=variables.shape)
 
 

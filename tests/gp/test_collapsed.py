@@ -165,7 +165,7 @@ def test_a_covariance_that_is_not_positive_gives_an_infinite_loss(rng):
     problem = fitter.problems.with_data(
         batch(rng, 9, 1), draws, model.posterior_process, FEW.place, None
     )._replace(nugget=tf.constant(-10.0, tf.float64))
-    variables = local.hyperparameters.initial(local.parameters.size, True)
+    variables = local.hyperparameters.initial(local.parameters, True)
     offsets = np.zeros(8)
     loss, gradient = fitter.bound.objective(offsets, variables, problem, None, True)
     assert loss == np.inf

@@ -158,12 +158,12 @@ class ProblemBuilder:
 
     def _site_weights(self, problem: Problem) -> np.ndarray:
         """Site precisions [N] at the cavity, summed over latent functions."""
-        bound, size = self._bound, self._local.parameters.size
+        bound, parameters = self._bound, self._local.parameters
         problem = problem._replace(Z_start=problem.X[:1])
         offsets = np.zeros(self._local.input_dim)
         sites = initial_sites(bound, offsets, problem)
         if not bound.is_conjugate:
-            variables = self._local.hyperparameters.initial(size, False)
+            variables = self._local.hyperparameters.initial(parameters, False)
             sites, _ = bound.rested_sites(offsets, variables, problem, sites, ONE_STEP)
         return np.asarray(sites.precision).sum(axis=1)
 

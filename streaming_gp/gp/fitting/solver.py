@@ -190,7 +190,7 @@ class Solver:
         strategy = self.local.hyperparameters
         if q is not None and isinstance(strategy, VariationalHyperparameters):
             return variables_of(q, problem.location.numpy(), problem.scale.numpy())
-        return strategy.initial(self.local.parameters.size, bool(cavity.pseudo_observations))
+        return strategy.initial(self.local.parameters, bool(cavity.pseudo_observations))
 
     def _described(
         self,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpflow.base import PriorOn
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.hyperparameters.units import Units, forward, has_transform
+from streaming_gp.gp.hyperparameters.units import Units, forward, has_transform, periods
 
 _MOMENT_SAMPLES = 20_000
 
@@ -124,6 +124,12 @@ class ParameterVector:
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
         flags = [np.full(p.shape, has_transform(p)).ravel() for p in self.parameters.values()]
+        return np.concatenate([*flags, np.zeros(0, bool)])
+
+    def are_periods(self) -> np.ndarray:
+        """Whether each entry of ε says after what distance a function comes again: [E]."""
+        found = periods(self._module)
+        flags = [np.full(p.shape, id(p) in found).ravel() for p in self.parameters.values()]
         return np.concatenate([*flags, np.zeros(0, bool)])
 
     def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:

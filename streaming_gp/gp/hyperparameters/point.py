@@ -59,7 +59,7 @@ class _Point:
 class FixedHyperparameters(_Point):
     """ε stays at the values that the GPflow parameters hold."""
 
-    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
         return np.zeros(0)
 
     def unmoved(self, size: int) -> np.ndarray:
@@ -115,8 +115,8 @@ class PointHyperparameters(_Point):
                 f"max_log_decrease must be positive, got {self.max_log_decrease}"
             )
 
-    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
-        return np.zeros(size)
+    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
+        return np.zeros(parameters.size)
 
     def unmoved(self, size: int) -> np.ndarray:
         return np.zeros(size)

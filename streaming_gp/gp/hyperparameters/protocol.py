@@ -33,7 +33,7 @@ class HyperparameterStrategy(Protocol):
         """Where the whitened variables are zero: [E], and their unit: lower factor [E, E]."""
         ...
 
-    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
+    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
         """Optimiser variables [V] at the start: at the centre of the cavity or prior."""
         ...
 

@@ -99,6 +99,14 @@ def unit_log_width(parameter: gpflow.Parameter, at: Any) -> np.ndarray:
     return np.where(reached, np.abs(constrained.numpy()) / np.where(reached, slope, 1.0), widest)
 
 
+def periods(module: tf.Module) -> set[int]:
+    """The ids of the parameters that are called periods, and of the lengthscales of cosines."""
+    named = gpflow.utilities.parameter_dict(module)
+    cosines = [part for part in module.submodules if isinstance(part, gpflow.kernels.Cosine)]
+    called = {id(p) for path, p in named.items() if path.endswith(".period")}
+    return called | {id(kernel.lengthscales) for kernel in cosines}
+
+
 def _weights(module: tf.Module) -> dict[int, float]:
     """``1/√L`` of every kernel that mixes L functions, by the id of its weights."""
     mixing = gpflow.kernels.LinearCoregionalization

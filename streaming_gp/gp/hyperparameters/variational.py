@@ -22,6 +22,10 @@ WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
 """Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
 the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
 to it explains the data as noise."""
+WIDTH_OF_PERIODS = 5e-4
+"""The same of periods, under the prior: with the default prior a thousandth of a period. Functions
+whose periods differ by more are soon out of step, and the optimum next to such a start knows no
+period at all."""
 FEWEST_SAMPLES = 8
 """The values of ε of a full fit, where data say enough of it."""
 
@@ -80,13 +84,14 @@ class VariationalHyperparameters:
         assert cavity is not None
         return np.asarray(cavity.mean), np.asarray(cavity.scale)
 
-    def initial(self, size: int, has_seen_data: bool) -> np.ndarray:
-        return _centred(
-            _family(self), size, WIDTH_UNDER_CAVITY if has_seen_data else WIDTH_UNDER_PRIOR
-        )
+    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
+        if has_seen_data:
+            return _centred(_family(self), np.full(parameters.size, WIDTH_UNDER_CAVITY))
+        widths = np.where(parameters.are_periods(), WIDTH_OF_PERIODS, WIDTH_UNDER_PRIOR)
+        return _centred(_family(self), widths)
 
     def unmoved(self, size: int) -> np.ndarray:
-        return _centred(_family(self), size, 1.0)
+        return _centred(_family(self), np.ones(size))
 
     def limits(self, parameters: ParameterVector) -> list[Limits]:
         shape = _family(self).unconstrained_shape(parameters.size)
@@ -165,7 +170,7 @@ def variables_of(q: expfam.Gaussian, location: np.ndarray, scale: np.ndarray) ->
     return np.ravel(type(q).from_mean_scale(*white).unconstrained().numpy())
 
 
-def _centred(family: type[expfam.Gaussian], size: int, width: float) -> np.ndarray:
-    """Optimiser variables at which q(ε) is the cavity with its widths changed."""
-    q = family.from_mean_scale(np.zeros(size), width * np.eye(size))
+def _centred(family: type[expfam.Gaussian], widths: np.ndarray) -> np.ndarray:
+    """Optimiser variables at which q(ε) is the cavity with its widths changed by [E]."""
+    q = family.from_mean_scale(np.zeros(len(widths)), np.diag(widths))
     return np.ravel(q.unconstrained().numpy())

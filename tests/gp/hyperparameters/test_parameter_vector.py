@@ -37,6 +37,16 @@ def test_widths_stay_finite_at_the_lower_bound_of_a_parameter():
     np.testing.assert_array_equal(ParameterVector(likelihood).unit_log_widths(), [2.0])
 
 
+def test_periods_are_told_from_other_parameters():
+    seasons = gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential())
+    waves = gpflow.kernels.Cosine(lengthscales=[1.0, 2.0])
+    vector = ParameterVector(seasons * gpflow.kernels.Matern32() + waves)
+    of_entries = [path for path, p in vector.parameters.items() for _ in np.ravel(p)]
+    found = [path for path, is_one in zip(of_entries, vector.are_periods(), strict=True) if is_one]
+    of_waves = "kernels[1].lengthscales"
+    assert found == ["kernels[0].kernels[0].period", of_waves, of_waves]
+
+
 def test_mixing_weights_have_a_prior_by_which_outputs_are_like_the_functions():
     W = np.array([[1.0, -3.0, 0.0, 0.5], [0.2, 0.0, 7.0, 1.0]])
     mixing = gpflow.kernels.LinearCoregionalization([kernel() for _ in range(4)], W)

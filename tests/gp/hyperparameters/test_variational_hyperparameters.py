@@ -199,3 +199,31 @@ def test_predictions_integrate_over_epsilon(rng):
 def test_senseless_settings_are_refused(strategy, options):
     with pytest.raises(InvalidDataError, match=next(iter(options))):
         strategy(**options)
+
+
+PERIODS = {
+    "periodic": lambda: gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential(), period=1.02),
+    "cosine": lambda: gpflow.kernels.Cosine(lengthscales=1.02),
+}
+
+
+@pytest.mark.parametrize("repeats", PERIODS)
+def test_a_period_is_found_in_many_of_them(rng, repeats):
+    """As by maximum likelihood of all data at once, from the same start. With one as wide as that of
+    other parameters the log density is below -2.
+    """
+    X = np.sort(rng.uniform(0.0, 20.0, size=(220, 1)), axis=0)
+    f = 3.0 * np.sin(2.0 * np.pi * X) + 0.5 * X
+    Y = f + 0.3 * rng.normal(size=X.shape)
+    (X, X_new), (Y, Y_new) = np.split(X, [200]), np.split(Y, [200])
+
+    def seasons():
+        trend = gpflow.kernels.SquaredExponential(variance=10.0, lengthscales=10.0)
+        return trend + PERIODS[repeats]()
+
+    gp = sgp.StreamingGP(seasons(), gpflow.likelihoods.Gaussian(0.5), seed=0)
+    gp.update((X, Y))
+    exact = gpflow.models.GPR((X, Y), seasons(), noise_variance=0.5)
+    gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
+    found, wanted = (np.mean(m.predict_log_density((X_new, Y_new))) for m in (gp, exact))
+    assert found > wanted - 0.3
