@@ -209,7 +209,7 @@ PERIODS = {
 
 @pytest.mark.parametrize("repeats", PERIODS)
 def test_a_period_is_found_in_many_of_them(rng, repeats):
-    """As by maximum likelihood of all data at once, from the same start. With one as wide as that of
+    """As by maximum likelihood of all data at once, from one start. With one as wide as that of
     other parameters the log density is below -2.
     """
     X = np.sort(rng.uniform(0.0, 20.0, size=(220, 1)), axis=0)
