@@ -34,7 +34,10 @@ class HyperparameterStrategy(Protocol):
         ...
 
     def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
-        """Optimiser variables [V] at the start: at the centre of the cavity or prior."""
+        """Optimiser variables [V] at the start: at the centre of the cavity or prior.
+
+        :param has_seen_data: Whether the cavity is more than the prior.
+        """
         ...
 
     def unmoved(self, size: int) -> np.ndarray:

@@ -102,7 +102,8 @@ def unit_log_width(parameter: gpflow.Parameter, at: Any) -> np.ndarray:
 def periods(module: tf.Module) -> set[int]:
     """The ids of the parameters that are called periods, and of the lengthscales of cosines."""
     named = gpflow.utilities.parameter_dict(module)
-    cosines = [part for part in module.submodules if isinstance(part, gpflow.kernels.Cosine)]
+    parts = (module, *module.submodules)
+    cosines = [part for part in parts if isinstance(part, gpflow.kernels.Cosine)]
     called = {id(p) for path, p in named.items() if path.endswith(".period")}
     return called | {id(kernel.lengthscales) for kernel in cosines}
 

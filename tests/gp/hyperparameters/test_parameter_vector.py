@@ -45,6 +45,8 @@ def test_periods_are_told_from_other_parameters():
     found = [path for path, is_one in zip(of_entries, vector.are_periods(), strict=True) if is_one]
     of_waves = "kernels[1].lengthscales"
     assert found == ["kernels[0].kernels[0].period", of_waves, of_waves]
+    alone = ParameterVector(waves)
+    np.testing.assert_array_equal(alone.are_periods(), [True, True, False])
 
 
 def test_mixing_weights_have_a_prior_by_which_outputs_are_like_the_functions():
