@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -123,14 +123,12 @@ class ParameterVector:
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        flags = [np.full(p.shape, has_transform(p)).ravel() for p in self.parameters.values()]
-        return np.concatenate([*flags, np.zeros(0, bool)])
+        return _flags(self, has_transform)
 
     def are_periods(self) -> np.ndarray:
         """Whether each entry of ε says after what distance a function comes again: [E]."""
         found = periods(self._module)
-        flags = [np.full(p.shape, id(p) in found).ravel() for p in self.parameters.values()]
-        return np.concatenate([*flags, np.zeros(0, bool)])
+        return _flags(self, lambda parameter: id(parameter) in found)
 
     def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:
         """The :class:`.Units` of all parameters: [E].
@@ -173,6 +171,12 @@ def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.n
     :param deviation: Its standard deviations [E].
     """
     return float(np.sum(np.minimum(1.0, deviation / parameters.unit_log_widths(mean))))
+
+
+def _flags(vector: ParameterVector, is_so: Callable[[gpflow.Parameter], bool]) -> np.ndarray:
+    """What is so of a parameter, for each entry of ε [E]."""
+    flags = [np.full(p.shape, is_so(p)).ravel() for p in vector.parameters.values()]
+    return np.concatenate([*flags, np.zeros(0, bool)])
 
 
 def _empty_caches(module: tf.Module) -> None:
