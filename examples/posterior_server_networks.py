@@ -12,7 +12,8 @@ Fashion-MNIST).
 
 Every run is kept in OUT/runs and repeated only for more epochs, and results and figures show all
 studies that are complete: stop and start again at will. --quick takes 2,000 images, --full as long
-and as often as the paper; otherwise each setting is run once, for fewer epochs.
+and as often as the paper; otherwise each setting is run once, for fewer epochs. --under repeats
+only what is fast.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -299,19 +300,37 @@ def data_of(name: str, arguments: argparse.Namespace) -> Split:
     return Split(data.X[few], data.Y[few], data.X_test[few], data.Y_test[few])
 
 
+def tasks_of(seed: int, arguments: argparse.Namespace) -> list[Task]:
+    """Of all studies asked for; after the first seed those alone whose first run was fast."""
+    return [
+        task
+        for name in arguments.studies.split(",")
+        for task in STUDIES[name].tasks(arguments, seed).values()
+        if seed == arguments.seed or seconds_of_first(task, arguments) < arguments.under
+    ]
+
+
+def seconds_of_first(task: Task, arguments: argparse.Namespace) -> float:
+    """That the run of the same setting by the first seed took."""
+    first = record_of(replace(task, seed=arguments.seed), arguments.out / "runs")
+    return float(first["seconds"][-1]) if first else np.inf
+
+
 def kept(arguments: argparse.Namespace) -> dict[str, list[Results]]:
-    """Labelled runs of all studies by every seed for which they are complete, also by earlier
-    calls.
-    """
-    found: dict[str, list[Results]] = {name: [] for name in STUDIES}
+    """Labelled runs of all studies of which each setting was run, also by earlier calls."""
+    found = {}
     for name, study in STUDIES.items():
-        for seed in count(arguments.seed):
-            tasks = study.tasks(arguments, seed)
-            records = {key: record_of(task, arguments.out / "runs") for key, task in tasks.items()}
-            if None in records.values():
-                break
-            found[name] += [{"label": key} | (one or {}) for key, one in records.items()]
-    return {name: records for name, records in found.items() if records}
+        runs = {label: kept_of(study, label, arguments) for label in study.variants}
+        if all(runs.values()):
+            found[name] = [one for records in runs.values() for one in records]
+    return found
+
+
+def kept_of(study: Study, label: str, arguments: argparse.Namespace) -> list[Results]:
+    """Runs of one setting by the first seed, the second, and so on as far as there are any."""
+    tasks = (study.tasks(arguments, seed)[label] for seed in count(arguments.seed))
+    records = (record_of(task, arguments.out / "runs") for task in tasks)
+    return [{"label": label} | one for one in takewhile(bool, records) if one]
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -319,13 +338,8 @@ def main(arguments: argparse.Namespace) -> None:
     if unknown:
         raise InvalidDataError(f"no study {sorted(unknown)[0]!r}; there are {list(STUDIES)}")
     number = arguments.repetitions or (PAPER_REPETITIONS if arguments.full else 1)
-    tasks = [
-        task
-        for seed in range(arguments.seed, arguments.seed + number)
-        for name in arguments.studies.split(",")
-        for task in STUDIES[name].tasks(arguments, seed).values()
-    ]
-    perform_missing(tasks, arguments)
+    for seed in range(arguments.seed, arguments.seed + number):
+        perform_missing(tasks_of(seed, arguments), arguments)
     runs = kept(arguments)
     for name, records in runs.items():
         save_figure(figure(STUDIES[name].title, records), arguments.out, f"{name}.png")
@@ -344,4 +358,8 @@ if __name__ == "__main__":
     options.add_argument("--full", action="store_true", help="as long and as often as the paper")
     options.add_argument("--epochs", type=float, default=None, help="of each run that is missing")
     options.add_argument("--repetitions", type=int, default=None, help="seeds of each setting")
+    options.add_argument(
+        "--under", type=float, default=np.inf, metavar="SECONDS",
+        help="repeat only the settings whose run by the first seed took less",
+    )  # fmt: skip
     run(main, options)

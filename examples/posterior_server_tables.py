@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -67,11 +68,21 @@ def figure(title: str, runs: list[Results]) -> plt.Figure:
 
 
 def command(arguments: argparse.Namespace, runs: dict[str, list[Results]]) -> str:
-    """What to type for the same runs, a command for each study; some of its runs may be longer."""
+    """What to type for the same runs, a command or two for each study; some of its runs may be
+    longer.
+    """
     flags = " --quick" * arguments.quick + " --full" * arguments.full
     script = f"python examples/posterior_server_networks.py{flags} --seed {arguments.seed}"
     return "; ".join(
-        f"{script} --epochs {min(one['epochs'] for one in records):g} "
-        f"--repetitions {len({one['seed'] for one in records})} --studies {name}"
+        f"{script} --epochs {min(one['epochs'] for one in records):g} {often} --studies {name}"
         for name, records in runs.items()
+        for often in repetitions(arguments, records)
     )
+
+
+def repetitions(arguments: argparse.Namespace, records: list[Results]) -> list[str]:
+    """Options for the seeds of all settings, and for those of the fast ones if they have more."""
+    seeds = Counter(one["label"] for one in records).values()
+    fewest, most = min(seeds), max(seeds)
+    fast = [f"--repetitions {most} --under {arguments.under:g}"] if most > fewest else []
+    return [f"--repetitions {fewest}", *fast]

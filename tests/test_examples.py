@@ -1,5 +1,7 @@
 """The paper's experiments: their figures as bounds, and the scripts from end to end."""
 
+import argparse
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -569,6 +571,36 @@ def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_
     assert rows["methods", "Adam"]["drawn_error"] is None
     for study in ("methods", "beta"):
         assert (tmp_path / f"{study}.png").stat().st_size > 10_000
+
+
+def test_only_what_is_fast_is_run_by_more_seeds(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    networks = importlib.import_module("posterior_server_networks")
+    arguments = argparse.Namespace(
+        studies="methods", epochs=1.0, quick=False, full=False, seed=3, under=300.0, out=tmp_path
+    )
+
+    def keep(task):
+        seconds = 100.0 if task.method == "adam" else 300.0
+        record = {"label": task.method, "seed": task.seed, "epochs": 1.0, "seconds": [seconds]}
+        networks.write_json(tmp_path / "runs" / task.name, record)
+
+    first = networks.tasks_of(3, arguments)
+    assert len(first) == 5
+    assert not networks.tasks_of(4, arguments)  # before anything was run
+    for task in first[:-1]:
+        keep(task)
+    assert not networks.kept(arguments)  # one setting was not run
+    keep(first[-1])
+    (repeated,) = networks.tasks_of(4, arguments)
+    assert repeated == dataclasses.replace(first[-1], seed=4)
+    assert repeated.method == "adam"
+    keep(repeated)
+    runs = networks.kept(arguments)
+    assert [one["seed"] for one in runs["methods"]] == [3, 3, 3, 3, 3, 4]
+    once, more = networks.command(arguments, runs).split("; ")
+    assert "--repetitions 1 --studies methods" in once
+    assert "--repetitions 2 --under 300 --studies methods" in more
 
 
 @pytest.mark.example
