@@ -139,7 +139,8 @@ def _refuse_unmixable(kernel: gk.LinearCoregionalization, likelihood: Any) -> No
             f"got {type(likelihood).__name__}"
         )
     depends = any(isinstance(part, gpflow.functions.Function) for part in likelihood.submodules)
-    if not is_conjugate(likelihood) and (depends or any(p.shape for p in likelihood.parameters)):
+    differs = any(len(parameter.shape) > 0 for parameter in likelihood.parameters)
+    if not is_conjugate(likelihood) and (depends or differs):
         raise InvalidDataError(
             f"where outputs mix latent functions, the parameters of {type(likelihood).__name__} "
             "must be single numbers; those of Gaussian may depend on input and output"

@@ -165,11 +165,17 @@ def test_a_ledger_from_elsewhere_can_be_adopted(exact, Xnew):
 LIKELIHOODS = {
     "regression": (lambda: gl.Gaussian(NOISE), lambda Y: Y),
     "classification": (gl.Bernoulli, lambda Y: (Y > 0.0).astype(float)),
+    "heavy tails": (lambda: gl.StudentT(scale=0.3), lambda Y: Y),
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
+    "name",
+    [
+        "regression",
+        pytest.param("classification", marks=pytest.mark.slow),
+        pytest.param("heavy tails", marks=pytest.mark.slow),
+    ],
 )
 def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, name):
     likelihood, observed = LIKELIHOODS[name]

@@ -15,7 +15,7 @@ import tensorflow as tf
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.bounds.sites import Sites, SiteSteps, is_conjugate
+from streaming_gp.gp.bounds.sites import SiteSteps, is_conjugate
 from streaming_gp.gp.fitting.absorbed import Absorbed
 from streaming_gp.gp.fitting.absorbing_points import PointsAtRest
 from streaming_gp.gp.fitting.absorbing_sites import SitesAtRest
@@ -132,17 +132,14 @@ class Absorbing:
         return moved, factor, _report(epsilon, free_energy, found)
 
     @one_blas_thread()
-    def bound_on_own_points(
-        self, cavity: Process, batch: Batch, place: Place, start: Sites | None
-    ) -> float:
+    def bound_on_own_points(self, cavity: Process, batch: Batch, place: Place) -> float:
         """The bound of a batch on points of its own, in nats.
 
-        :param start: Where its sites start, if they are to start elsewhere.
         :raises NumericalError: as :meth:`onto_shared`.
         """
         epsilon = self._epsilon(cavity, batch)
         before = self.factorisations.at(epsilon, Process(cavity.compact.pseudo_observations))
-        found = self._absorbed(before, epsilon, batch, place, None, start)
+        found = self._absorbed(before, epsilon, batch, place, None)
         return found.free_energy - self._penalty(cavity, epsilon)
 
     def _absorbed(
@@ -152,18 +149,17 @@ class Absorbing:
         batch: Batch,
         place: Place,
         at: Observations | None,
-        sites: Sites | None = None,
     ) -> Absorbed:
         """What a batch says, at every input or on points of its own."""
         if self.at_inputs is not None:
-            return self.at_inputs(cavity, epsilon, batch.data)
+            return self.at_inputs(cavity, epsilon, batch.data, batch.sites)
         assert self.on_points is not None
         (X, Y), rest, places = batch.data, self.on_points, Places(cavity)
         data = places.at(X)
 
         def attempt(start: Start) -> Absorbed:
             points = on_own_points(places, data, start, rest.observed(Y))
-            return rest(points, epsilon, batch.data, sites)
+            return rest(points, epsilon, batch.data, batch.sites)
 
         if at is not None and at.nugget > 0.0:
             return with_larger_nuggets(attempt, Start(at.Z, float(at.nugget)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -42,6 +44,9 @@ class RestingSites:
     ) -> tuple[Rested, float]:
         """Sites at rest, and the bound in nats.
 
+        Where a likelihood is not log-concave, which shows in sites that are cut off, there are
+        several optima: of those from the start and from nothing said the better one counts.
+
         :param q_at: q(f), also of pseudo-observations that points take over, after the data.
         :param epsilon: [E].
         :param data: X [N, D] and Y [N, P].
@@ -49,10 +54,25 @@ class RestingSites:
         :raises NumericalError: if a site is not finite.
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
-        N = len(data[0])
+        zeros = np.zeros((len(data[0]), self.local.gp.num_latent))
+        nothing = Sites(zeros, zeros + MIN_SITE_PRECISION)
+        rested_from = partial(self._rested_from, q_at, epsilon, data)
         if start is None:
-            nothing = np.zeros((N, self.local.gp.num_latent))
-            start = Sites(nothing, nothing + MIN_SITE_PRECISION)
+            return rested_from(nothing)
+        try:
+            found = rested_from(start)
+        except NumericalError:
+            return rested_from(nothing)
+        if found[0].clipped:
+            with suppress(NumericalError):
+                found = max(found, rested_from(nothing), key=itemgetter(1))
+        return found
+
+    def _rested_from(
+        self, q_at: Posterior, epsilon: np.ndarray, data: Data, start: Sites
+    ) -> tuple[Rested, float]:
+        """The same from one start."""
+        N = len(data[0])
 
         def look(q: list[AtData]) -> tuple[float, Sites]:
             at_data = (one[:, :N] for one in moments(q))
@@ -84,19 +104,22 @@ class SitesAtRest:
         self.local = local
         self.resting = RestingSites(local, steps)
 
-    def __call__(self, cavity: Factorised, epsilon: np.ndarray, data: Data) -> Absorbed:
+    def __call__(
+        self, cavity: Factorised, epsilon: np.ndarray, data: Data, start: Sites | None
+    ) -> Absorbed:
         """What a batch says.
 
         :param cavity: The cavity at ε.
         :param epsilon: [E].
         :param data: X [N, D] and Y [N, P].
+        :param start: Where its sites start; with nothing said by default.
         :raises NumericalError: if a covariance is not positive, or a site not finite.
         """
         V = cavity.project(data[0])
         covariances, means = cavity.covariance(data[0], V), cavity.mean(data[0], V)
         q_at = partial(_posteriors, covariances, means)
         try:
-            found, bound = self.resting(q_at, epsilon, data)
+            found, bound = self.resting(q_at, epsilon, data, start)
         except np.linalg.LinAlgError:
             raise NumericalError("the cavity covariance at the inputs is not positive") from None
         said = at_every_input(data[0], found.sites, self.local.gp.num_groups)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting import kept_on_shared
 from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.absorbing import Absorbing
@@ -140,13 +141,16 @@ class Fitter:
 
     def learned(
         self, cavity: Process, batch: Batch, place: Place
-    ) -> tuple[expfam.Factor | None, FitReport]:
-        """As :meth:`fit` on points that do not move, of which only the factor of ε is wanted."""
+    ) -> tuple[expfam.Factor | None, FitReport, Sites | None]:
+        """As :meth:`fit` on points that do not move: the factor of ε, what was done, and the sites
+        [N, L] if noise is not Gaussian.
+        """
 
-        def attempt(problem: Problem) -> tuple[expfam.Factor | None, FitReport]:
+        def attempt(problem: Problem) -> tuple[expfam.Factor | None, FitReport, Sites | None]:
             solution = self.solver.solve(problem, cavity, batch, move=False)
             solution = over_enough_values(self.solver, solution, cavity, batch)
-            return solution.factor_of_epsilon(cavity), solution.report
+            sites = None if self.bound.is_conjugate else solution.sites
+            return solution.factor_of_epsilon(cavity), solution.report, sites
 
         return with_larger_nuggets(attempt, self.problem(cavity, batch, place))
 

@@ -37,6 +37,7 @@ class Batch:
     :param num_joined: How many data it has where some of them belong to earlier batches, else 0:
         where there are many the bound is averaged over fewer draws of ε, as under many points.
     :param start: The q(ε) at which its fit starts, where that is not the cavity's.
+    :param sites: Where sites start that are found at one ε; with nothing said by default.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Batch:
     stream_seed: int | None = None
     num_joined: int = 0
     start: expfam.Gaussian | None = None
+    sites: Sites | None = None
 
 
 class FitReport(NamedTuple):
@@ -121,7 +123,7 @@ class Solver:
         """
         offsets = np.zeros(int(tf.size(problem.Z_start)))
         if not batch.learn:
-            return self.at_rest(problem, cavity)
+            return self.at_rest(problem, cavity, batch.sites)
         return self._optimum(problem, cavity, offsets, batch, move)
 
     def at_rest(self, problem: Problem, cavity: Process, sites: Sites | None = None) -> Solution:

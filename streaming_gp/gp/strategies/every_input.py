@@ -57,13 +57,14 @@ def fitted(
     hyperparameters = fitter.local.hyperparameters
     if not batch.learn or not hyperparameters.limits(fitter.local.parameters):
         return _absorbed(fitter, cavity, batch, fitter.location(cavity), most)
-    of_epsilon, report = learned(fitter, cavity, batch, sample, known=known)
+    of_epsilon, report, sites = learned(fitter, cavity, batch, sample, known=known)
     if fitter.bound.is_conjugate and len(batch.data[0]) <= (most or np.inf):
         observations, constant = likelihood(fitter, batch, report.epsilon)
         factor = PseudoPointFactor((observations,), of_epsilon, constant)
         return factor, fitter.of_what_is_kept(cavity, batch, factor, report)
     moved = cavity if of_epsilon is None else cavity.times([PseudoPointFactor((), of_epsilon)])
-    found, at_rest = _absorbed(fitter, moved, batch, report.epsilon, most)
+    known_sites = replace(batch, sites=sites)
+    found, at_rest = _absorbed(fitter, moved, known_sites, report.epsilon, most)
     factor = replace(found, hyperparameters=of_epsilon)
     told = at_rest.free_energy - _divergence(cavity, moved)
     report = at_rest._replace(free_energy=told, iterations=report.iterations)
@@ -109,7 +110,7 @@ def fitted_at_two_scales(
     number = len(batch.data[0])
     factor, report = fitted(fitter, cavity, batch, fine(number), budget, known)
     num_left = int(points_per_datum(budget) * two_scales.num_data(ledger))
-    coarse_factor, _ = learned(fitter, smoother, batch, coarse(number, budget), num_left)
+    coarse_factor, *_ = learned(fitter, smoother, batch, coarse(number, budget), num_left)
     return ledger, replace(two_scales.of_two_scales(factor), coarse=coarse_factor), report
 
 
@@ -141,18 +142,22 @@ def _absorbed(
     fitter: Fitter, cavity: Process, batch: Batch, epsilon: np.ndarray, most: int | None
 ) -> tuple[PseudoPointFactor, FitReport]:
     """The factor at one ε, which is not learned; a batch of very many data comes part by part."""
-    X, Y = batch.data
+    X, _ = batch.data
     size = most or len(X)
-    found, report = at_one_epsilon(
-        fitter, cavity, replace(batch, data=(X[:size], Y[:size])), epsilon
-    )
+    found, report = at_one_epsilon(fitter, cavity, _part(batch, slice(size)), epsilon)
     for start in range(size, len(X), size):
-        rows = slice(start, start + size)
-        part = replace(batch, data=(X[rows], Y[rows]))
+        part = _part(batch, slice(start, start + size))
         one, of_part = at_one_epsilon(fitter, cavity.times([found]), part, epsilon)
         found = _thinned(fitter, [found, one], cavity, epsilon, size)
         report = of_part._replace(free_energy=report.free_energy + of_part.free_energy)
     return found, report
+
+
+def _part(batch: Batch, rows: slice) -> Batch:
+    """Some of its data, and where their sites start."""
+    (X, Y), sites = batch.data, batch.sites
+    some = None if sites is None else Sites(*(one[rows] for one in sites))
+    return replace(batch, data=(X[rows], Y[rows]), sites=some)
 
 
 def at_one_epsilon(

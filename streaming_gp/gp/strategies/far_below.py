@@ -73,20 +73,20 @@ def _of_its_own(
         return candidates.inputs[greedy_gain(candidates, number)]
 
     if fitter.absorbing.serves(at_rest):
-        bound = partial(fitter.absorbing.bound_on_own_points, cavity, at_rest, place)
+        bound = partial(fitter.absorbing.bound_on_own_points, cavity, place=place)
     else:
         bound = partial(_by_solver, fitter, fitter.problem(cavity, at_rest, place), cavity)
     best = -np.inf
     for sites in _starts(fitter, batch, epsilon):
         try:
-            best = max(best, bound(sites))
+            best = max(best, bound(replace(at_rest, sites=sites)))
         except NumericalError:
             continue
     return best
 
 
-def _by_solver(fitter: Fitter, problem: Problem, cavity: Process, sites: Sites | None) -> float:
-    return fitter.solver.at_rest(problem, cavity, sites).report.free_energy
+def _by_solver(fitter: Fitter, problem: Problem, cavity: Process, batch: Batch) -> float:
+    return fitter.solver.at_rest(problem, cavity, batch.sites).report.free_energy
 
 
 def _starts(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> Iterator[Sites | None]:

@@ -15,6 +15,7 @@ from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
+from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.compression import Some, neighbours
 from streaming_gp.gp.fitting.fit import Fitter
@@ -106,8 +107,9 @@ def learned(
     sample: LearningSample,
     num_left: int | None = None,
     known: SingleObservations | None = None,
-) -> tuple[expfam.Factor | None, FitReport]:
-    """The factor of ε, learned from a part of the batch under the part of the cavity near it.
+) -> tuple[expfam.Factor | None, FitReport, Sites | None]:
+    """The factor of ε, learned from a part of the batch under the part of the cavity near it; what
+    was done; and where sites of the batch may start, if noise is not Gaussian.
 
     :param num_left: How many of the cavity's points, at random, will be left later on, if that is
         to count. Those near a batch are many as long as a stream is short, or has just been there.
@@ -133,9 +135,19 @@ def learned(
     effort = min(fitter.optimiser.full_effort_points, sample.num_earlier - 1)
     if not fitter.bound.is_conjugate:  # labels say less of ε: under a small cavity all effort pays
         effort = sample.num_earlier + sample.num_data
-    found, report = fitter.by(bound, effort).learned(small, part, place)
+    found, report, sites = fitter.by(bound, effort).learned(small, part, place)
     share = len(X) / len(some)
-    return found, report._replace(free_energy=share * report.free_energy)
+    report = report._replace(free_energy=share * report.free_energy)
+    return found, report, None if sites is None else _among_others(sites, some, len(X))
+
+
+def _among_others(sites: Sites, some: np.ndarray, number: int) -> Sites:
+    """Sites of some of the data, and for the others such as say next to nothing."""
+    nothing = np.zeros((number, sites.precision.shape[1]))
+    found = Sites(nothing, nothing + MIN_SITE_PRECISION)
+    for part, known in zip(found, sites, strict=True):
+        part[some] = known
+    return found
 
 
 def _near(

@@ -21,7 +21,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.several_batches import data_of, divided, joined_data, without
 from streaming_gp.gp.strategies.together import ENOUGH
-from streaming_gp.gp.strategies.with_targets import FactorWithTargets
+from streaming_gp.gp.strategies.with_targets import FactorWithTargets, joined_observations, sites_of
 
 GROWTH = 0.25
 """Sites are found anew whenever the points that are held have grown by this share."""
@@ -51,7 +51,8 @@ def refreshed(
     rest, old = without(ledger, known), [*(ledger.factors[name] for name in known), factor]
     parts = [data_of(one) for one in old]
     data = joined_data(parts)
-    joined = replace(batch, data=data, num_joined=len(data[0]))
+    sites = sites_of(joined_observations(old))
+    joined = replace(batch, data=data, num_joined=len(data[0]), sites=sites)
     with suppress(NumericalError):
         found, _ = every_input.at_one_epsilon(fitter, rest.posterior, joined, epsilon)
         *earlier, factor = (

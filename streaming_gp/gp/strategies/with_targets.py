@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
@@ -45,6 +46,11 @@ def with_targets(factor: PseudoPointFactor, data: Data) -> PseudoPointFactor:
     if len(said) != 1 or not np.array_equal(said[0].Z, X):
         return factor
     return FactorWithTargets(said, factor.hyperparameters, factor.log_scale, Y)
+
+
+def sites_of(said: SingleObservations) -> Sites:
+    """The sites [N, L] that observations of latent functions in groups of one are."""
+    return Sites((said.roots * said.targets[:, :, 0]).T, np.square(said.roots).T)
 
 
 def joined_observations(factors: Sequence[PseudoPointFactor]) -> SingleObservations:
