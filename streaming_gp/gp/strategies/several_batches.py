@@ -12,6 +12,7 @@ from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies import every_input
@@ -45,6 +46,7 @@ def without(ledger: GPLedger, names: Sequence[str]) -> GPLedger:
 
 def divided(
     fitter: Fitter,
+    cavity: Process,
     factor: PseudoPointFactor,
     epsilon: np.ndarray,
     batch: Batch,
@@ -52,15 +54,50 @@ def divided(
 ) -> list[PseudoPointFactor]:
     """A factor of several batches as one for each: what it says at the inputs of each, and a share
     of what all of them say of ε.
+
+    :param cavity: Prior times all factors of other batches.
     """
-    total, end, found = sum(len(X) for X, _ in parts), 0, []
-    sites = None if fitter.bound.is_conjugate else joined_observations([factor])
-    for X, Y in parts:
-        share, start, end = factor ** (len(X) / total), end, end + len(X)
-        if sites is None:
-            rows, constant = every_input.likelihood(fitter, replace(batch, data=(X, Y)), epsilon)
-            found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
-        else:
-            rows = sites.rows(np.arange(start, end)).as_pseudo_observations()
-            found.append(with_targets(replace(share, pseudo_observations=(rows,)), (X, Y)))
+    total = sum(len(X) for X, _ in parts)
+    shares = [factor ** (len(X) / total) for X, _ in parts]
+    if not fitter.bound.is_conjugate:
+        return _sites_divided(fitter, cavity, factor, epsilon, shares, parts)
+    found = []
+    for share, data in zip(shares, parts, strict=True):
+        rows, constant = every_input.likelihood(fitter, replace(batch, data=data), epsilon)
+        found.append(replace(share, pseudo_observations=(rows,), log_scale=constant))
     return found
+
+
+def _sites_divided(
+    fitter: Fitter,
+    cavity: Process,
+    factor: PseudoPointFactor,
+    epsilon: np.ndarray,
+    shares: Sequence[PseudoPointFactor],
+    parts: Sequence[Data],
+) -> list[PseudoPointFactor]:
+    """The same where noise is not Gaussian."""
+    says = PseudoPointFactor(factor.pseudo_observations)
+    posterior = fitter.factorisations.at(epsilon, cavity.times([says]))
+    sites, end, found = joined_observations([factor]), 0, []
+    for share, data in zip(shares, parts, strict=True):
+        start, end = end, end + len(data[0])
+        own = sites.rows(np.arange(start, end))
+        constant = _log_scale(fitter, posterior, epsilon, own, data)
+        rows = own.as_pseudo_observations()
+        one = replace(share, pseudo_observations=(rows,), log_scale=constant)
+        found.append(with_targets(one, data))
+    return found
+
+
+def _log_scale(
+    fitter: Fitter, posterior: Factorised, epsilon: np.ndarray, said: SingleObservations, data: Data
+) -> float:
+    """``E_q[log p(y | f)] + ½ E_q[‖s − r f‖²]``: with it a site of a batch is worth what its data
+    are, in expectation. Those of all batches add up to that of their product.
+    """
+    mean, variance = posterior.marginals(said.Z)
+    residual = said.targets - said.roots[:, :, None] * mean
+    moments = mean[:, :, 0].T[None], variance.T[None]
+    expected, _ = fitter.local.at_data.step(epsilon[None], *data, *moments)
+    return expected + 0.5 * float(np.sum(residual**2) + np.sum(said.roots**2 * variance))

@@ -57,7 +57,9 @@ def refreshed(
         found, _ = every_input.at_one_epsilon(fitter, rest.posterior, joined, epsilon)
         *earlier, factor = (
             replace(new, hyperparameters=one.hyperparameters)
-            for new, one in zip(divided(fitter, found, epsilon, batch, parts), old, strict=True)
+            for new, one in zip(
+                divided(fitter, rest.posterior, found, epsilon, batch, parts), old, strict=True
+            )
         )
         ledger = ledger.with_factors({**ledger.factors, **dict(zip(known, earlier, strict=True))})
     return ledger, factor

@@ -83,7 +83,9 @@ def fitted(
     )
     found, factor, report = fit(rest, joined)
     told = _told(fitter, ledger, rest, replace(batch, data=seen), names)
-    *earlier, own = divided(fitter, factor, report.epsilon, batch, [*parts, batch.data])
+    *earlier, own = divided(
+        fitter, rest.posterior, factor, report.epsilon, batch, [*parts, batch.data]
+    )
     changes = {**found.factors, **dict(zip(names, earlier, strict=True))}
     after = ledger.with_factors(changes)
     return after, own, report._replace(free_energy=report.free_energy - told)

@@ -59,6 +59,26 @@ def test_free_energies_add_up_to_the_bound_of_one_batch(data):
     assert alone.free_energy < 0.0  # of labels
 
 
+def test_a_factor_is_worth_in_expectation_what_the_labels_of_its_batch_are(data):
+    """And not a share of what all labels are: batches of one class alone are worth more."""
+    order = np.argsort(data[1][:, 0], kind="stable")
+    model, _ = stream([part[order] for part in data], 20)
+    fitter, ledger = model._compiled.fitter, model.ledger
+    posterior = fitter.factorisations.at(fitter.location(ledger.posterior), ledger.posterior)
+    found, wanted = [], []
+    for factor in ledger.factors.values():
+        mean, variance = (part.reshape(len(factor.Z), 1) for part in posterior.marginals(factor.Z))
+        (said,) = factor.pseudo_observations
+        roots = np.diagonal(said.precision_factor[0])[:, None]
+        squares = np.square(said.pseudo_targets[0] - roots * mean) + roots**2 * variance
+        found.append(factor.log_scale - 0.5 * np.sum(squares))
+        expected = gpflow.likelihoods.Bernoulli().variational_expectations(
+            factor.Z, mean, variance, factor.targets
+        )
+        wanted.append(np.sum(expected))
+    np.testing.assert_allclose(found, wanted, rtol=THROUGH_CHOLESKY)
+
+
 def test_factors_keep_the_targets_until_they_are_damped(data, many):
     X, Y = data
     batch = X[:20], Y[:20]
