@@ -118,7 +118,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
             return ledger, factor, report
         factor = with_targets(factor, batch.data)
         if is_next:
-            ledger, factor = sites_anew.refreshed(fitter, ledger, batch, factor, report.epsilon)
+            return sites_anew.refreshed(fitter, ledger, batch, factor, report)
         return ledger, factor, report
 
     def _has_all_data(self, fitter: Fitter, cavity: Process) -> bool:

@@ -8,6 +8,7 @@ that all sites can be found once more, together, as a further pass of PVI over t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ import numpy as np
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch
+from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.several_batches import data_of, divided, joined_data, without
 from streaming_gp.gp.strategies.together import ENOUGH
@@ -34,35 +36,52 @@ def refreshed(
     ledger: GPLedger,
     batch: Batch,
     factor: PseudoPointFactor,
-    epsilon: np.ndarray,
-) -> tuple[GPLedger, PseudoPointFactor]:
+    report: FitReport,
+) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
     """The ledger and the factor of a new batch, with sites at ε found anew if that is due.
 
-    What factors say of ε stays. Where a covariance is not positive sites stay as well.
+    What factors say of ε stays. Where a covariance is not positive sites stay as well. What all of
+    them gain by it goes to the free energy of the batch, so that those of a stream add up.
 
     :param ledger: The ledger without the batch.
     :param factor: The batch's factor.
-    :param epsilon: ε [E].
+    :param report: What was done; at its ε sites are found.
     """
     known = [n for n, one in ledger.factors.items() if isinstance(one, FactorWithTargets)]
     knows = isinstance(factor, FactorWithTargets)
     if not (knows and known) or not _is_due(ledger.posterior.num_pseudo_points, len(factor.Z)):
-        return ledger, factor
+        return ledger, factor, report
     rest, old = without(ledger, known), [*(ledger.factors[name] for name in known), factor]
-    parts = [data_of(one) for one in old]
-    data = joined_data(parts)
-    sites = sites_of(joined_observations(old))
-    joined = replace(batch, data=data, num_joined=len(data[0]), sites=sites)
     with suppress(NumericalError):
-        found, _ = every_input.at_one_epsilon(fitter, rest.posterior, joined, epsilon)
-        *earlier, factor = (
-            replace(new, hyperparameters=one.hyperparameters)
-            for new, one in zip(
-                divided(fitter, rest.posterior, found, epsilon, batch, parts), old, strict=True
-            )
-        )
+        (*earlier, factor), gained = _anew(fitter, rest.posterior, batch, old, report.epsilon)
         ledger = ledger.with_factors({**ledger.factors, **dict(zip(known, earlier, strict=True))})
-    return ledger, factor
+        report = report._replace(free_energy=report.free_energy + gained)
+    return ledger, factor, report
+
+
+def _anew(
+    fitter: Fitter,
+    cavity: Process,
+    batch: Batch,
+    factors: Sequence[PseudoPointFactor],
+    epsilon: np.ndarray,
+) -> tuple[list[PseudoPointFactor], float]:
+    """The factors with sites that are found together at ε [E], and the nats that these gain.
+
+    :param cavity: Prior times all other factors.
+    """
+    parts, said = [data_of(one) for one in factors], joined_observations(factors)
+    constant = sum(one.log_scale for one in factors)
+    before = PseudoPointFactor((said.as_pseudo_observations(),), log_scale=constant)
+    told = every_input.evidence(fitter, cavity, before, epsilon)
+    data = joined_data(parts)
+    joined = replace(batch, data=data, num_joined=len(data[0]), sites=sites_of(said))
+    found, report = every_input.at_one_epsilon(fitter, cavity, joined, epsilon)
+    divided_again = divided(fitter, cavity, found, epsilon, batch, parts)
+    return [
+        replace(new, hyperparameters=old.hyperparameters)
+        for new, old in zip(divided_again, factors, strict=True)
+    ], report.free_energy - told
 
 
 def _is_due(num_held: int, num_new: int) -> bool:

@@ -58,6 +58,18 @@ def test_sites_of_all_batches_are_at_rest_together(rng, monkeypatch):
     assert off_rest(streamed((X, Y), 75), Y) > 0.05
 
 
+def test_free_energies_add_up_where_sites_were_found_anew(rng):
+    X = rng.uniform(-2.0, 2.0, (400, 1))
+    Y = (rng.uniform(size=(400, 1)) < 1.0 / (1.0 + np.exp(-4.0 * np.sin(2.0 * X)))).astype(float)
+    order = np.argsort(Y[:, 0], kind="stable")
+    X, Y = X[order], Y[order]
+    model = classifier()
+    infos = [model.update((X[i : i + 50], Y[i : i + 50])) for i in range(0, 400, 50)]
+    alone = classifier().update((X, Y))
+    total = sum(info.free_energy for info in infos)
+    assert total == pytest.approx(alone.free_energy, abs=5.0)
+
+
 def test_what_factors_say_of_the_hyperparameters_stays(rng, monkeypatch):
     X, Y = sorted_labels(rng, 150)
     found = streamed((X, Y), 75)
