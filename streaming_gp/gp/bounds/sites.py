@@ -162,6 +162,16 @@ def from_derivatives(
     return Sites(by_mean + precision * mean, precision)
 
 
+def stationary(sites: Sites, mean: Any) -> Sites:
+    """Undamped sites at q(f) of this mean with |w| in the place of w, in both parts.
+
+    Where w is negative and cut off, and λ has it still, fixed points leave aside what does not fit;
+    but there μ is not stationary, as it is at fixed points of these.
+    """
+    precision = tf.maximum(tf.abs(sites.precision), MIN_SITE_PRECISION)
+    return Sites(sites.precision_mean + (precision - sites.precision) * mean, precision)
+
+
 def _of_heavy_tails(precision: Any, by_mean: Any, residual: Any) -> Any:
     """Precisions of at least a quarter of ``∂E[log p]/∂μ / (y − μ)``.
 

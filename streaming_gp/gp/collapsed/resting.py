@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,21 @@ MOST_TRIES = 50
 NEAR = 0.01
 """The largest change of a site in an undamped step, as a part of the largest site, at rest."""
 
-Step = Callable[[Sites], tuple[float, Sites]]
+
+class Look(NamedTuple):
+    """What a likelihood says at given sites.
+
+    :param expected: The expected log likelihood in nats.
+    :param wanted: An undamped step, whose precisions may be negative.
+    :param stationary: Another one, by :func:`.sites.stationary`.
+    """
+
+    expected: float
+    wanted: Sites
+    stationary: Sites
+
+
+Step = Callable[[Sites], Look]
 
 
 class Rested(NamedTuple):
@@ -42,17 +58,28 @@ class Rested(NamedTuple):
 
 def rested(step: Step, sites: Sites, steps: SiteSteps) -> Rested:
     """As :func:`streaming_gp.gp.bounds.sites.rested`, in NumPy, with shorter steps where one went
-    too far.
+    too far. Where sites were cut off, steps go on to where the mean of q(f) is stationary.
 
-    :param step: Gives the expected log likelihood in nats, and an undamped step.
+    :param step: Looks at sites.
     :param sites: Where they start [N, L].
     :param steps: How many, how damped, and when they rest.
     :raises NumericalError: if the first step is not finite, or none is short enough.
     """
+    found = _rested(step, sites, steps, attrgetter("wanted"))
+    if found.clipped:
+        with suppress(NumericalError):
+            onward = _rested(step, found.sites, steps, attrgetter("stationary"))
+            found = onward._replace(clipped=found.clipped)
+    return found
+
+
+def _rested(step: Step, sites: Sites, steps: SiteSteps, chosen: Callable[[Look], Sites]) -> Rested:
+    """The same by one kind of step."""
     clipped, best, lowest = 0, sites, -np.inf
     number = tries = 0
     while number < steps.most:
-        expected, raw = step(sites)
+        looked = step(sites)
+        expected, raw = looked.expected, chosen(looked)
         if not (expected >= lowest and all(np.isfinite(one).all() for one in raw)):
             tries += 1
             if sites is best or tries > MOST_TRIES:
@@ -67,10 +94,11 @@ def rested(step: Step, sites: Sites, steps: SiteSteps) -> Rested:
         changes = (np.max(np.abs(new - old)) for new, old in zip(sites, best, strict=True))
         if max(changes) < steps.tolerance:
             return Rested(sites, clipped, True)
-    expected, raw = step(sites)
-    if not expected >= lowest:
+    looked = step(sites)
+    if not looked.expected >= lowest:
         return Rested(best, clipped, False)
-    away = np.max(np.abs(np.maximum(raw.precision, MIN_SITE_PRECISION) - sites.precision))
+    wanted = np.maximum(chosen(looked).precision, MIN_SITE_PRECISION)
+    away = np.max(np.abs(wanted - sites.precision))
     return Rested(sites, clipped, bool(away <= NEAR * np.max(sites.precision)))
 
 
@@ -88,18 +116,15 @@ class LikelihoodAtData:
     def __init__(self, local: Any) -> None:
         self.local = local
 
-    def step(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> tuple[float, Sites]:
-        """``E_q[log p(Y | f)]`` in nats, summed over ε, and a step of the sites [N, L], averaged.
+    def step(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> Look:
+        """``E_q[log p(Y | f)]`` in nats, summed over ε, and steps of the sites [N, L], averaged.
 
         :param draws: Values of ε [S, E].
         :param mean: [S, N, L].
         :param variance: [S, N, L].
         """
-        found = self._compiled(draws, X, Y, mean, variance)
-        expected, by_mean, by_variance = (part.numpy() for part in found)
-        likelihood = self.local.likelihood
-        sites = site_rules.from_derivatives(likelihood, by_mean, by_variance, mean, Y)
-        return float(np.sum(expected)), Sites(*(np.mean(part, axis=0) for part in sites))
+        expected, *parts = (part.numpy() for part in self._compiled(draws, X, Y, mean, variance))
+        return Look(float(expected), Sites(*parts[:2]), Sites(*parts[2:]))
 
     def differentiated(
         self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
@@ -126,6 +151,11 @@ class LikelihoodAtData:
         draws = spec(local.hyperparameters.num_draws, local.parameters.size)
         return compiled(self._needed, draws, *data, moment, moment)
 
-    def _needed(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        expected, _, by_mean, by_variance = self.differentiated(*arguments)
-        return expected, by_mean, by_variance
+    def _needed(
+        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        expected, _, by_mean, by_variance = self.differentiated(draws, X, Y, mean, variance)
+        likelihood = self.local.likelihood
+        sites = site_rules.from_derivatives(likelihood, by_mean, by_variance, mean, Y)
+        both = *sites, *site_rules.stationary(sites, mean)
+        return tf.reduce_sum(expected), *(tf.reduce_mean(part, axis=0) for part in both)

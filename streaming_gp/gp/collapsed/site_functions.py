@@ -12,7 +12,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.sites import Sites, SiteSteps
 from streaming_gp.gp.collapsed.at_sites import SiteBound, moments
 from streaming_gp.gp.collapsed.functions import Terms, terms
-from streaming_gp.gp.collapsed.resting import LikelihoodAtData, rested
+from streaming_gp.gp.collapsed.resting import LikelihoodAtData, Look, rested
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
 from streaming_gp.gp.process.compiled import FLOAT, Compiled, compiled, in_numpy, spec
 from streaming_gp.threads import one_blas_thread
@@ -55,7 +55,7 @@ class SiteFunctions:
         q = self._energy(problem).forwards(given.known, _arrays(sites), given.values)
         if not np.isfinite(q.bound):
             return np.inf
-        expected, _ = self._look(given, problem, q.mean, q.variance)
+        expected = self._look(given, problem, q.mean, q.variance).expected
         return float(given.penalty - (expected + q.bound) / len(given.draws))
 
     @one_blas_thread()
@@ -73,10 +73,10 @@ class SiteFunctions:
         """
         given, energy = self._given(offsets, variables, problem), self._energy(problem)
 
-        def step(now: Sites) -> tuple[float, Sites]:
+        def step(now: Sites) -> Look:
             q = [energy.posterior(one, now, index) for index, (_, one) in enumerate(batches)]
-            expected, wanted = self._look(given, problem, *moments(q))
-            return expected / len(given.draws), wanted
+            look = self._look(given, problem, *moments(q))
+            return look._replace(expected=look.expected / len(given.draws))
 
         try:
             batches = energy.batches(given.known, given.values)
@@ -91,9 +91,7 @@ class SiteFunctions:
         arrays: Terms = tf.nest.map_structure(lambda one: one.numpy(), found)
         return arrays
 
-    def _look(
-        self, given: Terms, problem: Any, mean: np.ndarray, variance: np.ndarray
-    ) -> tuple[float, Sites]:
+    def _look(self, given: Terms, problem: Any, mean: np.ndarray, variance: np.ndarray) -> Look:
         N = len(problem.X)
         at_data = mean[:, :N], variance[:, :N]
         return self.likelihood.step(given.draws, problem.X, problem.Y, *at_data)

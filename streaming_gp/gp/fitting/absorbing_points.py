@@ -115,7 +115,7 @@ class PointsAtRest:
         if not self.is_conjugate:
             moments_at_cavity = data.mean[:, :, 0].T, data.variance.T
             at = (one[None] for one in moments_at_cavity)
-            _, sites = self.local.at_data.step(epsilon[None], data.X, Y, *at)
+            sites = self.local.at_data.step(epsilon[None], data.X, Y, *at).wanted
             return np.maximum(sites.precision, MIN_SITE_PRECISION).sum(axis=1)
         widened = self._noise(epsilon, data.X)
         if self.bound.alpha > 0.0:

@@ -15,7 +15,7 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
 from streaming_gp.gp.collapsed.at_sites import AtData, SitesAtInputs, moments
 from streaming_gp.gp.collapsed.batch import UnderCavity
-from streaming_gp.gp.collapsed.resting import Rested, Step, rested
+from streaming_gp.gp.collapsed.resting import Look, Rested, Step, rested
 from streaming_gp.gp.collapsed.site_energy import expected_of_earlier
 from streaming_gp.gp.fitting.absorbed import Absorbed
 from streaming_gp.gp.fitting.problem import Data
@@ -74,13 +74,13 @@ class RestingSites:
         """The same from one start."""
         N = len(data[0])
 
-        def look(q: list[AtData]) -> tuple[float, Sites]:
+        def look(q: list[AtData]) -> Look:
             at_data = (one[:, :N] for one in moments(q))
             return self.local.at_data.step(epsilon[None], *data, *at_data)
 
         found = self._rested(lambda now: look(q_at(now)), start)
         q = q_at(found.sites)
-        expected, _ = look(q)
+        expected = look(q).expected
         return found, expected + sum(expected_of_earlier(one, N) - float(one.kl) for one in q)
 
     def _rested(self, step: Step, sites: Sites) -> Rested:

@@ -96,4 +96,4 @@ def _starts(fitter: Fitter, batch: Batch, epsilon: np.ndarray) -> Iterator[Sites
     if isinstance(local.likelihood, gpflow.likelihoods.StudentT):
         with local.parameters.substituted(tf.constant(epsilon, tf.float64)):
             variance = (NARROW * tf.square(local.likelihood.scale) * tf.ones_like(Y)).numpy()
-        yield local.at_data.step(epsilon[None], X, Y, Y[None], variance[None])[1]
+        yield local.at_data.step(epsilon[None], X, Y, Y[None], variance[None]).wanted

@@ -99,5 +99,5 @@ def _log_scale(
     mean, variance = posterior.marginals(said.Z)
     residual = said.targets - said.roots[:, :, None] * mean
     moments = mean[:, :, 0].T[None], variance.T[None]
-    expected, _ = fitter.local.at_data.step(epsilon[None], *data, *moments)
+    expected = fitter.local.at_data.step(epsilon[None], *data, *moments).expected
     return expected + 0.5 * float(np.sum(residual**2) + np.sum(said.roots**2 * variance))

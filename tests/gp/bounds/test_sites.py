@@ -28,6 +28,36 @@ def test_clipping_leaves_proper_sites_alone():
     np.testing.assert_allclose(clipped.precision, [[0.5], [site_rules.MIN_SITE_PRECISION]])
 
 
+class TwoPlaces(gpflow.likelihoods.ScalarLikelihood):
+    """Observations are f or its opposite."""
+
+    def _scalar_log_prob(self, X, F, Y):
+        ways = [gpflow.logdensities.gaussian(Y, F, 0.1), gpflow.logdensities.gaussian(Y, -F, 0.1)]
+        return tf.reduce_logsumexp(tf.stack(ways), 0)
+
+    def _conditional_mean(self, X, F):
+        return 0.0 * F
+
+    def _conditional_variance(self, X, F):
+        return 0.1 + tf.square(F)
+
+
+def test_at_fixed_points_of_stationary_steps_the_mean_is_stationary():
+    """λ − w μ is the slope of the expected log likelihood, also where the curvature is negative."""
+    mean = tf.constant([[0.1], [0.4], [1.0]], tf.float64)
+    variance, Y = 0.01 * tf.ones_like(mean), tf.ones_like(mean)
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        expected = site_rules.expected_log_density(TwoPlaces(), mean, mean, variance, Y)
+    raw = site_rules.fixed_point_sites(TwoPlaces(), mean, mean, variance, Y)
+    assert raw.precision[0, 0] < -1.0
+    assert raw.precision[2, 0] > 1.0
+    shift, precision = site_rules.stationary(raw, mean)
+    np.testing.assert_allclose(precision, np.abs(raw.precision), rtol=ALGEBRA)
+    slope = tape.gradient(expected, mean)
+    np.testing.assert_allclose(shift - precision * mean, slope, rtol=ALGEBRA)
+
+
 def test_monte_carlo_likelihoods_are_evaluated_at_fixed_points(rng):
     """GPflow's stochastic Gaussian, made deterministic, agrees with the closed form."""
     X, Y = (tf.constant(a) for a in smooth_data(rng, 20))
