@@ -8,6 +8,7 @@ from collections import Counter
 import matplotlib.pyplot as plt
 import numpy as np
 from common import Results, mean_and_error
+from matplotlib.ticker import LogLocator
 
 
 def summary(runs: dict[str, list[Results]]) -> list[Results]:
@@ -60,6 +61,7 @@ def figure(title: str, runs: list[Results]) -> plt.Figure:
             axes.plot(one[key], error, color=colour, label=label)
         axes.set(xlabel={"epoch": "epochs for each worker"}.get(key, key), yscale="log")
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(1.5, 2.0, 3.0, 5.0, 7.0)))
         axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
     panels[0].set(ylabel="test error in %", title=title)
