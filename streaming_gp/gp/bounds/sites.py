@@ -35,6 +35,12 @@ class Sites(NamedTuple):
     precision: tf.Tensor
 
 
+def nothing_said(num_data: int, num_latent: int) -> Sites:
+    """Sites [N, L] that say next to nothing of f."""
+    zeros = np.zeros((num_data, num_latent))
+    return Sites(zeros, zeros + MIN_SITE_PRECISION)
+
+
 class SiteSteps(NamedTuple):
     """Fixed-point steps of the sites.
 

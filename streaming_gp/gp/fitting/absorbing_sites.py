@@ -12,7 +12,7 @@ import numpy as np
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
+from streaming_gp.gp.bounds.sites import Sites, SiteSteps, nothing_said
 from streaming_gp.gp.collapsed.at_sites import AtData, SitesAtInputs, moments
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.resting import Look, Rested, Step, rested
@@ -54,8 +54,7 @@ class RestingSites:
         :raises NumericalError: if a site is not finite.
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
-        zeros = np.zeros((len(data[0]), self.local.gp.num_latent))
-        nothing = Sites(zeros, zeros + MIN_SITE_PRECISION)
+        nothing = nothing_said(len(data[0]), self.local.gp.num_latent)
         rested_from = partial(self._rested_from, q_at, epsilon, data)
         if start is None:
             return rested_from(nothing)

@@ -15,7 +15,7 @@ from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites
+from streaming_gp.gp.bounds.sites import Sites, nothing_said
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.compression import Some, neighbours
 from streaming_gp.gp.fitting.fit import Fitter
@@ -143,8 +143,7 @@ def learned(
 
 def _among_others(sites: Sites, some: np.ndarray, number: int) -> Sites:
     """Sites of some of the data, and for the others such as say next to nothing."""
-    nothing = np.zeros((number, sites.precision.shape[1]))
-    found = Sites(nothing, nothing + MIN_SITE_PRECISION)
+    found = nothing_said(number, sites.precision.shape[1])
     for part, known in zip(found, sites, strict=True):
         part[some] = known
     return found
