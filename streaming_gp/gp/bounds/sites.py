@@ -173,6 +173,9 @@ def stationary(sites: Sites, mean: Any) -> Sites:
 
     Where w is negative and cut off, and λ has it still, fixed points leave aside what does not fit;
     but there μ is not stationary, as it is at fixed points of these.
+
+    :param sites: Those of :func:`from_derivatives`, [N, L] or [S, N, L].
+    :param mean: Of q(f), of the same shape.
     """
     precision = tf.maximum(tf.abs(sites.precision), MIN_SITE_PRECISION)
     return Sites(sites.precision_mean + (precision - sites.precision) * mean, precision)

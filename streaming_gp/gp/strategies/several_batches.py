@@ -58,7 +58,7 @@ def divided(
     :param cavity: Prior times all factors of other batches.
     """
     total = sum(len(X) for X, _ in parts)
-    shares = [factor ** (len(X) / total) for X, _ in parts]
+    shares = [factor.saying_less_of_epsilon(len(X) / total) for X, _ in parts]
     if not fitter.bound.is_conjugate:
         return _sites_divided(fitter, cavity, factor, epsilon, shares, parts)
     found = []
