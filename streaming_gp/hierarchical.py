@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.arguments import as_groups, require_not_negative, require_positive_integer
+from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.linalg import LOG_TWO_PI
@@ -175,6 +176,4 @@ class HierarchicalModel:
         if self.num_samples >= 2 * self.num_parameters:
             nodes = standard_normals(self.num_samples, self.num_parameters, seed=0, whiten=True)
             return tf.constant(nodes, dtype)
-        return tf.random.stateless_normal(
-            [self.num_samples, self.num_parameters], seed, dtype=dtype
-        )
+        return standard_normal([self.num_samples, self.num_parameters], seed, dtype)

@@ -21,6 +21,7 @@ FLOORS = [
         "metrics",
         "scaling",
         "shapes",
+        "draws",
     }
     | {"datasets", "serialization", "simulated_arm", "threads", "freed_memory", "runtime"},
     {"expfam"},

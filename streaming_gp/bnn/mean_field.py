@@ -16,6 +16,7 @@ from streaming_gp.arguments import is_positive_integer
 from streaming_gp.bnn.clipping import LayerPass, clipped_total
 from streaming_gp.bnn.layers import Dense
 from streaming_gp.bnn.network import ACTIVATIONS, Network
+from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import NegativeLogLikelihood
@@ -78,7 +79,7 @@ class MeanFieldBNN(Network):
             mean, sd = h @ W_m + b_m, tf.sqrt(tf.square(h) @ W_v + b_v)
             own_seed = tf.random.experimental.stateless_fold_in(seed, number)
             shape = [num, tf.shape(rows)[0], self.sizes[number + 1]]
-            noise = tf.random.stateless_normal(shape, own_seed, dtype=mean.dtype)
+            noise = standard_normal(shape, own_seed, mean.dtype)
             drawn = mean + sd * noise
             yield LayerPass(h, (W_v, b_v), sd, noise, drawn)
             h = ACTIVATIONS[self.activation](drawn)

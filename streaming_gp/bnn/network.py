@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from streaming_gp.arguments import require_count, require_positive, require_positive_integer
 from streaming_gp.bnn.layers import Layer, Shape
+from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.losses import Loss, NegativeLogLikelihood
@@ -107,15 +108,15 @@ class Network:
 
         Weights are [..., shape] and biases [..., outputs]; None where it has none.
         """
-        start, leading = 0, theta.shape[:-1]
+        shapes = [shape for shape in self.weights_shapes if shape]
+        sizes = [size for shape in shapes for size in (int(np.prod(shape)), shape[-1])]
+        parts = iter(tf.split(theta, sizes, axis=-1))  # its gradient is one array, not one a slice
         for layer, shape in zip(self.layers, self.weights_shapes, strict=True):
             if shape is None:
                 yield layer, None, None
                 continue
-            middle = start + int(np.prod(shape))
-            weights = tf.reshape(theta[..., start:middle], [*leading, *shape])
-            start = middle + shape[-1]
-            yield layer, weights, theta[..., middle:start]
+            weights = tf.reshape(next(parts), [*theta.shape[:-1], *shape])
+            yield layer, weights, next(parts)
 
     def prior(self) -> MeanFieldNormal:
         """``N(θ; 0, prior_variance I)``."""
@@ -185,7 +186,7 @@ class Network:
         :param seed: The seed of the draws, two integers [2].
         """
         mean, variance = q.moments()
-        noise = tf.random.stateless_normal([num, self.num_parameters], seed, dtype=mean.dtype)
+        noise = standard_normal([num, self.num_parameters], seed, mean.dtype)
         return self.outputs(mean + tf.sqrt(variance) * noise, X)
 
     def log_densities(self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int) -> tf.Tensor:

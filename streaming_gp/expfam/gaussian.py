@@ -11,15 +11,11 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from streaming_gp.draws import standard_normal
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.linalg import LOG_TWO_PI
 
 G = TypeVar("G", bound="Gaussian")
-
-
-def standard_normal(shape: list[Any], seed: int, dtype: Any) -> tf.Tensor:
-    """The same draws for the same seed."""
-    return tf.random.stateless_normal(shape, seed=[seed, 0], dtype=dtype)
 
 
 class Gaussian(ExponentialFamily):
@@ -179,7 +175,7 @@ class Gaussian(ExponentialFamily):
 
     def sample(self, num_samples: int, seed: int) -> tf.Tensor:
         shape = [num_samples, tf.size(self.precision_mean)]
-        return self.from_white(standard_normal(shape, seed, self.precision_mean.dtype))
+        return self.from_white(standard_normal(shape, [seed, 0], self.precision_mean.dtype))
 
     def log_base_measure(self, x: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)

@@ -62,7 +62,8 @@ class MeanFieldNormal(Gaussian):
 
     @classmethod
     def from_unconstrained(cls, numbers: Any) -> MeanFieldNormal:
-        return cls.from_mean_variance(numbers[0], tf.exp(2.0 * numbers[1]))
+        mean, log_sd = tf.unstack(numbers)
+        return cls.from_mean_variance(mean, tf.exp(2.0 * log_sd))
 
     @staticmethod
     def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:

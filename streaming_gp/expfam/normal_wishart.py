@@ -9,6 +9,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
+from streaming_gp.draws import standard_normal
 from streaming_gp.expfam.family import ExponentialFamily
 from streaming_gp.linalg import logdet_from_cholesky
 from streaming_gp.serialization import storable
@@ -175,7 +176,7 @@ class NormalWishart(ExponentialFamily):
         chol = tf.linalg.cholesky(self.scale_inverse)
         scale = tf.linalg.cholesky(tf.linalg.cholesky_solve(chol, identity))
         root = tf.matmul(scale, self._bartlett(num_samples, seed))
-        noise = tf.random.stateless_normal(tf.shape(root)[:-1], [seed, 2], dtype=mean.dtype)
+        noise = standard_normal(tf.shape(root)[:-1], [seed, 2], mean.dtype)
         away = tf.linalg.triangular_solve(root, noise[..., None], adjoint=True)[..., 0]
         mu = mean + away / tf.sqrt(self.strength)[:, None]
         precision = tf.matmul(root, root, transpose_b=True)
@@ -188,9 +189,7 @@ class NormalWishart(ExponentialFamily):
         shape = tf.concat([[num_samples], tf.shape(concentration)], 0)
         dtype = concentration.dtype
         half_chi2 = tf.random.stateless_gamma(shape, [seed, 0], concentration, dtype=dtype)
-        normal = tf.random.stateless_normal(
-            tf.concat([shape, shape[-1:]], 0), [seed, 1], dtype=dtype
-        )
+        normal = standard_normal(tf.concat([shape, shape[-1:]], 0), [seed, 1], dtype)
         return tf.linalg.set_diag(tf.linalg.band_part(normal, -1, 0), tf.sqrt(2.0 * half_chi2))
 
 

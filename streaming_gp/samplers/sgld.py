@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from streaming_gp.arguments import require_decay, require_positive, require_positive_integer, typed
+from streaming_gp.draws import standard_normal
 from streaming_gp.pvi.updates.sampled.sampling import Chain, Target
 from streaming_gp.samplers.chain import transitions
 
@@ -70,7 +71,7 @@ class AdaptiveSGLD:
         squares = self.decay * squares + (1.0 - self.decay) * tf.square(gradient)
         mass = squares / (1.0 - self.decay**count)
         rate = self.step_size / (tf.sqrt(mass) + self.offset)
-        noise = tf.random.stateless_normal(tf.shape(position), for_noise, dtype=position.dtype)
+        noise = standard_normal(tf.shape(position), for_noise, position.dtype)
         largest = self.step_size if self.max_noise is None else self.max_noise
         sd = tf.minimum(tf.sqrt(2.0 * rate), tf.cast(largest, position.dtype))
         return position + rate * gradient + sd * noise, squares, count

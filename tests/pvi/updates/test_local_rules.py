@@ -1,6 +1,10 @@
 """Local rules by themselves: limits of honest answers, and whose formula is taken."""
 
+from itertools import islice
+
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from streaming_gp import expfam, linear, losses, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
@@ -98,3 +102,56 @@ def test_an_epoch_of_minibatches_of_one_row_has_a_step_for_each(rng):
     X, Y = labelled_data(rng)
     task = task_of(linear.logistic_regression(3), X[:5], Y[:5])
     assert pvi.VariationalUpdate(batch_size=1)(task).steps == 5
+
+
+class Seeded(linear.GeneralisedLinearModel):
+    """A likelihood that differs with the seed, and counts how often it is traced."""
+
+    def __init__(self):
+        super().__init__(3, linear.logistic_regression(3).likelihood, 1.0, expfam.MeanFieldNormal)
+        self.traced = 0
+
+    def expected_log_likelihood(self, q, X, Y, seed):
+        self.traced += 1
+        drawn = tf.random.stateless_normal([3], seed, dtype=tf.float64, alg="philox")
+        return super().expected_log_likelihood(q, X, Y, seed) + tf.reduce_sum(drawn * q.mean)
+
+
+STEPS, ROWS, RATE = 13, 6, 1e-3
+
+
+def one_step_after_another(task):
+    """Plain gradient ascent, by its definition, over two epochs of minibatches."""
+    numbers, values = task.start.unconstrained(), []
+    for number, rows in enumerate(islice(task.minibatches(ROWS), 2 * STEPS)):
+        X, Y = (part[rows] for part in task.data)
+        with tf.GradientTape() as tape:
+            tape.watch(numbers)
+            q = expfam.MeanFieldNormal.from_unconstrained(numbers)
+            seed = tf.constant([task.seed, number])
+            expected = task.model.expected_log_likelihood(q, X, Y, seed) * task.num_data / ROWS
+            free_energy = expected - expfam.KL()(q, task.cavity)
+        numbers = numbers + RATE * tape.gradient(free_energy, numbers)
+        values.append(float(free_energy))
+    return numbers, np.mean(values[STEPS:])
+
+
+@pytest.mark.usefixtures("eager")
+def test_steps_that_run_as_one_loop_are_the_steps_one_after_another(rng):
+    X, Y = (np.resize(part, (STEPS * ROWS - 2, part.shape[1])) for part in labelled_data(rng))
+    task = task_of(Seeded(), X, Y)
+    rule = pvi.VariationalUpdate(2, ROWS, optimiser=pvi.SGD(RATE, momentum=0.0))
+    q, free_energy, steps = rule.fitted(task)
+    numbers, value = one_step_after_another(task)
+    np.testing.assert_allclose(q.unconstrained(), numbers, rtol=ALGEBRA, atol=ALGEBRA)
+    assert free_energy == pytest.approx(value, rel=ALGEBRA)
+    assert steps == 2 * STEPS
+
+
+def test_minibatches_are_compiled_for_once_whatever_their_number(rng):
+    (X, Y), model = labelled_data(rng), Seeded()
+    found = []
+    for num_data in (20, 14, 30):
+        pvi.VariationalUpdate(2, 2)(task_of(model, X[:num_data], Y[:num_data]))
+        found.append(model.traced)
+    assert found[0] == found[-1]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from streaming_gp.pvi.updates.local.optimisers import (
     VariationalOnlineNewton,
 )
 from streaming_gp.pvi.updates.local.plateau import Plateau
+
+STEPS_AT_ONCE = 10
+"""So many run as one compiled loop: for small networks a call costs more than a step."""
 
 
 @typed
@@ -86,25 +89,26 @@ class VariationalUpdate:
         self, optimiser: StochasticOptimiser, task: LocalTask
     ) -> tuple[ExponentialFamily, float, int]:
         jit = self.batch_size is not None  # XLA wants shapes that do not change
-        step = compiled_for(
+        steps = compiled_for(
             task.model,
             (optimiser, self.divergence, self.loss, jit),
-            lambda model: _compiled_step(
+            lambda model: _compiled_steps(
                 expected_log_likelihood_of(model, self.loss), optimiser, self.divergence, jit
             ),
         )
         family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
         state, size = optimiser.begin(task.start), task.size_of(self.batch_size)
         batches, a_pass = task.minibatches(self.batch_size), -(-task.num_data // size)
+        at_once = STEPS_AT_ONCE if jit else 1
         scale = tf.constant(task.num_data / size, cavity[1].dtype)
         per_datum: list[float] = []
         for epoch in range(self.epochs):
-            values = []
-            for number, rows in enumerate(islice(batches, a_pass), epoch * a_pass):
-                seed = np.array([task.seed, number], np.int32)
-                state, value = step(family, state, cavity, X[rows], Y[rows], seed, scale)
-                values.append(value)
-            free_energy, expected = np.mean(values, axis=0)
+            total = np.zeros(2)
+            for first, rows, number in _groups(islice(batches, a_pass), at_once):
+                seed = np.array([task.seed, epoch * a_pass + first], np.int32)
+                state, sums = steps(family, state, cavity, X[rows], Y[rows], seed, scale, number)
+                total += sums
+            free_energy, expected = total / a_pass
             per_datum.append(expected / task.num_data)
             if self.stopping is not None and self.stopping.is_reached(per_datum):
                 break
@@ -131,31 +135,52 @@ class VariationalUpdate:
         return q, size * value, steps
 
 
-def _compiled_step(
+def _groups(
+    batches: Iterator[np.ndarray], at_once: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Minibatches in groups: the number of the first, the rows of all [K, B], and how many they
+    are; the last group is filled up, so that all have one size.
+    """
+    for first in count(0, at_once):
+        rows = [*islice(batches, at_once)]
+        if not rows:
+            return
+        yield first, np.resize(rows, (at_once, len(rows[0]))), np.array(len(rows), np.int32)
+
+
+def _compiled_steps(
     expected: ExpectedLogLikelihood,
     optimiser: StochasticOptimiser,
     divergence: Divergence,
     jit: bool,
 ) -> Callable[..., Any]:
-    """One step of the optimiser on one minibatch, as one compiled function: its next state, and
-    [2] the free energy before the step, and what of it is expected log-likelihood.
+    """Steps of the optimiser, one for each minibatch, as one compiled function: its last state, and
+    [2] sums of the free energies before the steps, and of what in them is expected log-likelihood.
+
+    Of minibatches X [K, B, ...] and Y [K, B, ...] only the first ``number`` are seen.
     """
 
     @tf.function(jit_compile=jit, reduce_retracing=not jit)
-    def step(family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
+    def steps(
+        family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any, number: Any
+    ) -> Any:
         cavity = Factor(family, *given)
-
-        def data_term(q: Any) -> tf.Tensor:
-            return scale * expected(q, X, Y, seed)
 
         def penalty(q: Any) -> tf.Tensor:
             return divergence(q, cavity)
 
-        before = penalty(optimiser.member(family, state))
-        state, free_energy = optimiser.step(family, state, data_term, penalty, cavity)
-        return state, tf.stack([free_energy, free_energy + before])
+        def step(i: tf.Tensor, state: Any, sums: tf.Tensor) -> Any:
+            def data_term(q: Any) -> tf.Tensor:
+                return scale * expected(q, X[i], Y[i], tf.stack([seed[0], seed[1] + i]))
 
-    return step
+            before = penalty(optimiser.member(family, state))
+            state, free_energy = optimiser.step(family, state, data_term, penalty, cavity)
+            return i + 1, state, sums + tf.stack([free_energy, free_energy + before])
+
+        start = (tf.constant(0), state, tf.zeros([2], scale.dtype))
+        return tf.while_loop(lambda i, *_: i < number, step, start)[1:]
+
+    return steps
 
 
 def _objective(expected: ExpectedLogLikelihood, divergence: Divergence) -> Callable[..., Any]:
