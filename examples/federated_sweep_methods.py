@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,11 @@ def local(epochs: int, rate: float, batch_size: int = BATCH) -> pvi.VariationalU
     return pvi.VariationalUpdate(epochs, batch_size, rate)
 
 
+def lasting(rate: float, damping: float) -> pvi.VariationalUpdate:
+    """One epoch of Adam that remembers the visits before."""
+    return replace(local(1, rate), stateful=True)
+
+
 def split(rate: float, epochs: float) -> pvi.SplitPriorUpdate:
     return pvi.SplitPriorUpdate(visit(rate, epochs), 1.0 / NUM_CLIENTS)
 
@@ -118,6 +123,7 @@ GLOBAL: dict[str, Any] = {
     "rounds": {"iid": 8, "label": 12},
     "rates": {"iid": (5e-4, 2e-3, 5e-3), "label": (2e-4, 5e-4, 2e-3)},
 }
+SYNCHRONOUS = Method(schedule=lambda damping: pvi.Synchronous(damping), **ONE_EPOCH)
 FEDERATED = {
     "gvi-1-core": Method(visit, cores=1, **GLOBAL),
     "gvi-10-cores": Method(
@@ -127,7 +133,8 @@ FEDERATED = {
     "bcm-same": Method(visit, at_once, **ONE_VISIT),
     "bcm-split": Method(split, at_once, **ONE_VISIT),
     "pvi-seq-one-pass": Method(visit, in_turn, **ONE_VISIT),
-    "pvi-sync": Method(schedule=lambda damping: pvi.Synchronous(damping), **ONE_EPOCH),
+    "pvi-sync": SYNCHRONOUS,
+    "pvi-sync-stateful": replace(SYNCHRONOUS, rule=lasting),
     "pvi-async": Method(schedule=lambda damping: pvi.Asynchronous(damping), **ONE_EPOCH),
 }  # fmt: skip
 """Rounds of global VI have five epochs, as Adam begins anew with each."""

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from common import Results, mean_and_error
 from federated_runs import PARTITIONS
-from federated_sweep_methods import FEDERATED, METHODS, VISITS, Method
+from federated_sweep_methods import METHODS, VISITS, Method
 from matplotlib.ticker import LogLocator, NullFormatter
 
 LIMIT = 0.03
@@ -40,14 +40,15 @@ def sweep_rows(runs: list[Results]) -> list[Results]:
 
 
 def summary(runs: list[Results], chosen: list[Results]) -> list[Results]:
-    """The settings that were chosen, with means over seeds of what they came to."""
+    """The chosen settings that were run on all images, with means over seeds of their scores."""
     rows = []
     for best in chosen:
         names = ("partition", "method", "learning_rate", "setting")
         row = {name: best[name] for name in names} | {"tried": best["tried"]}
         row["held_back_error"] = best["test_error"][-1]
         mine = [one for one in runs if all(one[name] == best[name] for name in names)]
-        rows.append(row | means(mine) if mine else row)
+        if mine:
+            rows.append(row | means(mine))
     return rows
 
 
@@ -127,7 +128,7 @@ def best_figure(runs: list[Results], partition: str) -> plt.Figure:
         enumerate(("test_error", "test_nll")), enumerate(("seconds", "messages"))
     ):
         axes = panels[row, column]
-        for place, method in enumerate(FEDERATED):
+        for place, method in enumerate(METHODS):
             mine = [one for one in runs if (one["partition"], one["method"]) == (partition, method)]
             for number, one in enumerate(mine):
                 marker = "o" if len(one["epochs"]) == 1 else ""

@@ -148,9 +148,10 @@ def best_tasks(arguments: argparse.Namespace, chosen: list[Results]) -> list[Tas
     names = [one.name for one in fields(Task)]
     wanted = [one for one in chosen if one["partition"] in ways(arguments)]
     wanted = [one for one in wanted if one["method"] in arguments.methods.split(",")]
+    repetitions = 1 if arguments.quick else arguments.repetitions
     return [
         replace(Task(**{name: one[name] for name in names}), seed=seed, choose=False)
-        for seed in range(arguments.seed, arguments.seed + (1 if arguments.quick else SEEDS))
+        for seed in range(arguments.seed, arguments.seed + repetitions)
         for one in wanted
     ]
 
@@ -194,7 +195,7 @@ def main(arguments: argparse.Namespace) -> None:
             + " --best" * arguments.best
             + f" --longer {arguments.longer}" * (arguments.longer > 1)
             + " --quick" * arguments.quick,
-            "summary": summary(best, [one for one in chosen if one["method"] in FEDERATED]),
+            "summary": summary(best, chosen),
             "sweep": sweep_rows(tried),
             "optimisers": sweep_rows([one for one in tried if one["method"] in OPTIMISERS]),
             "runs": tried + best,
@@ -211,4 +212,5 @@ if __name__ == "__main__":
     options.add_argument("--rates", type=numbers, default=(), help="these alone, as 1e-4,3e-4")
     options.add_argument("--settings", type=numbers, default=(), help="these alone, as 0.1,0.2")
     options.add_argument("--best", action="store_true", help="then run what was best, by 3 seeds")
+    options.add_argument("--repetitions", type=int, default=SEEDS, help="seeds of what was best")
     run(main, options)

@@ -450,6 +450,18 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
+@pytest.mark.example
+@pytest.mark.data
+def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tmp_path):
+    finished = run("short_visits.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert len({one["free_energy_before"] for one in rows}) == 1
+    assert len({one["free_energy_after"] for one in rows}) == len(rows) == 4
+    assert (tmp_path / "short_visits.png").stat().st_size > 10_000
+
+
 @pytest.mark.example
 @pytest.mark.data
 def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):

@@ -54,12 +54,15 @@ def num_steps(rule: VariationalUpdate, sampling_rate: float) -> int:
 def require_steps(rule: VariationalUpdate, means_only: bool) -> None:
     """Refuse what looks at data without noise.
 
-    :raises InvalidDataError: for L-BFGS, and for visits that end when the fit has become good.
+    :raises InvalidDataError: for L-BFGS, for visits that end when the fit has become good, and for
+        optimisers that remember.
     """
     if isinstance(rule.optimiser, LBFGS):
         raise InvalidDataError("LBFGS wants exact gradients: private ones are noisy; take Adam")
     if rule.stopping is not None:
         raise InvalidDataError("when a visit stops would tell about data: stopping must be None")
+    if rule.stateful:
+        raise InvalidDataError("private fits begin anew with each visit: stateful must be False")
     if means_only and not isinstance(rule.optimiser, (Adam, SGD, type(None))):
         name = type(rule.optimiser).__name__
         raise InvalidDataError(f"means_only is for Adam and SGD, not for {name}")

@@ -228,6 +228,7 @@ def test_means_alone_move_and_spreads_stay(rng, rule):
         {"rule": pvi.AveragingUpdate(0.5, pvi.VariationalUpdate(), proximal=1.0)},
         {"rule": pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())},
         {"rule": pvi.VariationalUpdate(stopping=pvi.Plateau())},
+        {"rule": pvi.VariationalUpdate(stateful=True)},
         {"rule": pvi.FixedPointUpdate(), "clip": np.inf},
         {"rule": pvi.FixedPointUpdate(), "clip": 0.0},
         {"rule": pvi.FixedPointUpdate(), "sampling_rate": 0.0},

@@ -29,6 +29,10 @@ class StochasticOptimiser(Protocol):
         """Its state at q."""
         ...
 
+    def resumed(self, state: State, q: Any) -> State:
+        """Its state at q, with what an earlier state remembers of gradients."""
+        ...
+
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
@@ -60,6 +64,9 @@ class Adam(AdamFormula):
         """Its state at these numbers, which come first in it."""
         zeros = tf.zeros_like(numbers)
         return numbers, zeros, zeros, tf.zeros([], numbers.dtype)
+
+    def resumed(self, state: State, q: Any) -> State:
+        return tf.convert_to_tensor(q.unconstrained()), *state[1:]
 
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
@@ -99,6 +106,9 @@ class SGD:
         numbers = tf.convert_to_tensor(q.unconstrained())
         return numbers, tf.zeros_like(numbers)
 
+    def resumed(self, state: State, q: Any) -> State:
+        return tf.convert_to_tensor(q.unconstrained()), state[1]
+
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
@@ -136,6 +146,9 @@ class VariationalOnlineNewton:
             )
         mean, precision = tf.convert_to_tensor(q.mean), tf.convert_to_tensor(q.precision)
         return mean, precision, tf.zeros_like(mean)
+
+    def resumed(self, state: State, q: Any) -> State:
+        return *self.begin(q)[:2], state[2]
 
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor

@@ -15,7 +15,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
-from streaming_gp.pvi.task import LocalResult, LocalTask, factor_of
+from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.local.expected_log_likelihood import (
     ExpectedLogLikelihood,
     expected_log_likelihood_of,
@@ -23,6 +23,7 @@ from streaming_gp.pvi.updates.local.expected_log_likelihood import (
 from streaming_gp.pvi.updates.local.optimisers import (
     LBFGS,
     Adam,
+    State,
     StochasticOptimiser,
     VariationalOnlineNewton,
 )
@@ -48,9 +49,13 @@ class VariationalUpdate:
         4.5).
     :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.
     :param stopping: When a visit ends before its last epoch; never if None.
+    :param stateful: Whether a client's optimiser remembers at its next visit what it knew of
+        gradients, for as long as one call of ``pvi.fit`` lasts. Adam that begins anew divides the
+        first gradients of each visit by about their own size: that is their sign, whose mean is
+        another one than theirs, and after visits of few steps rounds go on to another posterior.
     :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
-        minibatches or to be stopped, or the online Newton method to take another divergence than
-        KL.
+        minibatches, to be stopped or to be stateful, or the online Newton method to take another
+        divergence than KL.
     """
 
     epochs: int = 1
@@ -60,6 +65,7 @@ class VariationalUpdate:
     divergence: Divergence = field(default_factory=KL)
     loss: Any = None
     stopping: Plateau | None = None
+    stateful: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -70,6 +76,8 @@ class VariationalUpdate:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
         if isinstance(self.optimiser, LBFGS) and self.stopping is not None:
             raise InvalidDataError("LBFGS knows when to stop: stopping must be None")
+        if isinstance(self.optimiser, LBFGS) and self.stateful:
+            raise InvalidDataError("LBFGS begins anew with each visit: stateful must be False")
         newton = isinstance(self.optimiser, VariationalOnlineNewton)
         if newton and self.divergence != KL():
             raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
@@ -78,16 +86,22 @@ class VariationalUpdate:
         q, free_energy, steps = self.fitted(task)
         return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
+    def worker(self) -> UpdateRule:
+        """The rule for one client: with a memory if it is stateful."""
+        return VariationalWorker(self) if self.stateful else self
+
     def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
         require_domain(self.divergence, task.start, task.cavity)
         if isinstance(self.optimiser, LBFGS):
             return self._by_lbfgs(self.optimiser, task)
-        return self._by_steps(self.optimiser or Adam(self.learning_rate), task)
+        optimiser = self.optimiser or Adam(self.learning_rate)
+        return self.by_steps(optimiser, task, optimiser.begin(task.start))[1:]
 
-    def _by_steps(
-        self, optimiser: StochasticOptimiser, task: LocalTask
-    ) -> tuple[ExponentialFamily, float, int]:
+    def by_steps(
+        self, optimiser: StochasticOptimiser, task: LocalTask, state: State
+    ) -> tuple[State, ExponentialFamily, float, int]:
+        """The optimiser's state after a visit that begins at this one, and what ``fitted`` says."""
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         steps = compiled_for(
             task.model,
@@ -97,7 +111,7 @@ class VariationalUpdate:
             ),
         )
         family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
-        state, size = optimiser.begin(task.start), task.size_of(self.batch_size)
+        size = task.size_of(self.batch_size)
         batches, a_pass = task.minibatches(self.batch_size), -(-task.num_data // size)
         at_once = STEPS_AT_ONCE if jit else 1
         scale = tf.constant(task.num_data / size, cavity[1].dtype)
@@ -113,7 +127,7 @@ class VariationalUpdate:
             if self.stopping is not None and self.stopping.is_reached(per_datum):
                 break
         q = optimiser.member(family, state).as_arrays()
-        return q, float(free_energy), len(per_datum) * a_pass
+        return state, q, float(free_energy), len(per_datum) * a_pass
 
     def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """The free energy is made deterministic by one seed for all iterations."""
@@ -133,6 +147,25 @@ class VariationalUpdate:
 
         q, value, steps = optimiser.maximise(per_datum, task.start)
         return q, size * value, steps
+
+
+class VariationalWorker:
+    """Lives next to one client's data. All that it keeps is what its optimiser remembers."""
+
+    def __init__(self, rule: VariationalUpdate) -> None:
+        self._rule = rule
+        self._optimiser: Any = rule.optimiser or Adam(rule.learning_rate)
+        self._state: State | None = None
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        require_domain(self._rule.divergence, task.start, task.cavity)
+        state = self._optimiser.begin(task.start)
+        if self._state is not None:
+            state = self._optimiser.resumed(self._state, task.start)
+        state, q, free_energy, steps = self._rule.by_steps(self._optimiser, task, state)
+        lost = not all(np.isfinite(part).all() for part in state)
+        self._state = None if lost else state
+        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
 
 def _groups(
