@@ -99,9 +99,10 @@ def test_hyperparameters_learned_on_ray_are_those_of_the_serial_engine():
 
 
 @pytest.mark.parametrize("schedule", [pvi.Synchronous(), pvi.Sequential()])
-def test_ray_agrees_with_the_serial_engine(schedule):
-    serial, _ = run(engines.Serial(), schedule)
-    parallel, history = run(engines.Ray(), schedule)
+@pytest.mark.parametrize("special", [None, pvi.VariationalUpdate(1, 10, stateful=True)])
+def test_ray_agrees_with_the_serial_engine(schedule, special):
+    serial, _ = run(engines.Serial(), schedule, special=special)
+    parallel, history = run(engines.Ray(), schedule, special=special)
     assert_same(serial, parallel)
     assert not history[-1].failed
 
