@@ -30,7 +30,7 @@ class NoisyVariational(VariationalUpdate):
 
     def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, no free energy, and steps made: a number that does not depend on data."""
-        optimiser = self.optimiser or Adam(self.learning_rate)
+        optimiser = self.optimiser_or_adam
         assert not isinstance(optimiser, LBFGS)
         step = compiled_for(
             task.model,

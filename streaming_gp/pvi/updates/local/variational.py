@@ -50,9 +50,10 @@ class VariationalUpdate:
     :param loss: The loss in the place of ``−log p(y | θ)``, for models with ``expected_loss``.
     :param stopping: When a visit ends before its last epoch; never if None.
     :param stateful: Whether a client's optimiser remembers at its next visit what it knew of
-        gradients, for as long as one call of ``pvi.fit`` lasts. Adam that begins anew divides the
-        first gradients of each visit by about their own size: that is their sign, whose mean is
-        another one than theirs, and after visits of few steps rounds go on to another posterior.
+        gradients, for as long as one call of ``pvi.fit`` lasts; not within a rule that wraps this
+        one. Adam that begins anew divides the first gradients of each visit by about their own
+        size, and follows their signs, whose mean is zero elsewhere than theirs: after visits of
+        few steps rounds end at another posterior than the optimum.
     :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
         minibatches, to be stopped or to be stateful, or the online Newton method to take another
         divergence than KL.
@@ -86,6 +87,11 @@ class VariationalUpdate:
         q, free_energy, steps = self.fitted(task)
         return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
+    @property
+    def optimiser_or_adam(self) -> StochasticOptimiser | LBFGS:
+        """The optimiser; Adam at the rule's learning rate, where none is given."""
+        return self.optimiser or Adam(self.learning_rate)
+
     def worker(self) -> UpdateRule:
         """The rule for one client: with a memory if it is stateful."""
         return VariationalWorker(self) if self.stateful else self
@@ -93,9 +99,9 @@ class VariationalUpdate:
     def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
         require_domain(self.divergence, task.start, task.cavity)
-        if isinstance(self.optimiser, LBFGS):
-            return self._by_lbfgs(self.optimiser, task)
-        optimiser = self.optimiser or Adam(self.learning_rate)
+        optimiser = self.optimiser_or_adam
+        if isinstance(optimiser, LBFGS):
+            return self._by_lbfgs(optimiser, task)
         return self.by_steps(optimiser, task, optimiser.begin(task.start))[1:]
 
     def by_steps(
@@ -154,7 +160,7 @@ class VariationalWorker:
 
     def __init__(self, rule: VariationalUpdate) -> None:
         self._rule = rule
-        self._optimiser: Any = rule.optimiser or Adam(rule.learning_rate)
+        self._optimiser: Any = rule.optimiser_or_adam
         self._state: State | None = None
 
     def __call__(self, task: LocalTask) -> LocalResult:
