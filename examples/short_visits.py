@@ -40,14 +40,14 @@ RULES = {
 
 
 def free_energy(net: bnn.Network, q: Any, data: Split, seed: int) -> float:
-    """Of all training images, in nats."""
+    """Of all training images, in nats per image."""
     X, Y = net.as_data(data.X, data.Y)
     chunks = [slice(first, first + CHUNK) for first in range(0, len(X), CHUNK)]
     expected = [
         net.expected_log_likelihood(q, X[rows], Y[rows], np.array([seed, number]))
         for number, rows in enumerate(chunks)
     ]
-    return float(np.sum(expected) - q.kl_divergence(net.prior()))
+    return float(np.sum(expected) - q.kl_divergence(net.prior())) / len(X)
 
 
 def global_fit(net: bnn.Network, data: Split, seed: int, quick: bool) -> Any:
@@ -89,7 +89,7 @@ def perform(data: Split, seed: int, quick: bool) -> list[Results]:
         columns = columns_from(net, start, rule, data, seed, 2 if quick else 20)
         found.append({"optimiser": name, "seed": seed, **columns})
         energies = columns["free_energy"]
-        print(f"{name}, seed {seed}: {energies[0]:.0f}, then {energies[-1]:.0f}", flush=True)
+        print(f"{name}, seed {seed}: {energies[0]:.3f}, then {energies[-1]:.3f}", flush=True)
     return found
 
 
@@ -114,7 +114,7 @@ def figure(runs: list[Results]) -> plt.Figure:
         label = one["optimiser"] if one["seed"] == runs[0]["seed"] else None
         for axes, key in zip(panels, ("free_energy", "test_error"), strict=True):
             axes.plot(one["round"], one[key], color=colour, label=label)
-    for axes, label in zip(panels, ("free energy in nats", "test error"), strict=True):
+    for axes, label in zip(panels, ("free energy in nats per image", "test error"), strict=True):
         axes.set(xlabel="rounds", ylabel=label)
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize=8)
