@@ -102,12 +102,15 @@ class VariationalUpdate:
         optimiser = self.optimiser_or_adam
         if isinstance(optimiser, LBFGS):
             return self._by_lbfgs(optimiser, task)
-        return self.by_steps(optimiser, task, optimiser.begin(task.start))[1:]
+        return self.by_steps(optimiser, task)[1:]
 
     def by_steps(
-        self, optimiser: StochasticOptimiser, task: LocalTask, state: State
+        self, optimiser: StochasticOptimiser, task: LocalTask, memory: State | None = None
     ) -> tuple[State, ExponentialFamily, float, int]:
-        """The optimiser's state after a visit that begins at this one, and what ``fitted`` says."""
+        """The optimiser's state after a visit, and what ``fitted`` says.
+
+        :param memory: Its state after the visit before; None if it begins anew.
+        """
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         steps = compiled_for(
             task.model,
@@ -117,7 +120,8 @@ class VariationalUpdate:
             ),
         )
         family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
-        size = task.size_of(self.batch_size)
+        start, size = task.start, task.size_of(self.batch_size)
+        state = optimiser.begin(start) if memory is None else optimiser.resumed(memory, start)
         batches, a_pass = task.minibatches(self.batch_size), -(-task.num_data // size)
         at_once = STEPS_AT_ONCE if jit else 1
         scale = tf.constant(task.num_data / size, cavity[1].dtype)
@@ -161,16 +165,13 @@ class VariationalWorker:
     def __init__(self, rule: VariationalUpdate) -> None:
         self._rule = rule
         self._optimiser: Any = rule.optimiser_or_adam
-        self._state: State | None = None
+        self._memory: State | None = None
 
     def __call__(self, task: LocalTask) -> LocalResult:
         require_domain(self._rule.divergence, task.start, task.cavity)
-        state = self._optimiser.begin(task.start)
-        if self._state is not None:
-            state = self._optimiser.resumed(self._state, task.start)
-        state, q, free_energy, steps = self._rule.by_steps(self._optimiser, task, state)
+        state, q, free_energy, steps = self._rule.by_steps(self._optimiser, task, self._memory)
         lost = not all(np.isfinite(part).all() for part in state)
-        self._state = None if lost else state
+        self._memory = None if lost else state
         return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
 
