@@ -83,6 +83,15 @@ def of_numbers(request):
     return Begun(regressor(hyperparameters=request.param), data)
 
 
+def test_targets_of_another_size_are_learned_whatever_the_seed():
+    X, Y = data = smooth_data(np.random.default_rng(20181127))
+    model, _ = Begun(regressor(hyperparameters=sgp.VariationalHyperparameters()), data).again()
+    start = model.ledger
+    for number in range(1, 13):  # of the batch: its random numbers go with it
+        model.adopt(start)
+        assert np.isfinite(model.update((X, 1e4 * Y)).free_energy), number
+
+
 @pytest.fixture(scope="module")
 def of_labels():
     return Begun(classifier(), labelled(np.random.default_rng(20181127)))

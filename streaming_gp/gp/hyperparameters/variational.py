@@ -26,6 +26,9 @@ WIDTH_OF_PERIODS = 5e-4
 """The same of periods, under the prior: with the default prior a thousandth of a period. Functions
 whose periods differ by more are soon out of step, and the optimum next to such a start knows no
 period at all."""
+LEAST_WIDTH = 1e-15
+"""Of q(ε), in units of the cavity's: a step that makes it narrower has gone astray, and precisions
+have squares."""
 FEWEST_SAMPLES = 8
 """The values of ε of a full fit, where data say enough of it."""
 
@@ -130,7 +133,9 @@ class VariationalHyperparameters:
         standard = _family(self).from_mean_scale(
             tf.zeros_like(mean), tf.eye(size, dtype=mean.dtype)
         )
-        return _family(self).from_mean_scale(mean, lower).kl_divergence(standard)
+        divergence = _family(self).from_mean_scale(mean, lower).kl_divergence(standard)
+        too_narrow = tf.reduce_min(tf.linalg.diag_part(lower)) < LEAST_WIDTH
+        return tf.where(too_narrow, tf.constant(np.inf, divergence.dtype), divergence)
 
     def posterior(
         self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray

@@ -83,6 +83,22 @@ def test_the_variational_posterior_of_exact_regression_is_that_of_nuts(rng):
     assert (ratio < 1.0 + OF_A_FAMILY).all()
 
 
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_a_step_that_makes_epsilon_too_narrow_to_be_squared_is_none(full_covariance):
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    parameters = ParameterVector(kernel())
+    zeros, unit = np.zeros(parameters.size), np.eye(parameters.size)
+
+    def penalty(width):
+        widths = unit.copy()
+        widths[-1, -1] = width
+        q = type(strategy.prior(parameters)).from_mean_scale(zeros, widths)
+        return strategy.penalty(tf.constant(variables_of(q, zeros, unit)), parameters).numpy()
+
+    assert penalty(1e-14) == pytest.approx(-np.log(1e-14) - 0.5)
+    assert penalty(1e-16) == np.inf
+
+
 def test_gpflow_priors_become_the_prior_of_epsilon():
     k = kernel()
     k.variance.prior = tfp.distributions.Gamma(np.float64(80.0), np.float64(20.0))
