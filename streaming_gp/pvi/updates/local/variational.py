@@ -84,8 +84,7 @@ class VariationalUpdate:
             raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        q, free_energy, steps = self.fitted(task)
-        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
+        return _result(task, *self.fitted(task))
 
     @property
     def optimiser_or_adam(self) -> StochasticOptimiser | LBFGS:
@@ -98,7 +97,6 @@ class VariationalUpdate:
 
     def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
-        require_domain(self.divergence, task.start, task.cavity)
         optimiser = self.optimiser_or_adam
         if isinstance(optimiser, LBFGS):
             return self._by_lbfgs(optimiser, task)
@@ -110,7 +108,9 @@ class VariationalUpdate:
         """The optimiser's state after a visit, and what ``fitted`` says.
 
         :param memory: Its state after the visit before; None if it begins anew.
+        :raises ImproperError: if the divergence is not defined between q and the cavity.
         """
+        require_domain(self.divergence, task.start, task.cavity)
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         steps = compiled_for(
             task.model,
@@ -141,6 +141,7 @@ class VariationalUpdate:
 
     def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """The free energy is made deterministic by one seed for all iterations."""
+        require_domain(self.divergence, task.start, task.cavity)
         value_and_gradient = compiled_for(
             task.model,
             ("objective", self.divergence, self.loss),
@@ -168,11 +169,14 @@ class VariationalWorker:
         self._memory: State | None = None
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        require_domain(self._rule.divergence, task.start, task.cavity)
         state, q, free_energy, steps = self._rule.by_steps(self._optimiser, task, self._memory)
         lost = not all(np.isfinite(part).all() for part in state)
         self._memory = None if lost else state
-        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
+        return _result(task, q, free_energy, steps)
+
+
+def _result(task: LocalTask, q: ExponentialFamily, free_energy: float, steps: int) -> LocalResult:
+    return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
 
 def _groups(
