@@ -6,13 +6,15 @@ tenth. Rounds that climb the free energy that global VI climbs do not lower it. 
 all training images, and the error on the test images, for visits by Adam that begins anew, of one
 epoch or of five, by Adam that remembers, and by natural gradients, which have nothing to remember.
 
---quick takes 6,000 images and two rounds.
+Every run is kept in OUT/runs and never repeated. --quick takes 6,000 images and two rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, mean_and_error_of, parser, run, save_figure, write_results
-from federated_runs import NUM_CLIENTS, fewer_images, scores
+from federated_runs import (
+    NUM_CLIENTS,
+    Progress,
+    begun,
+    fewer_images,
+    kept,
+    perform_missing,
+    scores,
+)
 
 from streaming_gp import bnn, datasets, pvi
 from streaming_gp.datasets import Split
@@ -39,6 +49,21 @@ RULES = {
 }
 
 
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    optimiser: str
+    seed: int
+    quick: bool
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        of = self.optimiser.replace(",", "").replace(" ", "-")
+        return f"{of}-{self.seed}{'-quick' * self.quick}.json"
+
+
 def free_energy(net: bnn.Network, q: Any, data: Split, seed: int) -> float:
     """Of all training images, in nats per image."""
     X, Y = net.as_data(data.X, data.Y)
@@ -50,47 +75,43 @@ def free_energy(net: bnn.Network, q: Any, data: Split, seed: int) -> float:
     return float(np.sum(expected) - q.kl_divergence(net.prior())) / len(X)
 
 
-def global_fit(net: bnn.Network, data: Split, seed: int, quick: bool) -> Any:
-    """q by Adam, all images in one place."""
+def global_fit(net: bnn.MeanFieldBNN, data: Split, folder: Path, task: Task) -> Any:
+    """q by Adam, all images in one place: the same one for all runs of a seed."""
     rule = pvi.VariationalUpdate(5, BATCH, 2e-3, stateful=True)
-    clients = pvi.make_clients(net, [(data.X, data.Y)], rule, seed)
-    server = pvi.Server(net.prior(), clients, seed=seed)
-    pvi.fit(server, pvi.Sequential(), rounds=1 if quick else 8)
+    clients = pvi.make_clients(net, [(data.X, data.Y)], rule, task.seed)
+    checkpoint = folder / f"global-{task.seed}{'-quick' * task.quick}.npz"
+    server = begun(net, clients, task.seed, checkpoint)
+    if not server.history:
+        pvi.fit(server, pvi.Sequential(), rounds=1 if task.quick else 8)
+        server.save(checkpoint)
     return server.posterior
 
 
-def columns_from(
-    net: bnn.MeanFieldBNN, start: Any, rule: Any, data: Split, seed: int, rounds: int
-) -> Results:
-    """Scores at this q, and after every few rounds that begin there."""
+def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Results:
+    """Scores at the posterior of global VI, and after every few rounds that begin there."""
+    net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
+    start = global_fit(net, data, folder, task)
+    shards = datasets.partition_iid(data.X, data.Y, NUM_CLIENTS, task.seed)
+    clients = pvi.make_clients(net, shards, RULES[task.optimiser], task.seed)
+    server = pvi.Server(net.prior(), clients, seed=task.seed)
+    server.warm_start(start)
+    rounds = 2 if task.quick else 20
 
     def scored(q: Any) -> dict[str, float]:
-        return {"free_energy": free_energy(net, q, data, seed), **scores(net, q, data)}
+        return {"free_energy": free_energy(net, q, data, task.seed), **scores(net, q, data)}
 
     def evaluate(q: Any) -> dict[str, float]:
         number = len(server.history) + 1
         return scored(q) if number % EVERY == 0 or number == rounds else {}
 
-    shards = datasets.partition_iid(data.X, data.Y, NUM_CLIENTS, seed)
-    server = pvi.Server(net.prior(), pvi.make_clients(net, shards, rule, seed), seed=seed)
-    server.warm_start(start)
-    history = pvi.fit(server, pvi.Synchronous(1.0 / NUM_CLIENTS), rounds, evaluate=evaluate)
-    rows = [{"round": 0, **scored(start)}]
-    rows += [{"round": one.round, **one.metrics} for one in history if one.metrics]
-    return {key: [row[key] for row in rows] for key in rows[0]}
-
-
-def perform(data: Split, seed: int, quick: bool) -> list[Results]:
-    """One run for each rule."""
-    net = bnn.MeanFieldBNN([784, 200, 10], gpflow.likelihoods.Softmax(10))
-    start = global_fit(net, data, seed, quick)
-    found = []
-    for name, rule in RULES.items():
-        columns = columns_from(net, start, rule, data, seed, 2 if quick else 20)
-        found.append({"optimiser": name, "seed": seed, **columns})
-        energies = columns["free_energy"]
-        print(f"{name}, seed {seed}: {energies[0]:.3f}, then {energies[-1]:.3f}", flush=True)
-    return found
+    schedule = pvi.Synchronous(1.0 / NUM_CLIENTS)
+    history = pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
+    rows = [{"round": 0, "seconds": 0.0, "messages": 0, **scored(start)}]
+    for one in history.to_records():
+        if one["metrics"]:
+            traffic = {name: one[name] for name in ("round", "seconds", "messages")}
+            rows.append({**traffic, **one["metrics"]})
+    return {**asdict(task), **{key: [row[key] for row in rows] for key in rows[0]}}
 
 
 def summary(runs: list[Results]) -> list[Results]:
@@ -124,7 +145,10 @@ def figure(runs: list[Results]) -> plt.Figure:
 def main(arguments: argparse.Namespace) -> None:
     data = fewer_images(datasets.load_mnist(arguments.data), arguments.quick)
     seeds = range(arguments.seed, arguments.seed + (1 if arguments.quick else SEEDS))
-    runs = [one for seed in seeds for one in perform(data, seed, arguments.quick)]
+    tasks = [Task(name, seed, arguments.quick) for seed, name in product(seeds, RULES)]
+    folder = arguments.out / "runs"
+    perform_missing(tasks, partial(perform, data, folder), folder)
+    runs = kept(folder, quick=arguments.quick)
     save_figure(figure(runs), arguments.out, "short_visits.png")
     results = {
         "command": "python examples/short_visits.py" + " --quick" * arguments.quick,
