@@ -37,9 +37,10 @@ from federated_runs import (
     fewer_images,
     held_back,
     kept,
+    now_and_then,
     perform_missing,
-    scored_now_and_then,
     scored_rounds,
+    scores,
 )
 from posterior_averaging import LocalSGD, PosteriorAveraging
 
@@ -166,9 +167,13 @@ METHODS = {
     "fedadam": Method(
         averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdam(rate)), 5, (1e-2, 3e-3, 3e-2)
     ),
+    "fedadagrad": Method(
+        averaging(5, 0.05), synchronous(lambda rate: pvi.FedAdagrad(rate)), 5, (3e-2, 1e-2, 1e-1)
+    ),
     "fedyogi": Method(
         averaging(5, 0.05), synchronous(lambda rate: pvi.FedYogi(rate)), 5, (1e-2, 3e-3, 3e-2)
     ),
+    "masked": Method(averaging(5), synchronous(lambda rate: pvi.MaskedAveraging()), 5, RATES),
     "fedpa": Method(posterior_averaging, synchronous(lambda rate: pvi.FedAvg()), 5, RATES),
 }  # fmt: skip
 
@@ -208,7 +213,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     everybody = isinstance(schedule, pvi.Sequential)
     rounds, asked = (passes(task, fraction), 1.0) if everybody else (task.rounds, fraction)
     every = max(1, rounds // SCORED)
-    evaluate = scored_now_and_then(server, net, data, every, rounds)
+    evaluate = now_and_then(lambda q: scores(net, q, data), server, every, rounds)
     pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
     columns, _ = scored_rounds(server.history)
     per_round = method.epochs * len(data.X) * asked

@@ -20,7 +20,7 @@ from streaming_gp.datasets import Split
 NUM_CLIENTS = 10
 LOADERS = {"mnist": datasets.load_mnist, "fashion-mnist": datasets.load_fashion_mnist}
 PARTITIONS = {"iid": datasets.partition_iid, "label": datasets.partition_by_label}
-QUICK_IMAGES, SAMPLES = 6000, 20
+QUICK_IMAGES, SAMPLES, CHUNK = 6000, 20, 2000
 Progress = Callable[[pvi.Round], None]
 
 
@@ -39,25 +39,43 @@ def held_back(data: Split) -> Split:
 def scored_rounds(history: pvi.History) -> tuple[Results, list[Results]]:
     """Scores and traffic of the rounds that have scores, as columns; and all that they hold."""
     records = [one for one in history.to_records() if one["metrics"]]
-    names = ["round", "seconds", "messages", "test_error", "test_nll", "test_calibration"]
+    names = ["round", "seconds", "messages", *records[0]["metrics"]]
     return {name: [one[name] for one in records] for name in names}, records
 
 
 def scores(net: bnn.MeanFieldBNN, q: Any, data: Split) -> dict[str, float]:
+    """Error, negative log likelihood and calibration error on the test images."""
     probabilities = net.predict(q, data.X_test, num_samples=SAMPLES)
     error, nll = error_and_nll(probabilities, data.Y_test)
     calibration = metrics.expected_calibration_error(probabilities, data.Y_test)
     return {"test_error": error, "test_nll": nll, "test_calibration": calibration}
 
 
-def scored_now_and_then(
-    server: pvi.Server, net: bnn.MeanFieldBNN, data: Split, every: int, rounds: int
+def free_energy(net: bnn.Network, q: Any, data: Split, seed: int) -> float:
+    """Of all training images, in nats per image."""
+    X, Y = net.as_data(data.X, data.Y)
+    chunks = [slice(first, first + CHUNK) for first in range(0, len(X), CHUNK)]
+    expected = [
+        net.expected_log_likelihood(q, X[rows], Y[rows], np.array([seed, number]))
+        for number, rows in enumerate(chunks)
+    ]
+    return float(np.sum(expected) - q.kl_divergence(net.prior())) / len(X)
+
+
+def scores_and_free_energy(
+    net: bnn.MeanFieldBNN, q: Any, data: Split, seed: int
+) -> dict[str, float]:
+    return {"free_energy": free_energy(net, q, data, seed), **scores(net, q, data)}
+
+
+def now_and_then(
+    score: Callable[[Any], dict[str, float]], server: pvi.Server, every: int, rounds: int
 ) -> Callable[[Any], dict[str, float]]:
     """Scores after every so many of the rounds, and after the last."""
 
     def scored(q: Any) -> dict[str, float]:
         number = len(server.history) + 1
-        return scores(net, q, data) if number % every == 0 or number == rounds else {}
+        return score(q) if number % every == 0 or number == rounds else {}
 
     return scored
 

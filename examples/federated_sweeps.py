@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import gpflow
 
@@ -34,9 +35,10 @@ from federated_runs import (
     fewer_images,
     held_back,
     kept,
+    now_and_then,
     perform_missing,
-    scored_now_and_then,
     scored_rounds,
+    scores_and_free_energy,
 )
 from federated_sweep_methods import BATCH, FEDERATED, METHODS, OPTIMISERS, OneClassBatches
 from federated_sweep_tables import best_figure, best_of, summary, sweep_figure, sweep_rows
@@ -89,11 +91,15 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     rounds = task.longer * method.rounds[task.partition]
     rounds = min(rounds, QUICK_ROUNDS) if task.quick else rounds
     every = 1 if rounds <= 12 else 5 if rounds <= 100 else 10
+
+    def score(q: Any) -> dict[str, float]:
+        return scores_and_free_energy(net, q, data, task.seed)
+
     if len(server.history) < rounds:
         pvi.fit(
             server, method.schedule(task.setting), rounds - len(server.history),
             callback=progress, checkpoint=checkpoint,
-            evaluate=scored_now_and_then(server, net, data, every, rounds),
+            evaluate=now_and_then(score, server, every, rounds),
         )  # fmt: skip
     checkpoint.unlink(missing_ok=True)
     return {**asdict(task), **columns(server.history, task, len(data.X))}

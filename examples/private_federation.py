@@ -38,9 +38,10 @@ from federated_runs import (
     fewer_images,
     held_back,
     kept,
+    now_and_then,
     perform_missing,
-    scored_now_and_then,
     scored_rounds,
+    scores,
 )
 
 from streaming_gp import bnn, datasets, pvi
@@ -165,7 +166,7 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
         server.warm_start(net.initial(task.seed))
     rounds = QUICK_ROUNDS if task.quick else task.gradients // method.gradients
     every = max(1, rounds // SCORED)
-    evaluate = scored_now_and_then(server, net, data, every, rounds)
+    evaluate = now_and_then(lambda q: scores(net, q, data), server, every, rounds)
     if len(server.history) < rounds:
         pvi.fit(
             server, pvi.Synchronous(damping=method.damping(task.learning_rate)),

@@ -31,14 +31,16 @@ from federated_runs import (
     begun,
     fewer_images,
     kept,
+    now_and_then,
     perform_missing,
-    scores,
+    scored_rounds,
+    scores_and_free_energy,
 )
 
 from streaming_gp import bnn, datasets, pvi
 from streaming_gp.datasets import Split
 
-BATCH, CHUNK, EVERY, SEEDS = 200, 2000, 5, 3
+BATCH, EVERY, SEEDS = 200, 5, 3
 SCORES = ("free_energy", "test_error", "test_nll")
 NATURAL = pvi.VariationalOnlineNewton(3e-3, 3e-3, momentum=0.0)
 RULES = {
@@ -64,17 +66,6 @@ class Task:
         return f"{of}-{self.seed}{'-quick' * self.quick}.json"
 
 
-def free_energy(net: bnn.Network, q: Any, data: Split, seed: int) -> float:
-    """Of all training images, in nats per image."""
-    X, Y = net.as_data(data.X, data.Y)
-    chunks = [slice(first, first + CHUNK) for first in range(0, len(X), CHUNK)]
-    expected = [
-        net.expected_log_likelihood(q, X[rows], Y[rows], np.array([seed, number]))
-        for number, rows in enumerate(chunks)
-    ]
-    return float(np.sum(expected) - q.kl_divergence(net.prior())) / len(X)
-
-
 def global_fit(net: bnn.MeanFieldBNN, data: Split, folder: Path, task: Task) -> Any:
     """q by Adam, all images in one place: the same one for all runs of a seed."""
     rule = pvi.VariationalUpdate(5, BATCH, 2e-3, stateful=True)
@@ -97,21 +88,16 @@ def perform(data: Split, folder: Path, task: Task, progress: Progress) -> Result
     server.warm_start(start)
     rounds = 2 if task.quick else 20
 
-    def scored(q: Any) -> dict[str, float]:
-        return {"free_energy": free_energy(net, q, data, task.seed), **scores(net, q, data)}
+    def score(q: Any) -> dict[str, float]:
+        return scores_and_free_energy(net, q, data, task.seed)
 
-    def evaluate(q: Any) -> dict[str, float]:
-        number = len(server.history) + 1
-        return scored(q) if number % EVERY == 0 or number == rounds else {}
-
-    schedule = pvi.Synchronous(1.0 / NUM_CLIENTS)
-    history = pvi.fit(server, schedule, rounds, callback=progress, evaluate=evaluate)
-    rows = [{"round": 0, "seconds": 0.0, "messages": 0, **scored(start)}]
-    for one in history.to_records():
-        if one["metrics"]:
-            traffic = {name: one[name] for name in ("round", "seconds", "messages")}
-            rows.append({**traffic, **one["metrics"]})
-    return {**asdict(task), **{key: [row[key] for row in rows] for key in rows[0]}}
+    history = pvi.fit(
+        server, pvi.Synchronous(1.0 / NUM_CLIENTS), rounds, callback=progress,
+        evaluate=now_and_then(score, server, EVERY, rounds),
+    )  # fmt: skip
+    columns, _ = scored_rounds(history)
+    first = {"round": 0, "seconds": 0.0, "messages": 0, **score(start)}
+    return {**asdict(task), **{key: [first[key], *columns[key]] for key in columns}}
 
 
 def summary(runs: list[Results]) -> list[Results]:
