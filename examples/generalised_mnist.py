@@ -34,6 +34,7 @@ from federated_runs import (
     Progress,
     fewer_images,
     kept,
+    now_and_then,
     perform_missing,
     scores,
 )
@@ -131,12 +132,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     net = network(data)
     server = server_of(net, data, task)
     rounds = QUICK_ROUNDS if task.quick else ROUNDS
-
-    def evaluate(q: Any) -> dict[str, float]:
-        number = len(server.history) + 1
-        due = number % SCORED_EVERY == 0 or number == rounds
-        return scores(net, q, data) if due else {}
-
+    evaluate = now_and_then(lambda q: scores(net, q, data), server, SCORED_EVERY, rounds)
     schedule = pvi.Synchronous(pvi.Momentum(task.setting.learning_rate))
     history = pvi.fit(server, schedule, rounds, evaluate=evaluate, callback=progress)
     scored = [record for record in history.to_records() if METRICS[0] in record]

@@ -34,6 +34,7 @@ from federated_runs import (
     Progress,
     fewer_images,
     kept,
+    now_and_then,
     perform_missing,
     scores,
 )
@@ -110,11 +111,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     server = pvi.Server(net.prior(), clients, seed=task.seed)
     server.warm_start(net.initial(task.seed))
     rounds = QUICK_ROUNDS if task.quick else ROUNDS
-
-    def evaluate(q: Any) -> dict[str, float]:
-        due = (len(server.history) + 1) % SCORED_EVERY == 0
-        return scores(net, q, data) if due else {}
-
+    evaluate = now_and_then(lambda q: scores(net, q, data), server, SCORED_EVERY, rounds)
     schedule = pvi.Synchronous(damping=pvi.Momentum())
     history = pvi.fit(server, schedule, rounds, evaluate=evaluate, callback=progress)
     return {**asdict(task), **columns(history)}
