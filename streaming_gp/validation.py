@@ -150,6 +150,18 @@ def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str]
     return None
 
 
+def class_of_all(likelihood: gl.Likelihood, Y: np.ndarray) -> float | None:
+    """The class of all labels, if the likelihood is one of classes and they are all alike.
+
+    :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
+    :param Y: Observations [N, P].
+    """
+    if isinstance(likelihood, WrapsLikelihood):
+        likelihood = likelihood.likelihood
+    are_classes = isinstance(likelihood, (gl.Bernoulli, gl.Softmax, gl.MultiClass))
+    return float(Y[0, 0]) if are_classes and (Y[0, 0] == Y).all() else None
+
+
 def _has_constant_noise(likelihood: gl.Likelihood) -> bool:
     """Gaussian noise of one size, whose density need not be computed to know that it is finite."""
     return type(likelihood) is gl.Gaussian and all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from time import perf_counter
@@ -16,7 +15,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP, unchanged
 from streaming_gp.gp.federated import FederatedGP
-from streaming_gp.gp.fitting.optimiser import Callback, Progress, Report
+from streaming_gp.gp.fitting.optimiser import Callback, reporter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
@@ -24,10 +23,11 @@ from streaming_gp.gp.ledger_operations import batch_name
 from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.seeds import fingerprint, seed_of
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.threads import blas_threads_for
-from streaming_gp.validation import as_data
+from streaming_gp.validation import as_data, class_of_all
 
 Data = tuple[Any, Any]
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -61,7 +61,8 @@ class LearningGP(FederatedGP):
         :param batch_id: The name of the batch's factor; by default ``"batch-0"`` and so on.
         :param learn: Whether hyperparameters and places of points are learned. If not, the batch
             is absorbed at the present q(ε), which stays as it is, by linear algebra alone. By
-            default the model's learning schedule decides.
+            default the model's learning schedule decides, and nothing is learned while all labels
+            are of one class: they say that f is far from zero, and nothing of how it varies.
         :param time: The time of the batch, in any unit and from any origin, where factors fade with
             time; by default one later than the batch before.
         :returns: what was done.
@@ -74,8 +75,6 @@ class LearningGP(FederatedGP):
             raise InvalidDataError(f"there is a factor {batch_id!r} already; revisit() refines it")
         if learn is not None:
             require_flag("learn", learn)
-        else:
-            learn = self.settings.learning.wants(self._now.num_updates, self._now.shift)
         time = next_time(self._now.time, time)
         return self._step({batch_id: data}, 1.0, callback, learn=learn, time=time)[batch_id]
 
@@ -140,7 +139,8 @@ class LearningGP(FederatedGP):
         sizes = input_dim, gp.num_groups, gp.num_latent // gp.num_groups
         refuse_sizes(ledger.posterior, sizes)
         num_new = len(set(ledger.factors) - set(self.factors))
-        self._commit(compiled, ledger, self._point_estimate(ledger, compiled), num_new)
+        point = self._point_estimate(ledger, compiled)
+        self._commit(compiled, ledger, point, num_new, only_class=None)
 
     @one_at_a_time
     def fit_factor(
@@ -158,7 +158,7 @@ class LearningGP(FederatedGP):
         self.settings.hyperparameters.check_round()
         checked = as_data(data, self.likelihood, *self._now.dims)
         compiled = self._compiled_to_fit(checked[0].shape[1], checked[1].shape[1])
-        seed = _seed(self.settings.seed, _fingerprint(checked[0]))
+        seed = seed_of(self.settings.seed, fingerprint(checked[0]))
         batch = Batch("", compiled.outputs.data(checked), seed, hold=hold)
         return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
 
@@ -171,15 +171,19 @@ class LearningGP(FederatedGP):
         rho: float,
         callback: Callback | None,
         is_round: bool = False,
-        learn: bool = True,
+        learn: bool | None = True,
         time: float | None = None,
     ) -> dict[str, UpdateInfo]:
         """Forget, make room, one step of the loop for all shards, merge, commit.
 
+        :param learn: Whether hyperparameters are learned; None where the schedule decides.
         :param time: The time of the next batch of the stream; None where there is no order.
         """
         start = perf_counter()
         checked = self._checked(shards)
+        only_class = self._only_class_with(checked)
+        is_held = learn is None and only_class is not None
+        learn = self._wants(only_class) if learn is None else learn
         unchanged(self.modules, self.parameter_vector, self._compiled)
         compiled = self._compile(*_dims(checked))
         strategy = self.settings.pseudo_points
@@ -189,7 +193,7 @@ class LearningGP(FederatedGP):
         if is_next and learn:
             ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
-        if learn and not ledger.factors:
+        if (learn or is_held) and not ledger.factors:
             compiled.fitter.watch_first(ledger.posterior, own.values())
         fits = {
             name: partial(
@@ -206,10 +210,29 @@ class LearningGP(FederatedGP):
             (point,) = (report.epsilon for report in done.reports.values())
         after = strategy.merge(compiled.fitter, done.ledger, point)
         learned = any(report.iterations for report in done.reports.values())
-        shift = self._shift_to(point, compiled, done.ledger) if learned else None
-        self._commit(compiled, after, point, len(new), shift, time)
+        changes: dict[str, Any] = {"only_class": only_class}
+        if learned:
+            changes["shift"] = self._shift_to(point, compiled, done.ledger)
+        if is_next:
+            changes["time"] = time
+        self._commit(compiled, after, point, len(new), **changes)
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
+
+    def _only_class_with(
+        self, checked: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> float | None:
+        """The class of all labels so far and of these, if there is but one."""
+        found = class_of_all(self.likelihood, np.concatenate([Y for _, Y in checked.values()]))
+        is_first = self._now.num_updates == 0
+        return found if is_first or found == self._now.only_class else None
+
+    def _wants(self, only_class: float | None) -> bool:
+        """Whether the next update learns; that with the second class is as the first one."""
+        if only_class is not None:
+            return False
+        number = self._now.num_updates if self._now.only_class is None else 0
+        return self.settings.learning.wants(number, self._now.shift)
 
     def _room_for(
         self, shards: Iterable[str], num_new: int, compiled: CompiledGP, time: float | None
@@ -260,10 +283,10 @@ class LearningGP(FederatedGP):
 
         :param streams: Whether it is the next one of the stream, and not one of many visits.
         """
-        first = _seed(self.settings.seed, 0)
-        number = self._now.num_updates if streams else _fingerprint(data[0])
-        seed = _seed(self.settings.seed, number)
-        report = _reporter(callback, name, self.settings.optimiser.most_iterations)
+        first = seed_of(self.settings.seed, 0)
+        number = self._now.num_updates if streams else fingerprint(data[0])
+        seed = seed_of(self.settings.seed, number)
+        report = reporter(callback, name, self.settings.optimiser.most_iterations)
         return Batch(
             name, data, seed, report, rho < 1.0, learn, stream_seed=first if streams else None
         )
@@ -272,27 +295,3 @@ class LearningGP(FederatedGP):
 def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:
     X, Y = next(iter(checked.values()))
     return X.shape[1], Y.shape[1]
-
-
-def _fingerprint(X: np.ndarray) -> int:
-    """A number that stands for a batch wherever it is visited.
-
-    Rounds have a fixed point only if a batch meets the same random numbers at each visit, and it is
-    the same for all schedules only if these do not depend on who is visited when.
-    """
-    return zlib.crc32(X.tobytes())
-
-
-def _seed(*entropy: int) -> int:
-    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
-
-
-def _reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
-    if not (callback is None or callable(callback)):
-        raise InvalidDataError(f"callback must be a function or None, got {callback!r:.100}")
-
-    def report(iteration: int, free_energy: float) -> None:
-        if callback is not None:
-            callback(Progress(batch_id, iteration, max_iterations, free_energy))
-
-    return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gpflow
@@ -114,6 +115,7 @@ class LedgerGP(gpflow.models.GPModel):
             dims=present.dims,
             shift=present.shift,
             time=present.time,
+            only_class=present.only_class,
         )
 
     # ---- compiled functions ----
@@ -151,25 +153,26 @@ class LedgerGP(gpflow.models.GPModel):
         ledger: GPLedger,
         epsilon: np.ndarray,
         num_new: int = 0,
-        shift: float | None = None,
-        time: float | None = None,
+        **changes: Any,
     ) -> None:
         """Take the place of what is there, in the journal and here: as a whole, or not at all.
 
         Whatever interrupts it, wherever it is, both hold the same afterwards.
+
+        :param changes: Other fields of :class:`Present` that do not stay as they are.
         """
         before, journal = self._now, self._journal
         known = before.ledger.factors
         make_read_only({k: f for k, f in ledger.factors.items() if known.get(k) is not f})
         parameters = compiled.parameters
         was = before, self._compiled, parameters, parameters.value()
-        after = Present(
-            ledger,
-            compiled.num_latent_gps,
-            compiled.dims,
-            before.num_updates + num_new,
-            before.shift if shift is None else shift,
-            before.time if time is None else time,
+        after = replace(
+            before,
+            ledger=ledger,
+            num_latent_gps=compiled.num_latent_gps,
+            dims=compiled.dims,
+            num_updates=before.num_updates + num_new,
+            **changes,
         )
         place = None if journal is None else journal.place
         try:

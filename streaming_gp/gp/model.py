@@ -74,7 +74,8 @@ class StreamingGP(OnlineLearningGP):
     :param bound: The local bound, if it is another one than ``alpha`` says.
     :param policy: What to do about improper cavities and posteriors; by default they raise.
     :param learning: Which updates learn hyperparameters (and where points move to); by default
-        every one. The others absorb their batch at the present q(ε).
+        every one. The others absorb their batch at the present q(ε), and so do all updates while
+        labels of classes are all alike.
     :param forgetting: What earlier batches still say of f when a new one comes; by default all that
         they have said.
     :param journal: An empty or missing folder in which every completed change of the model is
@@ -180,6 +181,7 @@ class StreamingGP(OnlineLearningGP):
             state.num_updates,
             state.shift,
             state.time,
+            state.only_class,
         )
         if None not in state.dims:
             model._compiled = model._compile_for_dims()

@@ -21,6 +21,7 @@ class Present:
     :param shift: How far the newest update that learned moved ε; see
         :meth:`LearningSchedule.wants`.
     :param time: The time of the newest batch; None before the first one.
+    :param only_class: The class of all labels so far, while there is but one.
     """
 
     ledger: GPLedger
@@ -29,6 +30,7 @@ class Present:
     num_updates: int = 0
     shift: float = math.inf
     time: float | None = None
+    only_class: float | None = None
 
 
 T = TypeVar("T")

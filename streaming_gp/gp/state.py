@@ -73,6 +73,7 @@ class ModelState:
     :param shift: How far the newest update that learned moved ε; see
         :meth:`LearningSchedule.wants`.
     :param time: The time of the newest batch; None before the first one.
+    :param only_class: The class of all labels so far, while there is but one.
     """
 
     settings: Settings
@@ -84,6 +85,7 @@ class ModelState:
     dims: tuple[int | None, int | None]
     shift: float = math.inf
     time: float | None = None
+    only_class: float | None = None
 
     @property
     def ledger(self) -> GPLedger:

@@ -60,13 +60,23 @@ class StreamingEstimator(BaseEstimator):
 
     # ---- learning ----
 
-    def _start(self, X: np.ndarray, likelihood: gpflow.likelihoods.Likelihood) -> None:
-        """Fix the scaling of the inputs, and make a model that has seen nothing yet."""
+    def _start(
+        self,
+        X: np.ndarray,
+        likelihood: gpflow.likelihoods.Likelihood,
+        default: PseudoPointStrategy | None = None,
+    ) -> None:
+        """Fix the scaling of the inputs, and make a model that has seen nothing yet.
+
+        :param default: The strategy where none is given; by default ``default_pseudo_points``.
+        """
+        if default is None:
+            default = default_pseudo_points(min(len(X), self._rows()))
         self.input_scaler_ = scaler(self.scale).fit(X)
         self.model_ = StreamingGP(
             default_kernel(X.shape[1]) if self.kernel is None else copy.deepcopy(self.kernel),
             likelihood,
-            pseudo_points=self.pseudo_points or default_pseudo_points(min(len(X), self._rows())),
+            pseudo_points=default if self.pseudo_points is None else self.pseudo_points,
             hyperparameters=self.hyperparameters,
             optimiser=self.optimiser,
             num_prediction_samples=self.num_prediction_samples,

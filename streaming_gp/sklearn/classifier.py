@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import gpflow
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,11 +11,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from streaming_gp.conversion import refuse_masked
-from streaming_gp.errors import InvalidDataError, PoorFitWarning
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import PrivatePseudoPoints
 from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error, warn_if_alike
-
-FEWEST_TO_LOOK_SORTED = 10
-"""Of fewer labels it is no surprise if they are all alike."""
 
 
 class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
@@ -72,9 +68,8 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
             if is_first:
                 if classes is None:
                     raise InvalidDataError("classes must be given in the first partial_fit")
-                self._start_classification(X, classes)
+                self._start_classification(X, classes, looks_sorted=(y == y[0]).all())
                 warn_if_alike("inputs", X, self.scale)
-                self._warn_of_one_class(y)
             elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise InvalidDataError(
                     f"classes were {self.classes_} and cannot change, got {np.unique(classes)}"
@@ -89,7 +84,14 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
         check_classification_targets(labels)
         return inputs, labels
 
-    def _start_classification(self, X: np.ndarray, labels: ArrayLike) -> None:
+    def _start_classification(
+        self, X: np.ndarray, labels: ArrayLike, looks_sorted: bool = False
+    ) -> None:
+        """Make a model of so many classes.
+
+        :param looks_sorted: Whether classes may come one after another. Labels of one class ask
+            for few pseudo-points, and few of them say too little once another class comes.
+        """
         self.classes_ = np.unique(column_or_1d(labels))
         if len(self.classes_) < 2:
             raise InvalidDataError(
@@ -98,18 +100,11 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
             )
         several = len(self.classes_) > 2
         softmax = gpflow.likelihoods.Softmax
-        self._start(X, softmax(len(self.classes_)) if several else gpflow.likelihoods.Bernoulli())
-
-    def _warn_of_one_class(self, y: np.ndarray) -> None:
-        """Warn where a first batch looks as if the stream was sorted, and points are few."""
-        if self.pseudo_points is None and len(y) >= FEWEST_TO_LOOK_SORTED and (y == y[0]).all():
-            warnings.warn(
-                f"all {len(y)} labels of the first batch are {y[0]!r}, and automatic pseudo-points "
-                "forget classes that come one after another: wanted a shuffled stream, or "
-                "pseudo_points=PrivatePseudoPoints('all', budget=1000)",
-                PoorFitWarning,
-                stacklevel=3,
-            )
+        self._start(
+            X,
+            softmax(len(self.classes_)) if several else gpflow.likelihoods.Bernoulli(),
+            PrivatePseudoPoints("all", budget=300) if looks_sorted else None,
+        )
 
     def _numbered(self, y: np.ndarray) -> np.ndarray:
         """Labels as numbers of their classes: [N, 1].

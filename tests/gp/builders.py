@@ -36,10 +36,8 @@ class BoundOfOnesOwn(Variational):
 def classifier(**options):
     options.setdefault("hyperparameters", sgp.PointHyperparameters())
     options.setdefault("likelihood", gpflow.likelihoods.Bernoulli())
-    return sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(),
-        pseudo_points=sgp.PrivatePseudoPoints(5), optimiser=QUICK, **options,
-    )  # fmt: skip
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(5))
+    return sgp.StreamingGP(gpflow.kernels.SquaredExponential(), optimiser=QUICK, **options)
 
 
 def regressor(**options):

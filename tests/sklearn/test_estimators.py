@@ -8,6 +8,7 @@ import gpflow
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import make_moons
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -138,23 +139,27 @@ def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
 
 
-def test_a_first_batch_of_one_class_is_named(rng):
+def test_a_first_batch_of_one_class_asks_for_points_at_inputs(rng):
     X, _ = wave(rng, 12)
-    points = sgp.PrivatePseudoPoints("all")
-
-    def said(settings, labels):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            StreamingGPClassifier(**settings).partial_fit(
-                X[: len(labels)], labels, classes=["a", "b"]
-            )
-        return [one for one in caught if "one after another" in str(one.message)]
-
     few = {name: value for name, value in QUICK.items() if name != "pseudo_points"}
-    assert len(said(few, ["a"] * 12)) == 1
-    assert said(few, ["a"] * 11 + ["b"]) == []
-    assert said(few, ["a"] * 9) == []
-    assert said(few | {"pseudo_points": points}, ["a"] * 12) == []
+
+    def points(settings, labels):
+        started = StreamingGPClassifier(**settings).partial_fit(X, labels, classes=["a", "b"])
+        return started.model_.settings.pseudo_points
+
+    assert points(few, ["a"] * 12) == sgp.PrivatePseudoPoints("all", budget=300)
+    assert points(few, ["a"] * 11 + ["b"]) == default_pseudo_points(12)
+    assert points(QUICK, ["a"] * 12) == QUICK["pseudo_points"]
+
+
+@pytest.mark.slow
+def test_a_stream_sorted_by_class_that_exceeds_the_budget_is_learned():
+    X, y = make_moons(600, noise=0.25, random_state=0)
+    X_test, y_test = make_moons(1000, noise=0.25, random_state=1)
+    stream = StreamingGPClassifier(random_state=0)
+    for rows in np.array_split(np.argsort(y, kind="stable"), 12):
+        stream.partial_fit(X[rows], y[rows], classes=[0, 1])
+    assert stream.score(X_test, y_test) > 0.9  # by automatic points less than 0.8
 
 
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):

@@ -211,3 +211,18 @@ def with_larger_nuggets(attempt: Callable[[Any], R], problem: Any) -> R:
                 f"{error}; trying again with nugget {float(problem.nugget):.1e}", stacklevel=3
             )
     return attempt(problem)
+
+
+def reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
+    """What tells a user's function of each iteration of a batch's fit.
+
+    :raises InvalidDataError: if it is no function.
+    """
+    if not (callback is None or callable(callback)):
+        raise InvalidDataError(f"callback must be a function or None, got {callback!r:.100}")
+
+    def report(iteration: int, free_energy: float) -> None:
+        if callback is not None:
+            callback(Progress(batch_id, iteration, max_iterations, free_energy))
+
+    return report
