@@ -24,6 +24,9 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
     can be sorted. ``fit``, ``partial_fit`` and the scaling of inputs are as in
     :class:`StreamingGPRegressor`.
 
+    Where the first batch of ``partial_fit`` holds one class alone, hyperparameters are learned from
+    the second class on, and pseudo-points are by default at every input, up to 300.
+
     :param kernel: The kernel, as in :class:`StreamingGPRegressor`; so are all further parameters.
 
     :ivar classes_: The labels, sorted.
