@@ -30,6 +30,7 @@ from streaming_gp.threads import blas_threads_for
 from streaming_gp.validation import as_data, class_of_all
 
 Data = tuple[Any, Any]
+Checked = Mapping[str, tuple[np.ndarray, np.ndarray]]
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
@@ -182,8 +183,8 @@ class LearningGP(FederatedGP):
         start = perf_counter()
         checked = self._checked(shards)
         only_class = self._only_class_with(checked)
-        is_held = learn is None and only_class is not None
-        learn = self._wants(only_class) if learn is None else learn
+        is_held = learn is None and self._waits_for_another(only_class)
+        learn = not is_held and self._is_due() if learn is None else learn
         unchanged(self.modules, self.parameter_vector, self._compiled)
         compiled = self._compile(*_dims(checked))
         strategy = self.settings.pseudo_points
@@ -219,18 +220,19 @@ class LearningGP(FederatedGP):
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
 
-    def _only_class_with(
-        self, checked: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    ) -> float | None:
+    def _only_class_with(self, checked: Checked) -> float | None:
         """The class of all labels so far and of these, if there is but one."""
         found = class_of_all(self.likelihood, np.concatenate([Y for _, Y in checked.values()]))
         is_first = self._now.num_updates == 0
         return found if is_first or found == self._now.only_class else None
 
-    def _wants(self, only_class: float | None) -> bool:
-        """Whether the next update learns; that with the second class is as the first one."""
-        if only_class is not None:
-            return False
+    def _waits_for_another(self, only_class: float | None) -> bool:
+        """Whether ε could be learned, but not from labels of one class alone."""
+        variables = self.settings.hyperparameters.limits(self.parameter_vector)
+        return only_class is not None and len(variables) > 0
+
+    def _is_due(self) -> bool:
+        """What the schedule says, for which the update with a second class is the first one."""
         number = self._now.num_updates if self._now.only_class is None else 0
         return self.settings.learning.wants(number, self._now.shift)
 
@@ -261,7 +263,7 @@ class LearningGP(FederatedGP):
         width = parameters.unit_log_widths() if q is None else np.sqrt(np.asarray(q.variance))
         return float(np.sqrt(np.mean(((point - before) / width) ** 2))) if len(point) else 0.0
 
-    def _checked(self, shards: Mapping[str, Data]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _checked(self, shards: Mapping[str, Data]) -> Checked:
         checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         dims = self._now.dims
         for name, data in shards.items():
@@ -292,6 +294,6 @@ class LearningGP(FederatedGP):
         )
 
 
-def _dims(checked: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:
+def _dims(checked: Checked) -> tuple[int, int]:
     X, Y = next(iter(checked.values()))
     return X.shape[1], Y.shape[1]

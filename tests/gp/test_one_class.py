@@ -59,6 +59,11 @@ def test_the_second_class_is_learned_from_whatever_the_schedule_says_of_its_numb
     assert model.update(labels).iterations == 0
 
 
+def test_points_move_all_the_same_where_hyperparameters_are_known(labels):
+    model = classifier(hyperparameters=sgp.FixedHyperparameters())
+    assert model.update(of_class(labels, 1.0)).iterations > 0
+
+
 def test_several_classes_are_held_alike_and_numbers_never(labels):
     X, Y = labels
     softmax = classifier(likelihood=gpflow.likelihoods.Softmax(3), num_latent_gps=3)
