@@ -64,7 +64,8 @@ def test_free_energies_add_up_where_sites_were_found_anew(rng):
     order = np.argsort(Y[:, 0], kind="stable")
     X, Y = X[order], Y[order]
     model = classifier()
-    infos = [model.update((X[i : i + 50], Y[i : i + 50])) for i in range(0, 400, 50)]
+    batches = [(X[i : i + 50], Y[i : i + 50]) for i in range(0, 400, 50)]
+    infos = [model.update(batch, learn=True) for batch in batches]  # of one class alone, too
     alone = classifier().update((X, Y))
     total = sum(info.free_energy for info in infos)
     assert total == pytest.approx(alone.free_energy, abs=5.0)
