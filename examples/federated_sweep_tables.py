@@ -35,7 +35,7 @@ def sweep_rows(runs: list[Results]) -> list[Results]:
         {name: one[name] for name in names}
         | {"error": one["test_error"][-1], "best_error": min(one["test_error"])}
         | {"nll": one["test_nll"][-1], "epochs": one["epochs"][-1]}
-        | {"free_energy": one.get("free_energy", [None])[-1]}  # runs of before do not have it
+        | {"free_energy": one.get("free_energy", [None])[-1]}  # earlier runs lack it
         for one in runs
     ]
 
