@@ -823,8 +823,13 @@ def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     done = run("clients_that_differ.py", tmp_path, "--quick", "--seeds", "1", "--divided", "iid")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
-    assert len(rows) == len({row["method"] for row in rows}) == 11
+    assert len(rows) == len({row["method"] for row in rows}) == 12
     assert len({row["messages"] for row in rows}) == 1
+    all_asked = ("--quick", "--seeds", "1", "--clients", "10", "--methods", "masked")
+    done = run("clients_that_differ.py", tmp_path, *all_asked, "--divided", "iid")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert {row["method"] for row in rows} > {"masked", "fedavg"}
     assert all(row["last_error"] < 0.9 for row in rows)
     assert (tmp_path / "clients_that_differ.png").is_file()
 
