@@ -222,14 +222,15 @@ class LearningGP(FederatedGP):
 
     def _only_class_with(self, checked: Checked) -> float | None:
         """The class of all labels so far and of these, if there is but one."""
-        found = class_of_all(self.likelihood, np.concatenate([Y for _, Y in checked.values()]))
-        is_first = self._now.num_updates == 0
-        return found if is_first or found == self._now.only_class else None
+        found = {class_of_all(self.likelihood, Y) for _, Y in checked.values()}
+        if self._now.num_updates > 0:
+            found.add(self._now.only_class)
+        return found.pop() if len(found) == 1 else None
 
     def _waits_for_another(self, only_class: float | None) -> bool:
         """Whether ε could be learned, but not from labels of one class alone."""
-        variables = self.settings.hyperparameters.limits(self.parameter_vector)
-        return only_class is not None and len(variables) > 0
+        limits = self.settings.hyperparameters.limits
+        return only_class is not None and len(limits(self.parameter_vector)) > 0
 
     def _is_due(self) -> bool:
         """What the schedule says, for which the update with a second class is the first one."""
