@@ -15,6 +15,9 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PrivatePseudoPoints
 from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error, warn_if_alike
 
+FEWEST_TO_LOOK_SORTED = 10
+"""Of fewer labels it is no surprise if they are all alike."""
+
 
 class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
     """Streaming GP classification, behind scikit-learn's interface.
@@ -25,7 +28,8 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
     :class:`StreamingGPRegressor`.
 
     Where the first batch of ``partial_fit`` holds one class alone, hyperparameters are learned from
-    the second class on, and pseudo-points are by default at every input, up to 300.
+    the second class on, and pseudo-points are by default at every input, up to 300, if the batch
+    has ten rows or more.
 
     :param kernel: The kernel, as in :class:`StreamingGPRegressor`; so are all further parameters.
 
@@ -71,7 +75,8 @@ class StreamingGPClassifier(ClassifierMixin, StreamingEstimator):
             if is_first:
                 if classes is None:
                     raise InvalidDataError("classes must be given in the first partial_fit")
-                self._start_classification(X, classes, looks_sorted=(y == y[0]).all())
+                looks_sorted = len(y) >= FEWEST_TO_LOOK_SORTED and (y == y[0]).all()
+                self._start_classification(X, classes, looks_sorted)
                 warn_if_alike("inputs", X, self.scale)
             elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise InvalidDataError(

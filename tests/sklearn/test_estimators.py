@@ -144,11 +144,13 @@ def test_a_first_batch_of_one_class_asks_for_points_at_inputs(rng):
     few = {name: value for name, value in QUICK.items() if name != "pseudo_points"}
 
     def points(settings, labels):
-        started = StreamingGPClassifier(**settings).partial_fit(X, labels, classes=["a", "b"])
+        rows = X[: len(labels)]
+        started = StreamingGPClassifier(**settings).partial_fit(rows, labels, classes=["a", "b"])
         return started.model_.settings.pseudo_points
 
     assert points(few, ["a"] * 12) == sgp.PrivatePseudoPoints("all", budget=300)
     assert points(few, ["a"] * 11 + ["b"]) == default_pseudo_points(12)
+    assert points(few, ["a"] * 9) == default_pseudo_points(9)
     assert points(QUICK, ["a"] * 12) == QUICK["pseudo_points"]
 
 
