@@ -54,6 +54,22 @@ def test_online_newton_steps_are_those_of_its_formulas():
     np.testing.assert_allclose(found.mean, mean, atol=ALGEBRA)
 
 
+@pytest.mark.parametrize("rule", [pvi.Adam(), pvi.SGD(), pvi.VariationalOnlineNewton()])
+def test_a_step_asks_for_the_expected_log_likelihood_once(rule):
+    """It is what a step costs, and a compiler does not see that two are the same."""
+    asked = []
+
+    def data_term(q):
+        asked.append(q)
+        return tf.reduce_sum(q.mean)
+
+    q = MeanFieldNormal(np.zeros(2), np.ones(2))
+    rule.step(
+        MeanFieldNormal, rule.begin(q), data_term, lambda q: tf.reduce_sum(q.mean), q.as_factor()
+    )
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("field", [{"learning_rate": 0.0}, {"momentum": 1.0}])
 def test_rates_out_of_range_are_refused(field):
     with pytest.raises(InvalidDataError, match=next(iter(field))):

@@ -154,14 +154,16 @@ class VariationalOnlineNewton:
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
         mean, precision, velocity = state
-        q = self.member(family, state)
-        likelihood = q.natural_gradient(data_term)
-        precision_mean, target = (likelihood * cavity).natural
-        velocity = self.momentum * velocity + precision_mean - target * mean
+        expected, by_mean, by_variance = _by_moments(family, mean, 1.0 / precision, data_term)
+        free_energy = expected - penalty(self.member(family, state))
+        cavity_precision_mean, cavity_precision = cavity.natural
+        ascent = by_mean + cavity_precision_mean - cavity_precision * mean
+        velocity = self.momentum * velocity + ascent
+        target = cavity_precision - 2.0 * by_variance
         change = self.precision_rate * (target - precision)
         precision = precision + change + 0.5 * tf.square(change) / precision
         mean = mean + self.learning_rate * velocity / precision
-        return (mean, precision, velocity), data_term(q) - penalty(q)
+        return (mean, precision, velocity), free_energy
 
     def member(self, family: Any, state: State) -> Any:
         mean, precision = state[:2]
@@ -220,3 +222,14 @@ def _uphill(
         q = family.from_unconstrained(numbers)
         free_energy = data_term(q) - penalty(q)
     return free_energy, tape.gradient(free_energy, numbers)
+
+
+def _by_moments(
+    family: Any, mean: tf.Tensor, variance: tf.Tensor, data_term: DataTerm
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The data term of the member of these moments, and its gradients by them."""
+    moments = mean, variance
+    with tf.GradientTape() as tape:
+        tape.watch(moments)
+        value = data_term(family.from_moments(*moments))
+    return value, *tape.gradient(value, moments, unconnected_gradients="zero")
