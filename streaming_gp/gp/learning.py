@@ -26,11 +26,13 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.seeds import fingerprint, seed_of
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
+from streaming_gp.gp.when_to_learn import Decision, decision, only_class_with
 from streaming_gp.threads import blas_threads_for
-from streaming_gp.validation import as_data, class_of_all
+from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]
 Checked = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Done = pvi.StepResult[Process, FitReport]
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
@@ -182,37 +184,30 @@ class LearningGP(FederatedGP):
         """
         start = perf_counter()
         checked = self._checked(shards)
-        only_class = self._only_class_with(checked)
-        is_held = learn is None and self._waits_for_another(only_class)
-        learn = not is_held and self._is_due() if learn is None else learn
+        decided = self._decision(learn, checked)
         unchanged(self.modules, self.parameter_vector, self._compiled)
         compiled = self._compile(*_dims(checked))
         strategy = self.settings.pseudo_points
         new = [name for name in shards if name not in self.factors]
         is_next = time is not None
         ledger = self._room_for(shards, len(new), compiled, time)
-        if is_next and learn:
+        if is_next and decided.learn:
             ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
-        if (learn or is_held) and not ledger.factors:
+        if (decided.learn or decided.is_held) and not ledger.factors:
             compiled.fitter.watch_first(ledger.posterior, own.values())
         fits = {
             name: partial(
                 strategy.visit, compiled.fitter, ledger,
-                batch=self._batch(name, data, is_next, rho, callback, learn),
+                batch=self._batch(name, data, is_next, rho, callback, decided.learn),
             )
             for name, data in own.items()
         }  # fmt: skip
-        rule = pvi.Damping(rho, len(fits))
-        done = pvi.step(ledger, fits, rule, self.settings.policy)
-        if is_round:
-            point = self._point_estimate(done.ledger, compiled)
-        else:
-            (point,) = (report.epsilon for report in done.reports.values())
+        done = pvi.step(ledger, fits, pvi.Damping(rho, len(fits)), self.settings.policy)
+        point = self._point_after(done, compiled, is_round)
         after = strategy.merge(compiled.fitter, done.ledger, point)
-        learned = any(report.iterations for report in done.reports.values())
-        changes: dict[str, Any] = {"only_class": only_class}
-        if learned:
+        changes: dict[str, Any] = {"only_class": decided.only_class}
+        if any(report.iterations for report in done.reports.values()):
             changes["shift"] = self._shift_to(point, compiled, done.ledger)
         if is_next:
             changes["time"] = time
@@ -220,22 +215,17 @@ class LearningGP(FederatedGP):
         seconds = perf_counter() - start
         return {name: UpdateInfo.of(name, done, rho, seconds) for name in shards}
 
-    def _only_class_with(self, checked: Checked) -> float | None:
-        """The class of all labels so far and of these, if there is but one."""
-        found = {class_of_all(self.likelihood, Y) for _, Y in checked.values()}
-        if self._now.num_updates > 0:
-            found.add(self._now.only_class)
-        return found.pop() if len(found) == 1 else None
+    def _decision(self, learn: bool | None, checked: Checked) -> Decision:
+        labels = (Y for _, Y in checked.values())
+        only_class = only_class_with(labels, self._now, self.likelihood)
+        return decision(learn, self._now, only_class, self.settings, self.parameter_vector)
 
-    def _waits_for_another(self, only_class: float | None) -> bool:
-        """Whether ε could be learned, but not from labels of one class alone."""
-        limits = self.settings.hyperparameters.limits
-        return only_class is not None and len(limits(self.parameter_vector)) > 0
-
-    def _is_due(self) -> bool:
-        """What the schedule says, for which the update with a second class is the first one."""
-        number = self._now.num_updates if self._now.only_class is None else 0
-        return self.settings.learning.wants(number, self._now.shift)
+    def _point_after(self, done: Done, compiled: CompiledGP, is_round: bool) -> np.ndarray:
+        """The ε that the model has from now on: of all shards together, or the one fit's own."""
+        if is_round:
+            return self._point_estimate(done.ledger, compiled)
+        (point,) = (report.epsilon for report in done.reports.values())
+        return point
 
     def _room_for(
         self, shards: Iterable[str], num_new: int, compiled: CompiledGP, time: float | None
@@ -244,11 +234,9 @@ class LearningGP(FederatedGP):
         ledger = self._remembered(time)
         if num_new == 0:
             return ledger
-        epsilon, make_room = (
-            self._point_estimate(ledger, compiled),
-            self.settings.pseudo_points.make_room,
-        )
-        return make_room(compiled.fitter, ledger, epsilon, num_new, list(shards))
+        epsilon = self._point_estimate(ledger, compiled)
+        strategy = self.settings.pseudo_points
+        return strategy.make_room(compiled.fitter, ledger, epsilon, num_new, list(shards))
 
     def _remembered(self, time: float | None) -> GPLedger:
         """What is left of the ledger for the next batch, if it comes at a time."""
