@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.arguments import require_positive, require_probability, typed
+from streaming_gp.classes import number_of_classes
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.linalg import LOG_TWO_PI
 from streaming_gp.validation import observations
@@ -194,11 +195,10 @@ def log_power_integral(likelihood: gl.Likelihood, F: tf.Tensor, power: float) ->
 
 
 def _number_of_labels(likelihood: gl.Likelihood) -> int:
-    if isinstance(likelihood, gl.Bernoulli):
-        return 2
-    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
-        return int(likelihood.num_classes)
-    raise InvalidDataError(
-        f"no closed integral of powers of {type(likelihood).__name__}: robust losses are for "
-        "Gaussian likelihoods and classifiers"
-    )
+    number = number_of_classes(likelihood)
+    if number is None:
+        raise InvalidDataError(
+            f"no closed integral of powers of {type(likelihood).__name__}: robust losses are for "
+            "Gaussian likelihoods and classifiers"
+        )
+    return number

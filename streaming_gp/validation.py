@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
+from streaming_gp.classes import SEVERAL_CLASSES, number_of_classes
 from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
 
@@ -106,7 +107,7 @@ def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> No
     """
     if isinstance(likelihood, WrapsLikelihood):
         likelihood = likelihood.likelihood
-    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)) and Y.shape[1] != 1:
+    if isinstance(likelihood, SEVERAL_CLASSES) and Y.shape[1] != 1:
         raise InvalidDataError(
             f"{type(likelihood).__name__} wants one column of class labels, got {Y.shape[1]}"
         )
@@ -135,7 +136,7 @@ def _support(likelihood: gl.Likelihood, Y: np.ndarray) -> tuple[np.ndarray, str]
         return (Y == 0) | (Y == 1), "0 or 1"
     if isinstance(likelihood, gl.Poisson):
         return whole & (Y >= 0), "counts 0, 1, 2, ..."
-    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
+    if isinstance(likelihood, SEVERAL_CLASSES):
         classes = int(likelihood.num_classes)
         return whole & (Y >= 0) & (classes > Y), f"class labels 0 to {classes - 1}"
     if isinstance(likelihood, gl.Ordinal):
@@ -158,7 +159,7 @@ def class_of_all(likelihood: gl.Likelihood, Y: np.ndarray) -> float | None:
     """
     if isinstance(likelihood, WrapsLikelihood):
         likelihood = likelihood.likelihood
-    are_classes = isinstance(likelihood, (gl.Bernoulli, gl.Softmax, gl.MultiClass))
+    are_classes = number_of_classes(likelihood) is not None
     return float(Y[0, 0]) if are_classes and (Y[0, 0] == Y).all() else None
 
 

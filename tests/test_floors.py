@@ -27,7 +27,8 @@ FLOORS = [
     {"expfam"},
     {"pvi"},
     {"engines"},
-    {"validation", "samplers"},
+    {"classes", "samplers"},
+    {"validation"},
     {"losses"},
     {"gp", "bnn", "linear", "mixture", "hierarchical", "flow"},
     {"defaults"},
@@ -35,7 +36,7 @@ FLOORS = [
     {"command_line"},
     {"__init__", "__main__"},
 ]
-LIBRARIES, MODELS = 4, 6
+LIBRARIES, MODELS = 4, 7
 GP_LIBRARIES = {"gpflow", "tensorflow_probability"}  # only from floor LIBRARIES up
 
 

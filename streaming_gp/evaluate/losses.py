@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpflow.likelihoods import Bernoulli, MultiClass, Softmax
+from gpflow.likelihoods import Bernoulli
 
+from streaming_gp.classes import SEVERAL_CLASSES, number_of_classes
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.evaluate.learner import HasLikelihood, Learner
 from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
-
-_SEVERAL_CLASSES = (Softmax, MultiClass)
 
 
 def losses(model: Learner, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
@@ -23,7 +22,7 @@ def losses(model: Learner, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
 def _loss(likelihood: Any, mean: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Losses [N, P], or [N, 1] for several classes, of which the means [N, C] are probabilities."""
-    if isinstance(likelihood, _SEVERAL_CLASSES):
+    if isinstance(likelihood, SEVERAL_CLASSES):
         return wrong_class(mean, targets)[:, None]
     if mean.shape[1] not in (1, targets.shape[1]):  # 1: before any data P may be unknown
         raise InvalidDataError(
@@ -47,4 +46,4 @@ def likelihood_of(model: Learner) -> Any:
 
 def is_regression(model: Learner) -> bool:
     """Whether squared errors are the losses, and not errors of classification."""
-    return not isinstance(likelihood_of(model), (Bernoulli, *_SEVERAL_CLASSES))
+    return number_of_classes(likelihood_of(model)) is None

@@ -8,6 +8,7 @@ from typing import Any
 import gpflow.likelihoods as gl
 
 from streaming_gp.arguments import as_name
+from streaming_gp.classes import number_of_classes
 from streaming_gp.errors import InvalidDataError
 
 
@@ -39,17 +40,9 @@ def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
         found, number = (), 0
     if number < max(2, len(found)):
         raise InvalidDataError(f"classes must be two labels or more that differ, got {classes!r}")
-    if isinstance(likelihood, gl.Gaussian) or number != _number_of_classes(likelihood, number):
+    if isinstance(likelihood, gl.Gaussian) or number_of_classes(likelihood) not in (number, None):
         raise InvalidDataError(
             f"{number} classes want a likelihood of {number} classes (Bernoulli for two, Softmax), "
             f"got {type(likelihood).__name__}"
         )
     return found
-
-
-def _number_of_classes(likelihood: gl.Likelihood, unknown: int) -> int:
-    if isinstance(likelihood, gl.Bernoulli):
-        return 2
-    if isinstance(likelihood, (gl.Softmax, gl.MultiClass)):
-        return int(likelihood.num_classes)
-    return unknown
