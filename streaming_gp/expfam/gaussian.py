@@ -141,7 +141,7 @@ class Gaussian(ExponentialFamily):
 
         The mean parameter ``−½ (V + m mᵀ)`` loses the digits of a V much smaller than m².
         """
-        _, by_mean, by_covariance = self._by_moments(function)
+        _, by_mean, by_covariance = self.by_moments(function)
         precision = -2.0 * by_covariance
         return Factor(type(self), (by_mean + self._times(precision, self.mean), precision))
 
@@ -156,14 +156,18 @@ class Gaussian(ExponentialFamily):
         :param log_normaliser: The function ``log ∫ p(x) l(x) dx`` of a member p, differentiable,
             whose value is a scalar.
         """
-        value, by_mean, by_covariance = self._by_moments(log_normaliser)
+        value, by_mean, by_covariance = self.by_moments(log_normaliser)
         factor = Factor(type(self), self._tilting(by_mean, by_covariance))
         tilted = type(self)(*(self.as_factor() * factor).natural)
         scale = value + self.log_partition() - tilted.log_partition()
         return Factor(type(self), factor.natural, scale)
 
-    def _by_moments(self: G, function: Callable[[G], tf.Tensor]) -> tuple[Any, Any, Any]:
-        """Of a member's function: its value, and its gradients by mean and covariance."""
+    def by_moments(self: G, function: Callable[[G], tf.Tensor]) -> tuple[Any, Any, Any]:
+        """A function's value here, and its gradients by mean and by what the family keeps of the
+        covariance, in the shapes of :meth:`from_moments`.
+
+        :param function: A differentiable function of a member, whose value is a scalar.
+        """
         mean, covariance = self.moments()
         with tf.GradientTape() as tape:
             tape.watch((mean, covariance))

@@ -154,8 +154,9 @@ class VariationalOnlineNewton:
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
         mean, precision, velocity = state
-        expected, by_mean, by_variance = _by_moments(family, mean, 1.0 / precision, data_term)
-        free_energy = expected - penalty(self.member(family, state))
+        q = self.member(family, state)
+        expected, by_mean, by_variance = q.by_moments(data_term)
+        free_energy = expected - penalty(q)
         cavity_precision_mean, cavity_precision = cavity.natural
         ascent = by_mean + cavity_precision_mean - cavity_precision * mean
         velocity = self.momentum * velocity + ascent
@@ -222,14 +223,3 @@ def _uphill(
         q = family.from_unconstrained(numbers)
         free_energy = data_term(q) - penalty(q)
     return free_energy, tape.gradient(free_energy, numbers)
-
-
-def _by_moments(
-    family: Any, mean: tf.Tensor, variance: tf.Tensor, data_term: DataTerm
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The data term of the member of these moments, and its gradients by them."""
-    moments = mean, variance
-    with tf.GradientTape() as tape:
-        tape.watch(moments)
-        value = data_term(family.from_moments(*moments))
-    return value, *tape.gradient(value, moments, unconnected_gradients="zero")
