@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from streaming_gp.arguments import require_positive_integer, typed
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
-from streaming_gp.pvi.reading import says_it_does_not_fit
 from streaming_gp.pvi.schedule import Schedule, Synchronous
 from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
-
-NAMED = 3
-"""So many clients are named where all went wrong."""
-SILENT = 3
-"""So many answers of a client that was never heard make a warning."""
+from streaming_gp.pvi.unheard import (
+    none_fits,
+    require_heard,
+    warn_of_failures,
+    warn_of_the_unheard,
+)
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 """Metrics of a posterior."""
@@ -70,6 +68,9 @@ def fit(
 ) -> History:
     """Run rounds; the server's posterior is the result.
 
+    A client whose first three answers all failed or were refused is named in a warning, and so is
+    one from which nothing has been learned at the end.
+
     :param server: The server; it goes on from where it is.
     :param schedule: Who is asked when; synchronous with damping 1/K if None.
     :param rounds: The largest number of further rounds.
@@ -83,7 +84,6 @@ def fit(
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive.
-        A client whose first three answers all failed or were refused is named in a warning.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds.
         The first round of that kind gives a warning, with what went wrong. The end comes as soon
         as each of the server's clients has failed with an ``InvalidDataError`` and none has
@@ -99,86 +99,14 @@ def fit(
             progress = number / (first + rounds)
             one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
             _record(server, one, checkpoint, callback)
-            _warn_of_failures(server, server.history.rounds[first:])
-            if _does_not_fit(server, server.history.rounds[first:]):
+            warn_of_failures(server, server.history.rounds[first:])
+            if none_fits(server, server.history.rounds[first:]):
                 break
             if stopping is not None and stopping.is_over(server.history):
                 break
-    _require_heard(server.history.rounds[first:])
-    _warn_of_the_unheard(server, server.history.rounds[first:])
+    require_heard(server.history.rounds[first:])
+    warn_of_the_unheard(server, server.history.rounds[first:])
     return server.history
-
-
-def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
-    _warn_if_unheard(rounds)
-    _warn_of_the_silent(server, rounds)
-
-
-def _warn_if_unheard(rounds: tuple[Round, ...]) -> None:
-    """At the first round without an accepted answer, and not again."""
-    if not rounds[-1].accepted and all(one.accepted for one in rounds[:-1]):
-        warnings.warn(f"no answer was accepted in {_what_came(rounds[-1])}", stacklevel=4)
-
-
-def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
-    """Of clients without a factor after a third failure, while others are heard."""
-    if not any(one.accepted for one in rounds):
-        return
-    for name, why in {**rounds[-1].refused, **rounds[-1].failed}.items():
-        unheard = (one for one in rounds if name in one.refused or name in one.failed)
-        number = len(list(islice(unheard, SILENT + 1)))  # no need to look on in a long run
-        if number == SILENT and name not in server.factors:
-            warnings.warn(
-                f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
-                f"failed or were refused; the last time: {why}",
-                stacklevel=4,
-            )
-
-
-def _warn_of_the_unheard(server: Server, rounds: tuple[Round, ...]) -> None:
-    """At the end, of clients that have no factor yet and were not warned of."""
-    reasons: dict[str, list[str]] = {}
-    for one in rounds:
-        for name, why in {**one.refused, **one.failed}.items():
-            reasons.setdefault(name, []).append(why)
-    for name, whys in reasons.items():
-        if name not in server.factors and len(whys) < SILENT:
-            warnings.warn(
-                f"nothing has been learned from the data of {name!r}, none of whose answers was "
-                f"taken; the last time: {whys[-1]}",
-                stacklevel=3,
-            )
-
-
-def _does_not_fit(server: Server, rounds: tuple[Round, ...]) -> bool:
-    """Whether each client has failed by a mistake in the set-up, and none has ever answered.
-
-    All clients have to say so, not only those of one round: where a round asks a few, a single one
-    that is broken or hostile would else end the run of all.
-    """
-    if any(one.accepted or one.refused for one in rounds):
-        return False
-    failed = {name: why for one in rounds for name, why in one.failed.items()}
-    return failed.keys() == server.clients.keys() and all(
-        map(says_it_does_not_fit, failed.values())
-    )
-
-
-def _require_heard(rounds: tuple[Round, ...]) -> None:
-    if not any(one.accepted for one in rounds):
-        raise NoAnswerError(
-            f"no answer was accepted in any of {len(rounds)} rounds, and the posterior is what it "
-            f"was; in {_what_came(rounds[-1])}"
-        )
-
-
-def _what_came(one: Round) -> str:
-    """What went wrong with the first clients of a round."""
-    reasons = [f"{name!r} failed: {why}" for name, why in one.failed.items()]
-    reasons += [f"{name!r} was refused: {why}" for name, why in one.refused.items()]
-    left = len(reasons) - NAMED
-    more = [f"and {left} more"] if left > 0 else []
-    return f"round {one.round}: " + "; ".join([*reasons[:NAMED], *more])
 
 
 def _record(
