@@ -139,6 +139,11 @@ class Round:
     skipped: int = 0
     epsilon: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def unheard(self) -> dict[str, str]:
+        """Why clients failed or were refused, by client."""
+        return {**self.refused, **self.failed}
+
     def followed_by(
         self,
         traffic: Traffic,

@@ -32,9 +32,9 @@ def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
     """Of clients without a factor after a third failure, while others are heard."""
     if not any(one.accepted for one in rounds):
         return
-    for name, why in {**rounds[-1].refused, **rounds[-1].failed}.items():
-        unheard = (one for one in rounds if name in one.refused or name in one.failed)
-        number = len(list(islice(unheard, SILENT + 1)))  # no need to look on in a long run
+    for name, why in rounds[-1].unheard.items():
+        silent = (one for one in rounds if name in one.unheard)
+        number = len(list(islice(silent, SILENT + 1)))  # no need to look on in a long run
         if number == SILENT and name not in server.factors:
             warnings.warn(
                 f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
@@ -47,7 +47,7 @@ def warn_of_the_unheard(server: Server, rounds: tuple[Round, ...]) -> None:
     """At the end, of clients that have no factor yet and were not warned of."""
     reasons: dict[str, list[str]] = {}
     for one in rounds:
-        for name, why in {**one.refused, **one.failed}.items():
+        for name, why in one.unheard.items():
             reasons.setdefault(name, []).append(why)
     for name, whys in reasons.items():
         if name not in server.factors and len(whys) < SILENT:
