@@ -141,7 +141,7 @@ class Round:
 
     @property
     def unheard(self) -> dict[str, str]:
-        """Why clients failed or were refused, by client."""
+        """Why clients failed or were refused, by client; of one that did both, why it failed."""
         return {**self.refused, **self.failed}
 
     def followed_by(

@@ -33,7 +33,7 @@ def _warn_of_the_silent(server: Server, rounds: tuple[Round, ...]) -> None:
     if not any(one.accepted for one in rounds):
         return
     for name, why in rounds[-1].unheard.items():
-        silent = (one for one in rounds if name in one.unheard)
+        silent = (one for one in rounds if name in one.refused or name in one.failed)
         number = len(list(islice(silent, SILENT + 1)))  # no need to look on in a long run
         if number == SILENT and name not in server.factors:
             warnings.warn(
