@@ -67,7 +67,8 @@ class MeanFieldNormal(Gaussian):
 
     @staticmethod
     def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        return numbers[0], tf.linalg.diag(tf.exp(numbers[1]))
+        mean, log_sd = tf.unstack(numbers)
+        return mean, tf.linalg.diag(tf.exp(log_sd))
 
     @staticmethod
     def unconstrained_shape(dimension: int) -> tuple[int, ...]:

@@ -130,20 +130,21 @@ def _given_frozen(
 
     With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
     """
-    prior, q_a, M = prior_blocks(local, draws, Z, problem, sites), problem.stack, tf.shape(Z)[0]
+    prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
+    sizes = [tf.shape(Z)[0], tf.shape(problem.X)[0]]
     chol_a = tf.linalg.cholesky(prior.K_a)
     V = solve_lower(chol_a, tf.concat([prior.K_ab, prior.K_af], -1))
     U = tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
     white = solve_lower(chol_a, q_a.mean - prior.mean_a)
     mean = tf.concat([prior.mean_b, prior.mean_f], -2) + tf.matmul(V, white, transpose_a=True)
     at = tf.concat([mean, tf.linalg.matrix_transpose(U)], -1)
-    V_b, V_f = V[..., :M], V[..., M:]
+    V_b, V_f = tf.split(V, sizes, axis=-1)
     chol = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
     A = solve_lower(chol, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
     left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
     left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
     J = solve_lower_transposed(chol, A)
-    at_b, at_f = at[..., :M, :], at[..., M:, :]
+    at_b, at_f = tf.split(at, sizes, axis=-2)
     return GivenPoints(at_b, at_f, chol, J, left, prior.w, prior.site_mean)
 
 

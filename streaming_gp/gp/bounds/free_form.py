@@ -70,17 +70,18 @@ def prior_blocks(
     else:
         site_mean, precision = (cov.to_groups(part, groups)[None] for part in sites)
         w = precision[..., 0]
+    sizes = [M, tf.shape(stack.Z)[0]]
+    of_b, of_a = tf.split(among, sizes, axis=2)
+    K_ab, K_a = tf.split(of_a, sizes, axis=3)
     return PriorBlocks(
-        add_to_diagonal(among[:, :, :M, :M], problem.nugget * tf.ones_like(Z[:, 0])),
-        among[:, :, M:, :M],
-        add_to_diagonal(among[:, :, M:, M:], stack.nugget),
-        between[:, :, :M],
-        between[:, :, M:],
+        add_to_diagonal(of_b[..., :M], problem.nugget * tf.ones([M], among.dtype)),
+        K_ab,
+        add_to_diagonal(K_a, stack.nugget),
+        *tf.split(between, sizes, axis=2),
         variance,
-        mean_points[:, :, :M],
-        mean_points[:, :, M:],
+        *tf.split(mean_points, sizes, axis=2),
         mean_f,
-        w[:, :, None],
+        tf.expand_dims(w, 2),
         site_mean,
     )
 

@@ -86,5 +86,5 @@ class FrozenGaussianProcess(GaussianProcess):
 
 def open_and_frozen(projection: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """V and U [G, R, N] of a projection [G, 2R, N]."""
-    R = tf.shape(projection)[1] // 2
-    return projection[:, :R], projection[:, R:]
+    of_open, of_frozen = tf.split(projection, 2, axis=1)
+    return of_open, of_frozen

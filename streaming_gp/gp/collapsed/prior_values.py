@@ -59,17 +59,18 @@ def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, on_points: bool) -
     """
     gp = local.gp
     among = cov.covariance(gp.kernel, points)
-    between, variance = among[:, :, :0], among[:, 0, :0]
-    mean_points = mean_data = cov.to_groups(gp.prior_mean(points), gp.num_groups)
+    mean_points = cov.to_groups(gp.prior_mean(points), gp.num_groups)
     if on_points:
         between, variance = cov.covariance(gp.kernel, points, X), cov.variance(gp.kernel, X)
         mean_data = cov.to_groups(gp.prior_mean(X), gp.num_groups)
+    else:
+        between, variance, mean_data = among[:, :, :0], among[:, 0, :0], mean_points[:, :0]
     return PriorValues(
         among,
         between,
         variance,
         mean_points,
-        mean_data if on_points else mean_data[:, :0],
+        mean_data,
         cov.to_groups(_noise_variance(local, X), gp.num_groups)[:, :, 0],
     )
 

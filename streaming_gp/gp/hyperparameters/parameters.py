@@ -157,10 +157,9 @@ class ParameterVector:
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
         """Each parameter with its part of ε [E], in the parameter's shape."""
-        start = 0
-        for parameter, size in zip(self.parameters.values(), self._sizes, strict=True):
-            yield parameter, tf.reshape(epsilon[start : start + size], parameter.shape)
-            start += size
+        parts = tf.split(epsilon, self._sizes) if self._sizes else []
+        for parameter, part in zip(self.parameters.values(), parts, strict=True):
+            yield parameter, tf.reshape(part, parameter.shape)
 
 
 def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.ndarray) -> float:

@@ -129,8 +129,8 @@ def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:
     Vectorised, unless S = 1: then the function is simply called.
     """
     if tf.nest.flatten(samples)[0].shape[0] == 1:
-        value = function(*tf.nest.map_structure(lambda part: part[0], samples))
-        return tf.nest.map_structure(lambda part: part[None], value)
+        value = function(*tf.nest.map_structure(lambda part: tf.squeeze(part, 0), samples))
+        return tf.nest.map_structure(lambda part: tf.expand_dims(part, 0), value)
     return tf.vectorized_map(lambda sample: function(*sample), samples)
 
 

@@ -100,13 +100,23 @@ def prior_mean(
     mean_function: gpflow.functions.Function, X: tf.Tensor, num_latent: int
 ) -> tf.Tensor:
     """Prior mean [N, L] at inputs [N, D]."""
-    return tf.broadcast_to(mean_function(X), [tf.shape(X)[0], num_latent])
+    shape = [tf.shape(X)[0], num_latent]
+    if _is_zero(mean_function) and mean_function.output_dim in (1, num_latent):
+        return tf.zeros(shape, X.dtype)  # what most models have, as a smaller graph
+    return tf.broadcast_to(mean_function(X), shape)
+
+
+def _is_zero(mean_function: gpflow.functions.Function) -> bool:
+    """Whether it is GPflow's own, and not another that is made of it."""
+    return type(mean_function) is gpflow.functions.Zero
 
 
 @check_shapes("values: [N, L]", "return: [G, N, C]")
 def to_groups(values: tf.Tensor, num_groups: int) -> tf.Tensor:
     """[N, L] → [G, N, C]."""
-    return values[None] if num_groups == 1 else tf.transpose(values)[:, :, None]
+    if num_groups == 1:
+        return tf.expand_dims(values, 0)
+    return tf.expand_dims(tf.transpose(values), 2)
 
 
 @check_shapes("values: [G, N, C]", "return: [N, L]")

@@ -27,14 +27,14 @@ def between(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor) -> tf.Tensor:
     and covariances infinite.
     """
     variances = (tf.reduce_max(cov.variance(kernel, one), axis=1) for one in (X, X2))
-    largest = tf.sqrt(tf.multiply(*variances))[:, None, None]
+    largest = tf.reshape(tf.sqrt(tf.multiply(*variances)), [-1, 1, 1])
     return tf.clip_by_value(cov.covariance(kernel, X, X2), -largest, largest)
 
 
 def among(kernel: Kernel, X: tf.Tensor) -> tf.Tensor:
     """The covariance [K, N, N] of f(X), nowhere larger than the variances, which it holds."""
     variance = cov.variance(kernel, X)
-    largest = tf.reduce_max(variance, axis=1)[:, None, None]
+    largest = tf.reshape(tf.reduce_max(variance, axis=1), [-1, 1, 1])
     found = tf.clip_by_value(cov.covariance(kernel, X), -largest, largest)
     return tf.linalg.set_diag(found, variance)
 
