@@ -41,9 +41,9 @@ def model_of(likelihood, points, hyperparameters, functions):
 
 SITE_CASES = [
     pytest.param(gl.Bernoulli, ALL, LEARNED, 1, id="labels-at-inputs"),
-    pytest.param(gl.Bernoulli, FEW, LEARNED, 1, id="labels-on-points"),
+    pytest.param(gl.Bernoulli, FEW, LEARNED, 1, id="labels-on-points", marks=slow),
     pytest.param(gl.StudentT, ALL, EVIDENCE, 1, id="heavy-tails-at-inputs-point"),
-    pytest.param(gl.StudentT, FEW, EVIDENCE, 1, id="heavy-tails-on-points-point", marks=slow),
+    pytest.param(gl.StudentT, FEW, EVIDENCE, 1, id="heavy-tails-on-points-point"),
     pytest.param(lambda: gl.Softmax(3), ALL, LEARNED, 3, id="classes-at-inputs", marks=slow),
     pytest.param(lambda: gl.Softmax(3), FEW, FULL, 3, id="classes-on-points", marks=slow),
     pytest.param(gl.Poisson, FEW, LEARNED, 1, id="counts-on-points", marks=slow),
@@ -80,8 +80,8 @@ def assert_same(rng, bound, oracle, given, functions, move, **tolerances):
 
 
 TAKEN_OVER = [
-    pytest.param(gl.Bernoulli, LEARNED, 1, True, id="labels"),
-    pytest.param(gl.StudentT, EVIDENCE, 1, True, id="heavy-tails-point", marks=slow),
+    pytest.param(gl.Bernoulli, LEARNED, 1, True, id="labels", marks=slow),
+    pytest.param(gl.StudentT, EVIDENCE, 1, True, id="heavy-tails-point"),
     pytest.param(
         lambda: gl.Softmax(3), FULL, 3, False, id="classes-on-points-that-stay", marks=slow
     ),

@@ -66,6 +66,7 @@ def test_a_fit_ends_where_maximum_likelihood_does(contaminated):
     assert smse(model) < 0.015
 
 
+@pytest.mark.slow
 def test_so_does_one_with_a_distribution_over_hyperparameters(contaminated):
     model = sgp.StreamingGP(kernel(), Contaminated(), seed=0)
     model.update(contaminated)

@@ -80,6 +80,7 @@ def test_over_many_data_of_earlier_batches_a_fit_starts_where_epsilon_was(rng, n
     assert gained < 5.0 if is_decided else gained > 20.0
 
 
+@pytest.mark.slow
 def test_single_points_find_the_function(rng):
     model, infos = stream(many_inputs(rng, 80), 1)
     X, Y = many_inputs(rng, 300)
