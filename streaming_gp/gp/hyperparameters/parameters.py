@@ -156,10 +156,15 @@ class ParameterVector:
         return value, unit if self._units.is_a_weight(parameter) else log_scale * unit
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
-        """Each parameter with its part of ε [E], in the parameter's shape."""
-        parts = tf.split(epsilon, self._sizes) if self._sizes else []
+        """Each parameter with its part of ε [E], in the parameter's shape: arrays of an array."""
+        if not self._sizes:
+            return
+        is_array = isinstance(epsilon, np.ndarray)  # TensorFlow would take far longer
+        reshape = np.reshape if is_array else tf.reshape
+        ends = np.cumsum(self._sizes)[:-1]
+        parts = np.split(epsilon, ends) if is_array else tf.split(epsilon, self._sizes)
         for parameter, part in zip(self.parameters.values(), parts, strict=True):
-            yield parameter, tf.reshape(part, parameter.shape)
+            yield parameter, reshape(part, parameter.shape)
 
 
 def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.ndarray) -> float:
