@@ -73,13 +73,17 @@ def prior_blocks(
     sizes = [M, tf.shape(stack.Z)[0]]
     of_b, of_a = tf.split(among, sizes, axis=2)
     K_ab, K_a = tf.split(of_a, sizes, axis=3)
+    K_bf, K_af = tf.split(between, sizes, axis=2)
+    mean_b, mean_a = tf.split(mean_points, sizes, axis=2)
     return PriorBlocks(
         add_to_diagonal(of_b[..., :M], problem.nugget * tf.ones([M], among.dtype)),
         K_ab,
         add_to_diagonal(K_a, stack.nugget),
-        *tf.split(between, sizes, axis=2),
+        K_bf,
+        K_af,
         variance,
-        *tf.split(mean_points, sizes, axis=2),
+        mean_b,
+        mean_a,
         mean_f,
         tf.expand_dims(w, 2),
         site_mean,

@@ -159,12 +159,13 @@ class ParameterVector:
         """Each parameter with its part of ε [E], in the parameter's shape: arrays of an array."""
         if not self._sizes:
             return
-        is_array = isinstance(epsilon, np.ndarray)  # TensorFlow would take far longer
-        reshape = np.reshape if is_array else tf.reshape
-        ends = np.cumsum(self._sizes)[:-1]
-        parts = np.split(epsilon, ends) if is_array else tf.split(epsilon, self._sizes)
-        for parameter, part in zip(self.parameters.values(), parts, strict=True):
-            yield parameter, reshape(part, parameter.shape)
+        shapes = [parameter.shape for parameter in self.parameters.values()]
+        parts: Iterator[Any]
+        if isinstance(epsilon, np.ndarray):  # TensorFlow would take far longer
+            parts = map(np.reshape, np.split(epsilon, np.cumsum(self._sizes)[:-1]), shapes)
+        else:
+            parts = map(tf.reshape, tf.split(epsilon, self._sizes), shapes)
+        yield from zip(self.parameters.values(), parts, strict=True)
 
 
 def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.ndarray) -> float:

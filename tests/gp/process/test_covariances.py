@@ -3,11 +3,12 @@
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 from gpflow import kernels as gk
 
 import streaming_gp as sgp
 from streaming_gp.gp.kernel_descriptions import describe_kernel
-from streaming_gp.gp.process.covariances import covariance, depends_on_differences
+from streaming_gp.gp.process.covariances import covariance, depends_on_differences, prior_mean
 from streaming_gp.gp.process.prior import among, between
 from streaming_gp.runtime import kernel_of
 from tests.tolerances import ALGEBRA
@@ -81,3 +82,12 @@ def test_a_first_batch_of_few_data_in_many_dimensions(rng):
     )
     model.update((X, X[:, :1]))
     assert np.isfinite(model.predict_f(X)).all()
+
+
+def test_a_zero_mean_has_one_column_or_one_for_each_function():
+    X = tf.zeros([4, 2], tf.float64)
+    for width in (1, 3):
+        found = prior_mean(gpflow.functions.Zero(width), X, 3)
+        np.testing.assert_array_equal(found, np.zeros((4, 3)))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        prior_mean(gpflow.functions.Zero(2), X, 3)
