@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from streaming_gp.gp.bounds import sites
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import Stack
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.linalg import solve_lower
@@ -42,8 +42,12 @@ class HyperparameterTerms:
         self._local = local
         epsilon, stack = spec(local.parameters.size), local.gp.stack_spec(local.input_dim)
         X, Y = spec(None, local.input_dim), spec(None, local.output_dim)
-        self._data_term = compiled(self._with_gradient(self._expected), epsilon, stack, X, Y)
-        self._prior_term = compiled(self._with_gradient(self._of_the_prior), epsilon, stack)
+        self._data_term = local.graphs.compiled(
+            self._with_gradient(self._expected), epsilon, stack, X, Y, of="data"
+        )
+        self._prior_term = local.graphs.compiled(
+            self._with_gradient(self._of_the_prior), epsilon, stack, of="prior"
+        )
 
     def of_data(self, q: Process, data: Data) -> SecondOrder:
         """``Σ_n E_q(f|ε)[log p(y_n | f_n, ε)]`` of X [N, D] and Y [N, P]."""

@@ -256,7 +256,7 @@ class StreamingGP(OnlineLearningGP):
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamingGP:
         """A model that continues the stream on its own, without a journal.
 
-        The ledger never changes, so both have it; functions are compiled anew.
+        The ledger never changes, so both have it.
         """
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import at_each_sample, spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.moments import joint, marginals
@@ -70,32 +70,11 @@ class PredictionFunctions:
         S, L = num_samples, self.gp.num_latent
         draws, inputs = spec(S, self.epsilon.size), spec(None, self.input_dim)
         moments = spec(S, None, L)
-        self.observe = compiled(self._observe_samples, draws, inputs, moments, moments)
-        self.score = compiled(
-            self._score_samples, draws, inputs, moments, moments, spec(None, local.output_dim)
+        arguments = draws, inputs, moments, moments
+        self.observe = local.graphs.compiled(partial(_observed, local), *arguments)
+        self.score = local.graphs.compiled(
+            partial(_scored, local), *arguments, spec(None, local.output_dim)
         )
-
-    # ---- compiled ----
-
-    def _observe_samples(
-        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            with self.epsilon.substituted(epsilon):
-                return site_rules.predictive_moments(self.likelihood, X, m, v)
-
-        return at_each_sample(at, draws, mean, variance)
-
-    def _score_samples(
-        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
-    ) -> tf.Tensor:
-        def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-            with self.epsilon.substituted(epsilon):
-                return site_rules.predictive_log_density(self.likelihood, X, m, v, Y)
-
-        return at_each_sample(at, draws, mean, variance)
-
-    # ---- for the model ----
 
     def at(self, process: Process, draws: np.ndarray, token: bytes) -> Predictor:
         """Factorise ``process`` at every ε in ``draws``; what is held of it already is extended.
@@ -126,6 +105,30 @@ class PredictionFunctions:
         with blas_threads_for(process.num_pseudo_points):
             factorised = known.conditioned_on(plain(process))
         return Held(process, draws, token, factorised, self.tensors)
+
+
+def _observed(
+    local: LocalModel, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance [S, N, P] of the observations at moments [S, N, L] of f."""
+
+    def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with local.parameters.substituted(epsilon):
+            return site_rules.predictive_moments(local.likelihood, X, m, v)
+
+    found: tuple[tf.Tensor, tf.Tensor] = at_each_sample(at, draws, mean, variance)
+    return found
+
+
+def _scored(local: LocalModel, draws: tf.Tensor, X: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
+    """Log densities [S, N] of Y [N, P], which follows moments [S, N, L] of f."""
+    *moments, Y = given
+
+    def at(epsilon: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        with local.parameters.substituted(epsilon):
+            return site_rules.predictive_log_density(local.likelihood, X, m, v, Y)
+
+    return at_each_sample(at, draws, *moments)
 
 
 @dataclass(frozen=True, eq=False)

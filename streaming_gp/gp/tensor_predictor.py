@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import at_each_sample, spec
 from streaming_gp.gp.process.conditioning import Conditioned, Stack
 from streaming_gp.gp.process.moments import CHUNK_ELEMENTS
 from streaming_gp.gp.process.process import Process
@@ -38,14 +39,13 @@ class TensorPredictor:
         stack = self.gp.stack_spec(self.input_dim)
         conditioned = Conditioned(spec(S, None, None, None), spec(S, G, None, L // G))
         draws, inputs = spec(S, local.parameters.size), spec(None, self.input_dim)
-        self._condition = compiled(self._condition_samples, draws, stack)
-        self._marginals = compiled(
-            lambda e, s, c, X: self._predict_samples(e, s, c, X, False),
-            draws, stack, conditioned, inputs,
-        )  # fmt: skip
-        self._joint = compiled(
-            lambda e, s, c, X: self._predict_samples(e, s, c, X, True),
-            draws, stack, conditioned, inputs,
+        self._condition = local.graphs.compiled(self._condition_samples, draws, stack)
+        self._marginals, self._joint = (
+            local.graphs.compiled(
+                partial(self._predict_samples, full_cov), draws, stack, conditioned, inputs,
+                of=full_cov,
+            )
+            for full_cov in (False, True)
         )  # fmt: skip
 
     def _condition_samples(self, draws: tf.Tensor, stack: Stack) -> Conditioned:
@@ -56,7 +56,7 @@ class TensorPredictor:
         return at_each_sample(at, draws)
 
     def _predict_samples(
-        self, draws: tf.Tensor, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool
+        self, full_cov: bool, draws: tf.Tensor, stack: Stack, conditioned: Conditioned, X: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             with self.epsilon.substituted(epsilon):

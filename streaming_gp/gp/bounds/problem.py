@@ -15,8 +15,9 @@ from streaming_gp.gp.collapsed.resting import LikelihoodAtData
 from streaming_gp.gp.collapsed.site_functions import SiteFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
-from streaming_gp.gp.process.compiled import Compiled, compiled, spec
+from streaming_gp.gp.process.compiled import Compiled, Graphs, spec
 from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.kind import graphs_of_kind
 from streaming_gp.gp.process.prior import PriorFunctions
 
 
@@ -88,9 +89,16 @@ class LocalModel:
     output_dim: int
 
     @cached_property
+    def graphs(self) -> Graphs:
+        """Compiled functions, which it shares with models of its kind."""
+        dims = self.input_dim, self.output_dim
+        model = self.gp, self.likelihood, self.hyperparameters, *dims
+        return graphs_of_kind(model, self.parameters.traced_parameters)
+
+    @cached_property
     def prior(self) -> PriorFunctions:
         """The prior at any values of ε, which fits and predictions share."""
-        return PriorFunctions(self.gp, self.parameters, self.input_dim)
+        return PriorFunctions(self.gp, self.parameters, self.input_dim, self.graphs)
 
     @cached_property
     def collapsed(self) -> dict[bool, CollapsedFunctions]:
@@ -121,7 +129,7 @@ class LocalModel:
             with self.parameters.substituted(epsilon):
                 return 1.0 / self.likelihood.conditional_variance(X, zeros)
 
-        return compiled(at, spec(self.parameters.size), spec(None, self.input_dim))
+        return self.graphs.compiled(at, spec(self.parameters.size), spec(None, self.input_dim))
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""

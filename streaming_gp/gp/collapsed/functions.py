@@ -12,7 +12,7 @@ from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
 from streaming_gp.gp.collapsed.energy import energy
 from streaming_gp.gp.collapsed.known import Known
 from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
-from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, compiled, in_numpy, spec
+from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, in_numpy, spec
 from streaming_gp.threads import one_blas_thread
 
 
@@ -54,7 +54,8 @@ class CollapsedFunctions:
         if kind not in self._compiled:
             function = self._by_all if move else self._by_epsilon
             arguments = spec(), spec(None), spec(None), self.local.problem_spec(kind[1])
-            self._compiled[kind] = compiled(function, *arguments)
+            graphs = self.local.graphs
+            self._compiled[kind] = graphs.compiled(function, *arguments, of=self.on_points)
         loss, gradient = self._compiled[kind](alpha, offsets, variables, problem)
         return float(loss), gradient.numpy()
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
-from streaming_gp.gp.process.compiled import Compiled, at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import Compiled, at_each_sample, spec
 
 FALL = 1.0
 """Nats for each datum by which the expected log likelihood never falls but where a step went too
@@ -149,7 +149,7 @@ class LikelihoodAtData:
         moment = spec(None, None, local.gp.num_latent)
         data = spec(None, local.input_dim), spec(None, local.output_dim)
         draws = spec(local.hyperparameters.num_draws, local.parameters.size)
-        return compiled(self._needed, draws, *data, moment, moment)
+        return local.graphs.compiled(self._needed, draws, *data, moment, moment)
 
     def _needed(
         self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor

@@ -14,7 +14,7 @@ from streaming_gp.gp.collapsed.at_sites import SiteBound, moments
 from streaming_gp.gp.collapsed.functions import Terms, terms
 from streaming_gp.gp.collapsed.resting import LikelihoodAtData, Look, rested
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
-from streaming_gp.gp.process.compiled import FLOAT, Compiled, compiled, in_numpy, spec
+from streaming_gp.gp.process.compiled import FLOAT, Compiled, in_numpy, spec
 from streaming_gp.threads import one_blas_thread
 
 
@@ -108,7 +108,9 @@ class SiteFunctions:
         if key not in self._compiled:
             site = spec(None, self.local.gp.num_latent)
             forms = spec(None), spec(None), self.local.problem_spec(key[1]), Sites(site, site)
-            self._compiled[key] = compiled(function, *(forms if of_sites else forms[:3]))
+            self._compiled[key] = self.local.graphs.compiled(
+                function, *(forms if of_sites else forms[:3]), of=self.of.on_points
+            )
         return self._compiled[key]
 
     # ---- what is compiled ----

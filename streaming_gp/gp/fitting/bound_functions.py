@@ -1,7 +1,7 @@
 """The compiled functions of a bound.
 
-Each is traced once for a model, with unknown data shapes, so that a stream of any length neither
-retraces nor leaks.
+Each is traced once for a kind of model, with unknown data shapes, so that a stream of any length
+neither retraces nor leaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streaming_gp.gp.fitting.collapsed import (
     power_of,
     site_functions,
 )
-from streaming_gp.gp.process.compiled import FLOAT, compiled, spec
+from streaming_gp.gp.process.compiled import FLOAT, spec
 from streaming_gp.gp.process.pseudo_observations import Observations
 
 
@@ -138,7 +138,8 @@ class BoundFunctions:
     def _call(self, function: Callable[..., Any], problem: Problem, *arguments: Any) -> Any:
         key = function.__name__, bool(problem.earlier)
         if key not in self._compiled:
-            self._compiled[key] = compiled(function, *_signature(self.local, *key))
+            signature = _signature(self.local, *key)
+            self._compiled[key] = self.local.graphs.compiled(function, *signature, of=self.bound)
         return self._compiled[key](*arguments)
 
     def _free_energy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import Stack
 
 
@@ -20,8 +20,10 @@ class CavityFunctions:
         E, D, G = local.parameters.size, local.input_dim, local.gp.num_groups
         stack, inputs = local.gp.stack_spec(D), spec(None, D)
         indices = tf.TensorSpec([None], tf.int64)
-        self.features = compiled(self._features, spec(E), stack, inputs)
-        self.columns = compiled(self._columns, spec(E), inputs, spec(G, None, None), indices)
+        self.features = local.graphs.compiled(self._features, spec(E), stack, inputs)
+        self.columns = local.graphs.compiled(
+            self._columns, spec(E), inputs, spec(G, None, None), indices
+        )
 
     def _features(
         self, epsilon: tf.Tensor, stack: Stack, X: tf.Tensor

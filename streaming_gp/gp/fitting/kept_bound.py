@@ -18,7 +18,7 @@ from streaming_gp import expfam, triangular
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.fitting.problem import Data
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.moments import marginals
 from streaming_gp.gp.process.prior import PriorAt
@@ -36,7 +36,7 @@ class KeptBound:
         self.local = local
         draws, inputs = spec(None, local.parameters.size), spec(None, local.input_dim)
         moments, observations = spec(None, None, local.gp.num_latent), spec(None, local.output_dim)
-        self._expected = compiled(
+        self._expected = local.graphs.compiled(
             self._expected_samples, draws, inputs, moments, moments, observations
         )
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from streaming_gp.gp.bounds.base import divergence_gained
 from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import spec
 
 
 class DivergenceGained:
@@ -34,7 +34,7 @@ class DivergenceGained:
         takes_over = bool(problem.earlier)
         if takes_over not in self._compiled:
             arguments = spec(self._local.parameters.size), self._local.problem_spec(takes_over)
-            self._compiled[takes_over] = compiled(self._at, *arguments)
+            self._compiled[takes_over] = self._local.graphs.compiled(self._at, *arguments)
         return float(self._compiled[takes_over](epsilon, problem))
 
     def _at(self, epsilon: tf.Tensor, problem: Problem) -> tf.Tensor:

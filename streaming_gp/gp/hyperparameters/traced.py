@@ -28,6 +28,7 @@ class TracedParameterVector(ParameterVector):
         self.traced = _copy_to_trace(module)
         self._inside, self._one_at_a_time = ParameterVector(self.traced), threading.RLock()
         self.traced_variables = self._inside.traced_variables
+        self.traced_parameters = list(self._inside.parameters.values())
 
     @contextmanager
     def substituted(self, epsilon: tf.Tensor) -> Iterator[None]:

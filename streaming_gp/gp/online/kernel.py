@@ -13,7 +13,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.kernel_descriptions import constrained_value, describe_kernel
 from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import spec
 from streaming_gp.runtime import kernel_of
 
 
@@ -118,8 +118,9 @@ class _CompiledKernel:
                 return cov.variance(kernel, X)[0]
 
         self._epsilon = tf.constant(epsilon, tf.float64)
-        self._covariance = compiled(covariance, spec(parameters.size), inputs, inputs)
-        self._variance = compiled(variance, spec(parameters.size), inputs)
+        at, graphs = spec(parameters.size), local.graphs
+        self._covariance = graphs.compiled(covariance, at, inputs, inputs)
+        self._variance = graphs.compiled(variance, at, inputs)
 
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Covariances [N, N2] between inputs [N, D] and [N2, D]."""
@@ -135,6 +136,7 @@ def _compiled_mean(local: LocalModel, epsilon: np.ndarray) -> Callable[[np.ndarr
         with local.parameters.substituted(e):
             return local.gp.prior_mean(X)
 
-    function = compiled(mean, spec(local.parameters.size), spec(None, local.input_dim))
+    arguments = spec(local.parameters.size), spec(None, local.input_dim)
+    function = local.graphs.compiled(mean, *arguments)
     at = tf.constant(epsilon, tf.float64)
     return lambda X: function(at, X).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -96,9 +96,25 @@ def _as_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
     return tf.convert_to_tensor(value, dtype)
 
 
-def compiled(function: Callable[..., Any], *signature: Any) -> Compiled:
-    """``function`` as a graph for arguments of this signature."""
-    return Compiled(function, *signature)
+class Graphs:
+    """Compiled functions of models of one kind, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Compiled] = {}
+        self._making = Lock()
+
+    def compiled(self, function: Callable[..., Any], *signature: Any, of: Any = ()) -> Compiled:
+        """A function as a graph for arguments of this signature.
+
+        :param function: Known by its name; it is kept as long as the graph.
+        :param of: All that it depends on beside what models of the kind have in common; hashable.
+        """
+        named = function.func if isinstance(function, partial) else function
+        key = named.__module__, named.__qualname__, of, signature
+        with self._making:
+            if key not in self._made:
+                self._made[key] = Compiled(function, *signature)
+            return self._made[key]
 
 
 def in_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:

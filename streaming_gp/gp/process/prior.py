@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 from gpflow.kernels import Kernel
 
 from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import at_each_sample, compiled, spec
+from streaming_gp.gp.process.compiled import Graphs, at_each_sample, spec
 
 if TYPE_CHECKING:
     from streaming_gp.gp.process.conditioning import GaussianProcess
@@ -45,21 +46,25 @@ class PriorFunctions:
     :param gp: Kernel and mean function.
     :param parameters: The vector ε of trainable parameters.
     :param input_dim: The number D of columns of X.
+    :param graphs: Those of the models of this kind.
     """
 
-    def __init__(self, gp: GaussianProcess, parameters: Any, input_dim: int) -> None:
+    def __init__(
+        self, gp: GaussianProcess, parameters: Any, input_dim: int, graphs: Graphs
+    ) -> None:
         self.gp = gp
         self.parameters = parameters
         inputs = spec(None, input_dim)
-        self.covariance = self._at_each(lambda X, X2: between(gp.kernel, X, X2), inputs, 2)
-        self.among = self._at_each(lambda X: among(gp.kernel, X), inputs, 1)
-        self.variance = self._at_each(lambda X: cov.variance(gp.kernel, X), inputs, 1)
-        self.mean = self._at_each(
-            lambda X: cov.to_groups(gp.prior_mean(X), gp.num_groups), inputs, 1
+        made = partial(self._at_each, graphs)
+        self.covariance = made(
+            "covariance", lambda *both: between(gp.kernel, *both), inputs, inputs
         )
+        self.among = made("among", lambda X: among(gp.kernel, X), inputs)
+        self.variance = made("variance", lambda X: cov.variance(gp.kernel, X), inputs)
+        self.mean = made("mean", lambda X: cov.to_groups(gp.prior_mean(X), gp.num_groups), inputs)
 
         derivatives = spec(None, None, None)
-        self.pullback = compiled(
+        self.pullback = graphs.compiled(
             self._pullback_at, spec(parameters.size), inputs, inputs, derivatives, derivatives
         )
 
@@ -79,8 +84,10 @@ class PriorFunctions:
             value = tf.reduce_sum(among) + tf.reduce_sum(between)
         return tape.gradient(value, X, unconnected_gradients="zero")
 
-    def _at_each(self, function: Callable[..., tf.Tensor], inputs: Any, number: int) -> Any:
-        """``function`` of so many inputs at every ε of [S, E].
+    def _at_each(
+        self, graphs: Graphs, name: str, function: Callable[..., tf.Tensor], *inputs: Any
+    ) -> Any:
+        """``function`` of inputs at every ε of [S, E].
 
         One ε has a graph of its own, which is traced several times faster than one of any number.
         """
@@ -93,7 +100,7 @@ class PriorFunctions:
             return at_each_sample(at_one, draws)
 
         one, many = (
-            compiled(at, spec(S, self.parameters.size), *(inputs,) * number) for S in (1, None)
+            graphs.compiled(at, spec(S, self.parameters.size), *inputs, of=name) for S in (1, None)
         )
         return lambda draws, *X: (one if len(draws) == 1 else many)(draws, *X)
 

@@ -8,7 +8,7 @@ from gpflow import kernels as gk
 from scipy.spatial.distance import cdist
 
 import streaming_gp as sgp
-from streaming_gp.gp.process.compiled import compiled, spec
+from streaming_gp.gp.process.compiled import Compiled, spec
 from streaming_gp.gp.process.covariances import covariance
 from streaming_gp.gp.process.distances import FAR, FARTHEST, of_squared_distances
 from tests.conftest import uci
@@ -83,7 +83,7 @@ class Counted:
     def __init__(self, kernel):
         self.traces = 0
         self.kernel = kernel
-        self.compiled = compiled(self.of, spec(None, None), spec(None, None))
+        self.compiled = Compiled(self.of, spec(None, None), spec(None, None))
 
     def of(self, X, X2):
         self.traces += 1

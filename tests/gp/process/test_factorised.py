@@ -7,6 +7,7 @@ import pytest
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, PseudoObservations
+from streaming_gp.gp.process.compiled import Graphs
 from streaming_gp.gp.process.factorised import LEAST_PIVOT, ROW, Factorised
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from tests.gp.process.test_process import observed
@@ -19,7 +20,7 @@ def prior(num_latent=1, num_groups=1, white_noise=0.0, kernel=None):
         kernel += gpflow.kernels.White(white_noise)
     gp = GaussianProcess(kernel, gpflow.functions.Constant(0.8), num_latent, num_groups)
     parameters = ParameterVector(kernel)
-    return PriorAt(PriorFunctions(gp, parameters, 2), parameters.value()[None])
+    return PriorAt(PriorFunctions(gp, parameters, 2, Graphs()), parameters.value()[None])
 
 
 @pytest.mark.parametrize(("num_latent", "num_groups"), [(1, 1), (3, 1), (3, 3)])
