@@ -90,9 +90,16 @@ class LocalModel:
 
     @cached_property
     def graphs(self) -> Graphs:
-        """Compiled functions, which it shares with models of its kind."""
-        dims = self.input_dim, self.output_dim
-        model = self.gp, self.likelihood, self.hyperparameters, *dims
+        """Compiled functions that models of its kind share, whatever they learn of ε."""
+        return self._shared()
+
+    @cached_property
+    def graphs_of_fits(self) -> Graphs:
+        """Those that models of its kind share which learn of ε in the same way."""
+        return self._shared(self.hyperparameters)
+
+    def _shared(self, *others: Any) -> Graphs:
+        model = self.gp, self.likelihood, self.input_dim, self.output_dim, *others
         return graphs_of_kind(model, self.parameters.traced_parameters)
 
     @cached_property

@@ -54,7 +54,7 @@ class CollapsedFunctions:
         if kind not in self._compiled:
             function = self._by_all if move else self._by_epsilon
             arguments = spec(), spec(None), spec(None), self.local.problem_spec(kind[1])
-            graphs = self.local.graphs
+            graphs = self.local.graphs_of_fits
             self._compiled[kind] = graphs.compiled(function, *arguments, of=self.on_points)
         loss, gradient = self._compiled[kind](alpha, offsets, variables, problem)
         return float(loss), gradient.numpy()

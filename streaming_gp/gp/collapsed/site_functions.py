@@ -108,7 +108,7 @@ class SiteFunctions:
         if key not in self._compiled:
             site = spec(None, self.local.gp.num_latent)
             forms = spec(None), spec(None), self.local.problem_spec(key[1]), Sites(site, site)
-            self._compiled[key] = self.local.graphs.compiled(
+            self._compiled[key] = self.local.graphs_of_fits.compiled(
                 function, *(forms if of_sites else forms[:3]), of=self.of.on_points
             )
         return self._compiled[key]

@@ -139,7 +139,9 @@ class BoundFunctions:
         key = function.__name__, bool(problem.earlier)
         if key not in self._compiled:
             signature = _signature(self.local, *key)
-            self._compiled[key] = self.local.graphs.compiled(function, *signature, of=self.bound)
+            self._compiled[key] = self.local.graphs_of_fits.compiled(
+                function, *signature, of=self.bound
+            )
         return self._compiled[key](*arguments)
 
     def _free_energy(

@@ -22,9 +22,9 @@ import tensorflow_probability as tfp
 
 from streaming_gp.gp.process.compiled import Graphs
 
-MOST_KINDS = 16
-"""The graphs of so many kinds are kept when the last model is gone. A model has two, one of them at
-a point ε, and graphs of labels take some 30 MB."""
+MOST_KINDS = 24
+"""The graphs of so many kinds are kept when the last model is gone. A model is of three at most: by
+what it is, by how it learns of ε as well, and at a point ε. Graphs of labels take some 30 MB."""
 _KNOWN_PACKAGES = {"gpflow", "streaming_gp", "tensorflow", "tensorflow_probability", "numpy"}
 """Functions and classes of others may depend on what cannot be seen."""
 _WITH_PARAMETERS = (tfp.bijectors.Bijector, tfp.distributions.Distribution)

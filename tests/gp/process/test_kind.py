@@ -32,7 +32,7 @@ def model_of(kernel=None, likelihood=None, **options):
 
 
 def graphs(model, dims=(2, 1)):
-    return model._compile(*dims).local.graphs
+    return model._compile(*dims).local.graphs_of_fits
 
 
 def shares(one, other):
@@ -101,6 +101,13 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_have_other_graphs(name):
     assert not shares(model_of(), OTHERS[name]())
+
+
+def test_what_is_learned_of_epsilon_is_nothing_to_predictions():
+    two = [model_of(hyperparameters=how) for how in (None, sgp.PointHyperparameters())]
+    first, second = (model._compile(2, 1).local for model in two)
+    assert first.graphs is second.graphs
+    assert first.graphs is not first.graphs_of_fits
 
 
 def test_what_else_models_differ_in():
@@ -178,5 +185,5 @@ def test_graphs_of_few_kinds_are_kept():
     last = [weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=10.0 + n)))) for n in range(20)]
     gc.collect()
     assert first() is None
-    num_kept = kind.MOST_KINDS // 2
+    num_kept = kind.MOST_KINDS // 2  # by what it is, and by how it learns
     assert [one() is not None for one in last] == [n >= 20 - num_kept for n in range(20)]
