@@ -149,7 +149,9 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("points", POINTS)
+@pytest.mark.parametrize(
+    "points", [*list(POINTS)[:2], pytest.param("conditional", marks=pytest.mark.slow)]
+)
 def test_what_is_shared_gives_what_own_graphs_do(points, rng):
     """Of other values, with other data, in another order of calls."""
     model_of(pseudo_points=POINTS[points]()).update(smooth_data(rng, 12))
