@@ -94,7 +94,7 @@ def _described(value: Any, places: dict[int, int]) -> Hashable:
     if isinstance(value, np.ndarray) or tf.is_tensor(value):
         return _array(value)
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-        _refuse_unknown(value)
+        _refuse_unknown(value, "builtins")
         return value
     _refuse_unknown(type(value))
     if isinstance(value, _WITH_PARAMETERS):
@@ -111,10 +111,14 @@ def _array(value: Any) -> Hashable:
     return type(value), array.dtype.str, array.shape, array.tobytes()
 
 
-def _refuse_unknown(known: Any) -> None:
-    """Only what a library has at its top level is the same whenever it is used."""
-    package = (known.__module__ or "").split(".")[0]
-    if "<" in known.__qualname__ or package not in _KNOWN_PACKAGES | {"builtins"}:
+def _refuse_unknown(one: Any, *packages: str) -> None:
+    """Only what a library has at its top level is the same whenever it is used.
+
+    :param one: A class or function.
+    :param packages: Further ones that are known.
+    """
+    package = (one.__module__ or "").split(".")[0]
+    if "<" in one.__qualname__ or package not in {*_KNOWN_PACKAGES, *packages}:
         raise _MayDifferError
 
 

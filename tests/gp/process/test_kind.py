@@ -23,6 +23,11 @@ class OwnKernel(gk.SquaredExponential):
     """Of a library that is not known: its graphs are its model's own."""
 
 
+class Link:
+    def of(self, f):
+        return tf.sigmoid(f)
+
+
 def model_of(kernel=None, likelihood=None, **options):
     return sgp.StreamingGP(
         gk.SquaredExponential() if kernel is None else kernel,
@@ -135,8 +140,9 @@ def fixed():
         lambda: model_of(fixed()),
         lambda: model_of(likelihood=gl.MultiClass(3)),
         lambda: model_of(likelihood=gl.Bernoulli(invlink=lambda f: tf.sigmoid(f))),
+        lambda: model_of(likelihood=gl.Bernoulli(invlink=Link().of)),
     ],
-    ids=["own class", "fixed value", "fixed value of a link", "own function"],
+    ids=["own class", "fixed value", "fixed value of a link", "own function", "own method"],
 )
 def test_what_may_change_unseen_is_not_shared(make):
     assert not shares(make(), make())
