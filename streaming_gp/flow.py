@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
+from streaming_gp.inputs import require_positive_integer
+from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.pvi.model import SampledModel, require
-from streaming_gp.quadrature import standard_normals
 
 
 class FlowModel:

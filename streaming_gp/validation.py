@@ -11,8 +11,8 @@ import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
 from streaming_gp.classes import SEVERAL_CLASSES, number_of_classes
-from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_float64, as_real_array
 
 Data = tuple[np.ndarray, np.ndarray]
 """Inputs X [N, D] and observations Y [N, P]."""
@@ -34,7 +34,7 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
     :param name: What to call the array in the error.
-    :param values: What :func:`~streaming_gp.conversion.as_real_array` takes.
+    :param values: What :func:`~streaming_gp.inputs.as_real_array` takes.
     :param columns: The wanted number of columns; None for any positive number.
     :raises InvalidDataError: naming what came and what was wanted.
     """

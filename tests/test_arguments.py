@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pytest
 
-from streaming_gp import arguments
+from streaming_gp import inputs as arguments
 from streaming_gp.errors import InvalidDataError
 
 NAN, INF = float("nan"), float("inf")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from streaming_gp import dense
 from streaming_gp.gp.collapsed import stacks
+from streaming_gp.numerics import dense
 from tests.tolerances import ALGEBRA
 
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from streaming_gp.draws import standard_normal
+from streaming_gp.numerics.draws import standard_normal
 
 
 @pytest.mark.parametrize("jit", [False, True])

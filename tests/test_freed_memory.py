@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from streaming_gp.freed_memory import keep_freed_memory
+from streaming_gp.numerics.threads import keep_freed_memory
 
 keep_freed_memory()
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming_gp.linalg import (
+from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     compress_rows,
     logdet_from_cholesky,

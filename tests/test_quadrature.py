@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streaming_gp.quadrature import (
+from streaming_gp.numerics.quadrature import (
     gauss_hermite,
     normal_nodes,
     standard_normals,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streaming_gp import symmetric
+from streaming_gp.numerics import symmetric
 from tests.tolerances import ALGEBRA
 
 

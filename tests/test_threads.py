@@ -5,7 +5,7 @@ from threading import Thread
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.threads import one_blas_thread
 
 
 def numbers():

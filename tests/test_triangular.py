@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streaming_gp import triangular
+from streaming_gp.numerics import triangular
 from tests.tolerances import ALGEBRA
 
 

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_positive_integer
 
 Shape = tuple[int, ...]
 

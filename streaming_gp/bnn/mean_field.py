@@ -12,14 +12,14 @@ from typing import Any
 import gpflow
 import tensorflow as tf
 
-from streaming_gp.arguments import is_positive_integer
 from streaming_gp.bnn.clipping import LayerPass, clipped_total
 from streaming_gp.bnn.layers import Dense
 from streaming_gp.bnn.network import ACTIVATIONS, Network
-from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.inputs import is_positive_integer
 from streaming_gp.losses import NegativeLogLikelihood
+from streaming_gp.numerics.draws import standard_normal
 
 
 class MeanFieldBNN(Network):

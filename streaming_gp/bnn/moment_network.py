@@ -16,8 +16,8 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.inputs import require_positive, require_positive_integer
 from streaming_gp.losses import log_gaussian_power
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 

@@ -13,12 +13,12 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_count, require_positive, require_positive_integer
 from streaming_gp.bnn.layers import Layer, Shape
-from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.inputs import require_count, require_positive, require_positive_integer
 from streaming_gp.losses import Loss, NegativeLogLikelihood
+from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 ACTIVATIONS = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive
 from streaming_gp.bnn.moment_network import MomentNetwork
 from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.inputs import require_positive
 from streaming_gp.losses import log_gaussian_power
-from streaming_gp.quadrature import gauss_hermite
+from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.validation import as_matrix, require_posterior
 
 NUM_NODES = 20

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_count, require_integer, require_positive
-from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_real_array, require_count, require_integer, require_positive
 
 Shards = list[tuple[np.ndarray, np.ndarray]]
 

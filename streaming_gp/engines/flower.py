@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streaming_gp.arguments import require_positive, typed
 from streaming_gp.engines import flower_link as links
 from streaming_gp.engines.flower_place import at_work
 from streaming_gp.engines.flower_run import begun
@@ -16,6 +15,7 @@ from streaming_gp.engines.flower_session import FlowerSession
 from streaming_gp.engines.flower_sum_session import FlowerSumSession
 from streaming_gp.engines.remote import RESULT, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.site import Clients
 from streaming_gp.pvi.sums import Shares, rule_of_sums

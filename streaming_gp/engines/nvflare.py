@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import require_positive, typed
 from streaming_gp.engines import nvflare_cell as cells
 from streaming_gp.engines.nvflare_kit import Kit, read_kit
 from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
 from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT, keep, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.site import Clients
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import typed
 from streaming_gp.engines.ray_cluster import ActorDiedError, begin, message_of
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask, Failure, encoded

@@ -13,13 +13,12 @@ import numpy as np
 from gpflow.likelihoods import SwitchedLikelihood
 from tqdm import tqdm
 
-from streaming_gp.arguments import require_count
-from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.evaluate.forgetting import KeptBatches
 from streaming_gp.evaluate.learner import HasPseudoPoints, Learner, ReportsFreeEnergy
 from streaming_gp.evaluate.losses import as_matrix, is_regression, likelihood_of, losses
 from streaming_gp.evaluate.scores import Step, quotient
+from streaming_gp.inputs import as_real_array, require_count
 from streaming_gp.validation import as_pair
 
 

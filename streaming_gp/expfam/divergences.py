@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_above_one
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.expfam.gaussian import Gaussian
+from streaming_gp.inputs import require_above_one
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""

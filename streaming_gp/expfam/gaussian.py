@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from streaming_gp.draws import standard_normal
 from streaming_gp.expfam.family import ExponentialFamily, Factor
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 G = TypeVar("G", bound="Gaussian")
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.expfam.gaussian import Gaussian
-from streaming_gp.linalg import logdet_from_cholesky
+from streaming_gp.numerics.linalg import logdet_from_cholesky
 from streaming_gp.serialization import storable
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from streaming_gp.draws import standard_normal
 from streaming_gp.expfam.family import ExponentialFamily
-from streaming_gp.linalg import logdet_from_cholesky
+from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.linalg import logdet_from_cholesky
 from streaming_gp.serialization import storable
 
 LOG_TWO, LOG_PI = float(np.log(2.0)), float(np.log(np.pi))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import as_name
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.process import Process
+from streaming_gp.inputs import as_name
 from streaming_gp.pvi.ledger import Ledger
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streaming_gp.arguments import require_flag
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
+from streaming_gp.inputs import require_flag
 from streaming_gp.pvi.task import LocalResult, LocalTask
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import gpflow
 import numpy as np
 
-from streaming_gp.freed_memory import keep_freed_memory
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.fitting.fit import Fitter
@@ -24,6 +23,7 @@ from streaming_gp.gp.process.covariances import latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.state import Settings
 from streaming_gp.gp.structure import Modules, refuse_change, structure
+from streaming_gp.numerics.threads import keep_freed_memory
 
 
 class HyperparameterModules(gpflow.Module):

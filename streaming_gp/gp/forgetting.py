@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol, runtime_checkable
 
-from streaming_gp.arguments import require_fraction, require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.protocol import MERGED, PseudoPointStrategy
+from streaming_gp.inputs import require_fraction, require_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

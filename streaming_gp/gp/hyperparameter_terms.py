@@ -24,7 +24,7 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.conditioning import Stack
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.linalg import solve_lower
+from streaming_gp.numerics.linalg import solve_lower
 from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.validation import Data
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import require_flag, require_fraction
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP, unchanged
@@ -27,7 +26,8 @@ from streaming_gp.gp.seeds import fingerprint, seed_of
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.gp.when_to_learn import Decision, decision, only_class_with
-from streaming_gp.threads import blas_threads_for
+from streaming_gp.inputs import require_flag, require_fraction
+from streaming_gp.numerics.threads import blas_threads_for
 from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

@@ -10,7 +10,6 @@ import gpflow
 import numpy as np
 
 from streaming_gp import expfam, pvi
-from streaming_gp.conversion import make_read_only
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
@@ -23,6 +22,7 @@ from streaming_gp.gp.present import Present, ReadOnly
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import Turns
+from streaming_gp.inputs import make_read_only
 
 
 class LedgerGP(gpflow.models.GPModel):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import as_name, is_positive_integer, require_probability
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.forgetting import faded
 from streaming_gp.gp.prediction import PredictiveGP
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.gp.turns import one_at_a_time
+from streaming_gp.inputs import as_name, is_positive_integer, require_probability
 
 
 class LedgerOperationsGP(PredictiveGP):

@@ -10,12 +10,6 @@ import gpflow
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import (
-    require_integer,
-    require_number,
-    require_positive_integer,
-    require_strategy,
-)
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import state as st
 from streaming_gp.gp import structure
@@ -32,6 +26,12 @@ from streaming_gp.gp.present import Present
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.soundness import refuse_unsound, refuse_values
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
+from streaming_gp.inputs import (
+    require_integer,
+    require_number,
+    require_positive_integer,
+    require_strategy,
+)
 from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data

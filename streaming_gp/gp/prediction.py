@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
-from streaming_gp.arguments import require_count, require_flag, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import predictor as pr
 from streaming_gp.gp.compilation import CompiledGP
@@ -20,7 +19,8 @@ from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.outputs import Predictions
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import refuse_in_graphs
-from streaming_gp.quadrature import standard_normals
+from streaming_gp.inputs import require_count, require_flag, require_positive_integer
+from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.runtime import exported as exported_files
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data, as_matrix

@@ -24,7 +24,7 @@ from streaming_gp.gp.process.moments import joint, marginals
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.tensor_predictor import HeldTensors, TensorPredictor
-from streaming_gp.threads import blas_threads_for
+from streaming_gp.numerics.threads import blas_threads_for
 
 Inputs: TypeAlias = np.ndarray | tf.Tensor
 """Inputs [N, D]: an array; or a tensor, for gradients and inside a caller's graph."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import expfam
-from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import FileFormatError, ImproperError
 from streaming_gp.gp import structure
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.state import ModelState
+from streaming_gp.inputs import is_positive_integer
 
 
 def refuse_unsound(source: Any, state: ModelState) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import pvi, serialization
-from streaming_gp.arguments import typed
 from streaming_gp.gp import structure as st
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
@@ -21,6 +20,7 @@ from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.properness import PropernessPolicy
 from streaming_gp.serialization import registered_classes, storable
 

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.arguments import require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.inputs import require_positive, require_positive_integer
 from streaming_gp.linear.panels import log_expected_power
 from streaming_gp.losses import Loss, log_gaussian_power
-from streaming_gp.quadrature import gauss_hermite
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.validation import Data, as_data, as_matrix
 
 NUM_NODES = 40

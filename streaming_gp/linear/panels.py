@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 NODES, WEIGHTS = scipy.special.roots_legendre(8)
 FROM_MEAN = np.arange(-8.0, 9.0)

@@ -9,14 +9,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.arguments import require_decay, require_positive
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian, Normal
-from streaming_gp.linalg import LOG_TWO_PI, logdet_from_cholesky
+from streaming_gp.inputs import require_decay, require_positive
 from streaming_gp.losses import Loss
 from streaming_gp.mixture.points import as_points
+from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
+from streaming_gp.numerics.quadrature import normal_nodes
 from streaming_gp.pvi.checks import Checks
-from streaming_gp.quadrature import normal_nodes
 
 _NO_PROCESS = (
     "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import (
     Dirichlet,
@@ -17,8 +16,9 @@ from streaming_gp.expfam import (
     Factor,
     NormalWishart,
 )
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.inputs import require_positive_integer
 from streaming_gp.mixture.points import as_points
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.validation import as_matrix
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.damping import Damping
 from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.history import Traffic

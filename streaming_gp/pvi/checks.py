@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import ImproperError
 from streaming_gp.expfam import Gaussian, Normal
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.quadratic import slope_and_precision
 

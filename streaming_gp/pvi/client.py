@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streaming_gp.arguments import as_name, require_count
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import as_name, require_count
 from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.model_parameters import hyperparameter_factor, set_values

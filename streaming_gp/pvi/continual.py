@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_not_negative
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_not_negative
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.history import Traffic

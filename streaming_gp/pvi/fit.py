@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.pvi.engine import Engine, Session
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule

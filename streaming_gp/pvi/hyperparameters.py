@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from streaming_gp.arguments import as_groups, require_fraction, require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.inputs import as_groups, require_fraction, require_positive, typed
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import HyperparameterModel

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import require_fraction, require_positive_integer
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_fraction, require_positive_integer
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.ledger import Posterior

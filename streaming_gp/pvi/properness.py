@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import ImproperError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.serialization import storable
 

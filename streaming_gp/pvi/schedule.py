@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
 from streaming_gp.pvi.engine import Delivery, Session
 from streaming_gp.pvi.history import Traffic

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.engine import Delivery
 from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.reading import described

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from streaming_gp import serialization
-from streaming_gp.arguments import require_count
-from streaming_gp.conversion import make_read_only
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.inputs import make_read_only, require_count
 from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi import step as steps
 from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion, staleness

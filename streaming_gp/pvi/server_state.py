@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.damping import Memory
 from streaming_gp.pvi.history import History
 from streaming_gp.pvi.ledger import Factor, Posterior

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, runtime_checkable
 
-from streaming_gp.arguments import require_strategy
+from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.site import Site
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streaming_gp.arguments import as_name, require_count, require_positive_integer
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_name, require_count, require_positive_integer
 from streaming_gp.pvi.client import Client
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.task import UpdateRule

@@ -9,7 +9,6 @@ from typing import Any
 import gpflow
 import numpy as np
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.defaults import default_kernel
 from streaming_gp.gp import (
     HyperparameterStrategy,
@@ -19,6 +18,7 @@ from streaming_gp.gp import (
     StreamingGP,
     UntilSettled,
 )
+from streaming_gp.inputs import require_positive_integer
 from streaming_gp.river.features import checked, matrix, names_in
 from streaming_gp.scaling import Scaling
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
+from streaming_gp.inputs import as_float64, as_real_array
 from streaming_gp.runtime import exported
 from streaming_gp.runtime.exported import Draw, ExportedGP
 from streaming_gp.runtime.kernels import kernel_of

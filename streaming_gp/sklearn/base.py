@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streaming_gp.conversion import refuse_masked
 from streaming_gp.defaults import default_kernel, default_pseudo_points
 from streaming_gp.errors import PoorFitWarning
 from streaming_gp.gp import (
@@ -26,6 +25,7 @@ from streaming_gp.gp import (
     PseudoPointStrategy,
     StreamingGP,
 )
+from streaming_gp.inputs import refuse_masked
 
 BATCH_SIZE = 1000
 """The number of rows that ``fit`` streams at a time by default."""

@@ -10,9 +10,9 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from streaming_gp.conversion import refuse_masked
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PrivatePseudoPoints
+from streaming_gp.inputs import refuse_masked
 from streaming_gp.sklearn.base import StreamingEstimator, unchanged_on_error, warn_if_alike
 
 FEWEST_TO_LOOK_SORTED = 10

@@ -11,9 +11,9 @@ from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
 
-from streaming_gp.conversion import refuse_masked
 from streaming_gp.defaults import logarithmic_parameters
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import refuse_masked
 from streaming_gp.sklearn.base import StreamingEstimator, scaler, unchanged_on_error, warn_if_alike
 
 

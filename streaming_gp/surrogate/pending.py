@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import as_name
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP
+from streaming_gp.inputs import as_name
 from streaming_gp.surrogate.rows import as_arrays
 
 OBSERVED, ROWS = "observed", "rows-"

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_float64, as_real_array
 from streaming_gp.surrogate.pending import HasPending
 from streaming_gp.surrogate.rows import Dataset, as_arrays
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_float64, as_real_array
 
 
 class Dataset(Protocol):

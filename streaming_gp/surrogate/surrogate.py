@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_not_negative
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP
+from streaming_gp.inputs import require_not_negative
 from streaming_gp.surrogate.pending import OBSERVED, ROWS
 from streaming_gp.surrogate.predictions import Predictions
 from streaming_gp.surrogate.rows import Dataset, as_rows

@@ -7,9 +7,9 @@ from typing import Any
 
 import gpflow.likelihoods as gl
 
-from streaming_gp.arguments import as_name
 from streaming_gp.classes import number_of_classes
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_name
 
 
 def as_names(what: str, names: Any) -> tuple[str, ...]:

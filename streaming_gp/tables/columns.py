@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.conversion import LARGEST_EXACT_INTEGER, as_float64
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import LARGEST_EXACT_INTEGER, as_float64
 
 
 def is_table(batch: Any) -> bool:

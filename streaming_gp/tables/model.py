@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from gpflow.likelihoods import Gaussian
 
-from streaming_gp.arguments import require_flag
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP, UpdateInfo
 from streaming_gp.gp.fitting.optimiser import Callback
 from streaming_gp.gp.turns import Turns, one_at_a_time
+from streaming_gp.inputs import require_flag
 from streaming_gp.tables.asked import as_classes, as_names
 from streaming_gp.tables.missing import refuse_missing, with_targets
 from streaming_gp.tables.normalisation import Normalisation

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.inputs import require_positive_integer
 from streaming_gp.serialization import PathLike, as_path
 
 Table = dict[str, np.ndarray]

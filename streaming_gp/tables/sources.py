@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from streaming_gp.conversion import as_real_array
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import UpdateInfo
+from streaming_gp.inputs import as_real_array
 from streaming_gp.tables.columns import is_table
 from streaming_gp.tables.missing import with_targets
 from streaming_gp.tables.model import TableGP

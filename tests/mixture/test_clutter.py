@@ -12,7 +12,7 @@ import streaming_gp as sgp
 from streaming_gp import expfam, losses, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Normal
-from streaming_gp.quadrature import normal_nodes
+from streaming_gp.numerics.quadrature import normal_nodes
 from tests.conftest import THROUGH_CHOLESKY, assert_same_naturals, fitted_server
 
 FIXED_POINT = 1e-6

@@ -40,7 +40,7 @@ from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import SAYS_NOTHING, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import solve_lower, solve_lower_transposed
+from streaming_gp.numerics.linalg import solve_lower, solve_lower_transposed
 from streaming_gp.serialization import storable
 
 

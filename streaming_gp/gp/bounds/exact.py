@@ -23,9 +23,14 @@ from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample, mean_over_samples
 from streaming_gp.gp.process.conditioning import GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import LOG_TWO_PI, add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.numerics.linalg import (
+    LOG_TWO_PI,
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+)
+from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.serialization import storable
-from streaming_gp.shapes import check_shapes
 
 
 class UnderCavity(NamedTuple):

@@ -18,7 +18,7 @@ from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.linalg import (
+from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     logdet_from_cholesky,
     solve_lower,

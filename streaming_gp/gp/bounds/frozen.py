@@ -19,7 +19,7 @@ from streaming_gp.gp.process.conditioning import (
     GaussianProcess,
 )
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import solve_lower, solve_lower_transposed
+from streaming_gp.numerics.linalg import solve_lower, solve_lower_transposed
 
 
 class FrozenGaussianProcess(GaussianProcess):

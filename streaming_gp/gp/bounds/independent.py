@@ -36,7 +36,7 @@ from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process.compiled import at_each_sample
 from streaming_gp.gp.process.conditioning import FrozenStack, GaussianProcess
 from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
-from streaming_gp.linalg import (
+from streaming_gp.numerics.linalg import (
     logdet_from_cholesky,
     solve_lower,
     solve_lower_transposed,

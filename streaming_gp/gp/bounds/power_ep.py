@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 from gpflow.likelihoods import Likelihood
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.base import gaussian_noise_sites
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -21,8 +20,9 @@ from streaming_gp.gp.bounds.whitening import (
     posterior_at_data,
 )
 from streaming_gp.gp.process.covariances import spread_over_latents
+from streaming_gp.inputs import typed
+from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.serialization import storable
-from streaming_gp.shapes import check_shapes
 
 
 @storable

@@ -16,8 +16,8 @@ import tensorflow as tf
 from gpflow import Parameter
 from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, StudentT
 
-from streaming_gp.quadrature import standard_normals
-from streaming_gp.shapes import check_shapes
+from streaming_gp.numerics.quadrature import standard_normals
+from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.validation import observations
 
 MIN_SITE_PRECISION = 1e-6

@@ -11,19 +11,19 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp import triangular
 from streaming_gp.gp.bounds.problem import Earlier
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess, Stack, times_factor
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import (
+from streaming_gp.numerics import triangular
+from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     compress_rows,
     logdet_from_cholesky,
     solve_lower,
 )
-from streaming_gp.shapes import check_shapes
+from streaming_gp.numerics.shapes import check_shapes
 
 
 class LocalPosterior(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.collapsed.batch import UnderCavity
 from streaming_gp.gp.collapsed.stacks import transposed
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 
 @dataclass(frozen=True)

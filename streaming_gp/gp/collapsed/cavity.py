@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from streaming_gp import triangular
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.collapsed.stacks import transposed
+from streaming_gp.numerics import triangular
 
 FEW_ROWS = 32
 """Of fewer a product with a triangle takes as long as one with a square."""

@@ -15,7 +15,7 @@ from streaming_gp.gp.collapsed.functions import Terms, terms
 from streaming_gp.gp.collapsed.resting import LikelihoodAtData, Look, rested
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
 from streaming_gp.gp.process.compiled import FLOAT, Compiled, in_numpy, spec
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.threads import one_blas_thread
 
 
 class SiteFunctions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from streaming_gp import dense, triangular
+from streaming_gp.numerics import dense, triangular
 
 FEW_PRODUCTS = 30_000
 """Of numbers: with fewer, calling BLAS for each matrix takes longer than multiplying."""

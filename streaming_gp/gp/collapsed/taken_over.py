@@ -18,7 +18,7 @@ from streaming_gp.gp.collapsed.bounds import OnPoints, low_rank
 from streaming_gp.gp.collapsed.cavity import Cavity, Observed, conditioned
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.collapsed.stacks import transposed
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.threads import one_blas_thread
 
 
 class Absorbing:

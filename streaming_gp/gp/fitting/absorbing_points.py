@@ -27,8 +27,8 @@ from streaming_gp.gp.fitting.solver import Solution
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import LOG_TWO_PI
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.threads import one_blas_thread
 
 
 class PointsAtRest:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp import dense, triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import Variational
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
@@ -26,6 +25,7 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
 from streaming_gp.gp.process.single_observations import SingleObservations
+from streaming_gp.numerics import dense, triangular
 
 PACE = 10.0
 """Places are in units of so many spreads of the data. One place moves the bound far less than one

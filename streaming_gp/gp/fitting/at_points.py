@@ -15,7 +15,7 @@ from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.places import Inputs, Places, Start
 from streaming_gp.gp.fitting.projection import OfPoints, Projection
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import compress_rows
+from streaming_gp.numerics.linalg import compress_rows
 
 
 @dataclass(frozen=True, eq=False)

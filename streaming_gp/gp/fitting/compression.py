@@ -12,14 +12,14 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import eigh
 
-from streaming_gp import dense, triangular
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations
-from streaming_gp.linalg import compress_rows
+from streaming_gp.numerics import dense, triangular
+from streaming_gp.numerics.linalg import compress_rows
 
 Some = np.ndarray | None
 """Which of the points come into question; None for all."""

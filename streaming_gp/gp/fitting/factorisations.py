@@ -12,7 +12,7 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.threads import blas_threads_for
+from streaming_gp.numerics.threads import blas_threads_for
 
 
 class Factorisations:

@@ -34,8 +34,8 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
-from streaming_gp.linalg import LOG_TWO_PI
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.threads import one_blas_thread
 
 MOST_PREDICTED = 300
 """So many data of a batch are predicted to say how well that is done."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp import expfam, triangular
+from streaming_gp import expfam
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.fitting.problem import Data
@@ -24,6 +24,7 @@ from streaming_gp.gp.process.moments import marginals
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.numerics import triangular
 
 
 class KeptBound:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from streaming_gp import triangular
 from streaming_gp.gp.fitting.kept_bound import KeptBound, evidence_less_expectation
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.numerics import triangular
 
 
 def bound_at(

@@ -14,7 +14,7 @@ from streaming_gp.gp.fitting.thinning import thinned
 from streaming_gp.gp.fitting.watch import Watch
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.numerics.threads import one_blas_thread
 
 
 class Merging:

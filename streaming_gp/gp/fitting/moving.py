@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from streaming_gp import triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.collapsed.batch import BatchUnderCavity, UnderCavity, under_cavity
 from streaming_gp.gp.collapsed.bounds import OnPoints
@@ -23,7 +22,8 @@ from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise
 from streaming_gp.gp.fitting.problem import limits_within, spread
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.linalg import compress_rows
+from streaming_gp.numerics import triangular
+from streaming_gp.numerics.linalg import compress_rows
 
 
 @dataclass(frozen=True, eq=False)

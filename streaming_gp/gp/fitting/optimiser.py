@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 import scipy.optimize
 
-from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.bounds.sites import SiteSteps
 from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.inputs import require_not_negative, typed
+from streaming_gp.numerics.threads import one_blas_thread
 from streaming_gp.serialization import storable
-from streaming_gp.threads import one_blas_thread
 
 FEWEST_ITERATIONS = 5
 PATIENCE = 5

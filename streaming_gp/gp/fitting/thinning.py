@@ -13,9 +13,9 @@ from functools import reduce
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
-from streaming_gp import dense, symmetric
 from streaming_gp.gp.fitting.problem import NUGGET
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
+from streaming_gp.numerics import dense, symmetric
 
 AT_ONCE = 128
 """So many points are dropped before the rest is brought up to date."""

@@ -17,7 +17,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.fitting.spread import to_the_nearest
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.quadrature import standard_normals
+from streaming_gp.numerics.quadrature import standard_normals
 
 MOST_ERROR = 5.0
 """Predicted standard deviations that errors at points may be."""

@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.inputs import typed
 from streaming_gp.serialization import storable
 
 EVIDENCE, DIVERGENCE = "evidence", "divergence"

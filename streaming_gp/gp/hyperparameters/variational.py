@@ -11,11 +11,11 @@ import tensorflow as tf
 from scipy.linalg import solve_triangular
 
 from streaming_gp import expfam
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.hyperparameters.parameters import ParameterVector
 from streaming_gp.gp.hyperparameters.protocol import Limits
-from streaming_gp.quadrature import standard_normals
+from streaming_gp.inputs import typed
+from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.serialization import storable
 
 WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5

@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-from streaming_gp import symmetric
+from streaming_gp.numerics import symmetric
 
 
 class Information:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from streaming_gp.arguments import as_name, require_positive, require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.online.online import OnlineGP
@@ -13,6 +12,7 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.gp.turns import one_at_a_time
+from streaming_gp.inputs import as_name, require_positive, require_positive_integer
 
 
 class OnlineLearningGP(LearningGP):

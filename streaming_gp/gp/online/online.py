@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streaming_gp.conversion import as_float64, as_real_array
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.threads import one_blas_thread
+from streaming_gp.inputs import as_float64, as_real_array
+from streaming_gp.numerics.threads import one_blas_thread
 
 FEW = 8
 """Observations that came in while a state was prepared, and may be learned while others wait."""

@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg
 
-from streaming_gp import symmetric
 from streaming_gp.gp.online.information import Information, integrate_out_of_both
 from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
 from streaming_gp.gp.online.soundness import clear_error, is_sound, sound
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics import symmetric
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 MOST_ROUNDING = 0.01
 """Of a variance below zero, as a part of nugget or noise: beyond, inverses are computed anew."""

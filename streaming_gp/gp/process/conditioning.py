@@ -21,8 +21,8 @@ from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
-from streaming_gp.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
-from streaming_gp.shapes import check_shapes
+from streaming_gp.numerics.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.numerics.shapes import check_shapes
 
 SAYS_NOTHING = 1e20
 """Nugget of a point that stands in for none at all, and its variance under q(u)."""

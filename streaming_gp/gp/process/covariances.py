@@ -24,7 +24,7 @@ from gpflow.kernels import (
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process.distances import of_squared_distances
-from streaming_gp.shapes import check_shapes
+from streaming_gp.numerics.shapes import check_shapes
 
 
 def latent_kernels(kernel: Kernel) -> list[Kernel]:

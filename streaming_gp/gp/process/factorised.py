@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streaming_gp import dense, triangular
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
+from streaming_gp.numerics import dense, triangular
 
 LEAST_PIVOT = 0.7
 """The least diagonal entry of ``chol(I + Rᵀ K R)``, none of which is below one but by rounding."""

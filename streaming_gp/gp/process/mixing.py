@@ -17,7 +17,7 @@ from typing import Any
 import gpflow
 import tensorflow as tf
 
-from streaming_gp.shapes import check_shapes
+from streaming_gp.numerics.shapes import check_shapes
 
 
 @check_shapes("X: [N, D]", "return: [Q, E]")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh, lapack, solve_triangular
 
-from streaming_gp import triangular
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.linalg import compress_rows
+from streaming_gp.numerics import triangular
+from streaming_gp.numerics.linalg import compress_rows
 from streaming_gp.serialization import storable
 
 SMALLEST_PRECISION = 1e-14

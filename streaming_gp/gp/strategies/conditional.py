@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Conditional
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -22,6 +21,7 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.memory import refuse_memory
 from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

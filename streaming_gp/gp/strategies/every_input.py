@@ -31,7 +31,7 @@ from streaming_gp.gp.strategies.learning_sample import (
     points_per_datum,
 )
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 MOST_MOVING = 300
 """So many points move when others are projected onto them; of more, each matters little."""

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Independent
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -24,6 +23,7 @@ from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

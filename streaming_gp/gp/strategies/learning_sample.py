@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streaming_gp import expfam
-from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact, PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -24,6 +23,7 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.gp.strategies.selection import greedy_gain
+from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

@@ -32,7 +32,7 @@ from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.remembered import is_complete
 from streaming_gp.gp.strategies.two_scales import TwoScaleFactor, at_noise, num_data, of_two_scales
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 GROWTH = 1.5
 """A stream has grown by so much when the next fit is due."""

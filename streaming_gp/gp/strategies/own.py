@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -24,6 +23,7 @@ from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import Observations
 from streaming_gp.gp.strategies.budget import compressed, within_budget
 from streaming_gp.gp.strategies.memory import refuse_memory
+from streaming_gp.inputs import is_positive_integer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
@@ -27,6 +26,7 @@ from streaming_gp.gp.strategies.learning_sample import LearningSample, fine
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.gp.strategies.with_targets import FactorWithTargets, with_targets
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

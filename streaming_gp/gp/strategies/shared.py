@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming_gp import pvi
-from streaming_gp.arguments import is_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
@@ -22,6 +21,7 @@ from streaming_gp.gp.strategies.budget import compressed, multiplied
 from streaming_gp.gp.strategies.far_below import warn_if_far_below
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
 

@@ -25,7 +25,7 @@ from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.single_observations import SingleObservations, joined, singles
 from streaming_gp.gp.strategies.learning_sample import LONG_STREAM
 from streaming_gp.gp.strategies.protocol import MERGED
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.serialization import storable
 
 STRETCH = 300

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_positive, typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_decay, require_positive, typed
 from streaming_gp.pvi.adam import AdamFormula
 from streaming_gp.pvi.damping.rule import Factors, Memory, require_mean_field
 from streaming_gp.pvi.damping.server_optimiser import moved, natural_with

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_positive, require_probability, typed
+from streaming_gp.inputs import require_decay, require_positive, require_probability, typed
 from streaming_gp.pvi.damping.rule import Memory
 from streaming_gp.pvi.damping.server_optimiser import ServerOptimiser
 

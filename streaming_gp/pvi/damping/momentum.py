@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_decay, require_fraction, typed
 from streaming_gp.expfam import Factor, MeanFieldNormal
+from streaming_gp.inputs import require_decay, require_fraction, typed
 from streaming_gp.pvi.damping.rule import (
     Factors,
     Memory,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_fraction, typed
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import require_fraction, typed
 from streaming_gp.pvi.damping.rule import Factors, Memory, damped
 from streaming_gp.pvi.ledger import Ledger
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from streaming_gp.arguments import require_number, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.inputs import require_number, typed
 from streaming_gp.pvi.damping.around import AroundRule, Natural, require_coordinates
 from streaming_gp.pvi.damping.rule import Factors, Memory
 from streaming_gp.pvi.ledger import Ledger

@@ -18,9 +18,9 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from streaming_gp.arguments import require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Gaussian
+from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.damping.around import AroundRule, Natural, product_with, require_coordinates
 from streaming_gp.pvi.damping.rule import Factors, Memory
 from streaming_gp.pvi.ledger import Ledger

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from streaming_gp import serialization
-from streaming_gp.arguments import require_count
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import require_count
 from streaming_gp.pvi.personal.blocks import embedded, marginal
 from streaming_gp.pvi.personal.model import PersonalModel
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from streaming_gp.arguments import (
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import (
     require_fraction,
     require_not_negative,
     require_positive,
     require_positive_integer,
     typed,
 )
-from streaming_gp.errors import InvalidDataError
 
 
 @typed

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.pvi.privacy.draws import Draws
 from streaming_gp.pvi.privacy.private_changes import PrivateChanges
 from streaming_gp.pvi.task import LocalTask

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.arguments import require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.coordinates import from_coordinates, to_coordinates
 from streaming_gp.pvi.privacy.draws import Draws

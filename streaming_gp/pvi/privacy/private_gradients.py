@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from streaming_gp.arguments import require_positive, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
+from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.draws import Draws
 from streaming_gp.pvi.privacy.noisy_fixed_point import NoisyFixedPoint, require_divergence

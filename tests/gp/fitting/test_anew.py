@@ -12,7 +12,7 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.single_observations import SingleObservations
-from streaming_gp.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 from tests.gp.builders import (
     EVERY_INPUT,
     NOISE,

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from streaming_gp import expfam, linear, losses, pvi
-from streaming_gp.draws import standard_normal
 from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.numerics.draws import standard_normal
 from tests.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA
 

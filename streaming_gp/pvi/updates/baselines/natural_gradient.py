@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from streaming_gp.arguments import typed
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate

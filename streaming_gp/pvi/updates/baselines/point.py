@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask

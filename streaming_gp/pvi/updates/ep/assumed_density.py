@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.ep.tilted import (
     Batch,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import NumericalError
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.ep.power_ep import PowerEPUpdate
 from streaming_gp.pvi.updates.sampled.sampling import log_likelihood_of

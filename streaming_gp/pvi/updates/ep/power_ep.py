@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_fraction, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import require_fraction, typed
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.ep.tilted import (

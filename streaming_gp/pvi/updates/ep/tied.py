@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streaming_gp.arguments import require_positive_integer
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
+from streaming_gp.inputs import require_positive_integer
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.updates.ep.tilted import evidence, own_factor
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_positive_integer, typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
+from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.damping import damped

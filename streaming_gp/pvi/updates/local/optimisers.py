@@ -10,9 +10,9 @@ import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
-from streaming_gp.arguments import require_decay, require_positive, typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
+from streaming_gp.inputs import require_decay, require_positive, typed
 from streaming_gp.pvi.adam import AdamFormula
 
 State = tuple[tf.Tensor, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming_gp.arguments import require_not_negative, require_positive_integer
+from streaming_gp.inputs import require_not_negative, require_positive_integer
 
 
 @dataclass(frozen=True)

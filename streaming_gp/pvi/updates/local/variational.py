@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.local.expected_log_likelihood import (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import require_not_negative, typed
 from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.inputs import require_not_negative, typed
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.sampled.sampling import (

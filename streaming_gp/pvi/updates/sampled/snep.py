@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.arguments import typed
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.sampled.loop import Loop, Natural, StabilisedLoop, added

@@ -1,4 +1,4 @@
-"""One BLAS thread for many small steps.
+"""Processors and memory: one BLAS thread for many small steps, and pages that are kept.
 
 On matrices of a few hundred rows, more threads mostly wait for one another: they cost CPU time, and
 on a busy machine now and then a step of many milliseconds.
@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import scipy.linalg  # noqa: F401  so that its BLAS is loaded before it is looked for
 from threadpoolctl import ThreadpoolController
 
@@ -51,3 +52,18 @@ def _with_many_threads() -> list[tuple[Any, int]]:
         return []
     numbers = ((library, library.num_threads) for library in _blas())
     return [(library, number) for library, number in numbers if number > 1]
+
+
+LARGEST_KEPT = 31 * 2**20
+"""In bytes: a little less than the largest block from which the GNU C library learns."""
+
+
+def keep_freed_memory() -> None:
+    """Free a large block, of which no page was ever touched, so that freed memory is kept.
+
+    The GNU C library gives free memory at the end of its heap back to the system, and serves large
+    arrays by pages of their own, until a process has freed a large block (mallopt(3),
+    M_MMAP_THRESHOLD). A fit whose stacks of matrices have a few megabytes each would spend much of
+    its time on getting the same pages again and again.
+    """
+    np.empty(LARGEST_KEPT, np.uint8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from streaming_gp import dense
+from streaming_gp.numerics import dense
 
 MOST_ROWS = 64
 """A triangle of no more rows, or for fewer columns, BLAS solves at once."""

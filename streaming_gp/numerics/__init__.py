@@ -1,0 +1,1 @@
+"""Linear algebra, quadrature, random numbers and threads: what every room computes with."""
