@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streaming_gp.errors import StreamingGPError
+from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY  # noqa: F401
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -53,6 +54,16 @@ def _collect_garbage_seldom():
 @pytest.fixture
 def rng():
     return np.random.default_rng(20181127)
+
+
+@pytest.fixture
+def data(rng):
+    return smooth_data(rng, 90)
+
+
+@pytest.fixture
+def new_inputs(rng):
+    return rng.uniform(-2.0, 2.0, (40, 2))
 
 
 @pytest.fixture

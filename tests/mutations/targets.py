@@ -25,9 +25,9 @@ class Target:
         return [path.relative_to(ROOT) for path in found]
 
 
-UPDATES = "tests/pvi/updates"
+LAWS = "tests/laws"
 DIVERGENCES = tuple(
-    f"{UPDATES}/test_generalised.py::test_{name}"
+    f"{LAWS}/test_generalised.py::test_{name}"
     for name in (
         "renyi_is_its_integral",
         "beta_and_gamma_divergences_are_their_integrals",
@@ -42,37 +42,50 @@ DIVERGENCES = tuple(
     )
 )
 TARGETS = {
-    "losses": Target("losses.py", ("tests/test_losses.py", f"{UPDATES}/test_generalised.py")),
+    "losses": Target("losses.py", (f"{LAWS}/test_losses.py", f"{LAWS}/test_generalised.py")),
     "expfam": Target(
-        "expfam/*.py", ("tests/expfam/test_gaussians.py", "tests/expfam", *DIVERGENCES)
+        "expfam/*.py",
+        (
+            f"{LAWS}/test_gaussians.py",
+            f"{LAWS}/test_family_laws.py",
+            f"{LAWS}/test_normal_wishart.py",
+            f"{LAWS}/test_family_as_posterior.py",
+            *DIVERGENCES,
+        ),
     ),
-    "updates/ep": Target(
-        "pvi/updates/ep/*.py", (f"{UPDATES}/test_tied.py", f"{UPDATES}/test_ep.py")
-    ),
+    "updates/ep": Target("pvi/updates/ep/*.py", (f"{LAWS}/test_tied.py", f"{LAWS}/test_ep.py")),
     "updates/local": Target(
         "pvi/updates/local/*.py",
         (
-            f"{UPDATES}/test_local_rules.py",
-            f"{UPDATES}/test_optimisers.py",
-            f"{UPDATES}/test_plateau.py",
-            f"{UPDATES}/test_generalised.py",
-            "tests/pvi/test_federated.py",
-            "tests/bnn/test_bnn.py",
+            f"{LAWS}/test_local_rules.py",
+            f"{LAWS}/test_optimisers.py",
+            f"{LAWS}/test_plateau.py",
+            f"{LAWS}/test_generalised.py",
+            f"{LAWS}/test_federated.py",
+            f"{LAWS}/test_bnn.py",
         ),
     ),
     "updates/baselines": Target(
         "pvi/updates/baselines/*.py",
-        (f"{UPDATES}/test_committees.py", f"{UPDATES}/test_baselines.py"),
+        (f"{LAWS}/test_committees.py", f"{LAWS}/test_baselines.py"),
     ),
-    "updates/sampled": Target("pvi/updates/sampled/*.py", (f"{UPDATES}/test_snep.py",)),
+    "updates/sampled": Target("pvi/updates/sampled/*.py", (f"{LAWS}/test_snep.py",)),
     "gp/bounds": Target(
         "gp/bounds/*.py",
         (
-            "tests/gp/bounds/test_dense_bounds.py",
-            "tests/gp/bounds",
-            "tests/gp/strategies/test_conditional_points.py",
-            "tests/gp/strategies/test_independent_points.py",
-            "tests/gp/test_prediction.py::test_changing_a_fixed_parameter_changes_predictions",
+            f"{LAWS}/test_dense_bounds.py",
+            f"{LAWS}/test_conditional_bound.py",
+            f"{LAWS}/test_exact_limits.py",
+            f"{LAWS}/test_free_form.py",
+            f"{LAWS}/test_independent_bound.py",
+            f"{LAWS}/test_likelihoods_at_the_optimum.py",
+            f"{LAWS}/test_memory_of_bounds.py",
+            f"{LAWS}/test_own_bound.py",
+            f"{LAWS}/test_power_ep.py",
+            f"{LAWS}/test_sites.py",
+            f"{LAWS}/test_conditional_points.py",
+            f"{LAWS}/test_independent_points.py",
+            f"{LAWS}/test_prediction.py::test_changing_a_fixed_parameter_changes_predictions",
         ),
     ),
 }

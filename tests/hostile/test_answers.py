@@ -1,0 +1,370 @@
+"""Whatever a client answers, the run goes on, and the others' factors are as without it."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streaming_gp import linear, pvi
+from streaming_gp.errors import FileFormatError
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.engine import Delivery
+from streaming_gp.pvi.messages import Failure, decoded, encoded
+from streaming_gp.pvi.reading import read
+from tests.hostile.cases import every_tenth
+
+MODEL = linear.BayesianLinearRegression(2, 0.1)
+NAMES = ("c0", "c1", "c2")
+
+
+def clients():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((12, 2))
+    shards = {name: (X[i::3], X[i::3] @ [[1.0], [-1.0]]) for i, name in enumerate(NAMES)}
+    return pvi.make_clients(MODEL, shards, pvi.AnalyticUpdate())
+
+
+@dataclass(frozen=True)
+class Tampering:
+    """An engine on whose way to the server the answers of c1 are changed."""
+
+    change: object
+
+    @contextmanager
+    def session(self, clients):
+        with pvi.Serial().session(clients) as inside:
+            yield TamperingSession(inside, self.change)
+
+
+class TamperingSession:
+    def __init__(self, inside, change):
+        self.inside, self.change = inside, change
+        self.submit = inside.submit
+
+    now = property(lambda self: self.inside.now)
+    open = property(lambda self: self.inside.open)
+
+    def next(self):
+        delivery = self.inside.next()
+        if delivery.client_id != "c1":
+            return delivery
+        return Delivery("c1", self.change(delivery.answer))
+
+
+def run(schedule, change=None, without=()):
+    server = pvi.Server(MODEL.prior(), {k: c for k, c in clients().items() if k not in without})
+    engine = pvi.Serial() if change is None else Tampering(change)
+    pvi.fit(server, schedule, 2, engine)
+    return server
+
+
+def with_result(**changes):
+    return lambda answer: replace(answer, result=replace(answer.result, **changes))
+
+
+def with_factor(**changes):
+    return lambda answer: with_result(factor=replace(answer.result.factor, **changes))(answer)
+
+
+def with_natural(change):
+    def changed(answer):
+        natural = tuple(change(np.asarray(eta)) for eta in answer.result.factor.natural)
+        return with_factor(natural=natural)(answer)
+
+    return changed
+
+
+def lopsided(answer):
+    mean, precision = answer.result.factor.natural
+    return with_factor(natural=(mean, precision + np.eye(2, k=1)))(answer)
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Explosive:
+    """Raises at whatever is asked of it."""
+
+    def __getattribute__(self, name):
+        raise UnprintableError
+
+
+def flipped(answer):
+    message = bytearray(encoded(answer))
+    message[len(message) // 2] ^= 1
+    return bytes(message)
+
+
+class NoAnswer(pvi.Answer):
+    pass
+
+
+class Relative(dict):
+    """Of a class that may do anything when it is used later, as the next two."""
+
+
+class RelativeOfInt(int):
+    def __add__(self, other):
+        raise RuntimeError("no sum")
+
+    __radd__ = __add__
+
+
+class RelativeOfFloat(float):
+    __add__ = __radd__ = RelativeOfInt.__add__
+
+
+HALF = "\ud800"
+"""Half a surrogate pair: JSON may hold it, and no encoding can."""
+KINDS = {
+    "factor None": (with_result(factor=None), "no factor of the family"),
+    "factor text": (with_result(factor="factor"), "no factor of the family"),
+    "factor list": (with_result(factor=[1.0, 2.0]), "no factor of the family"),
+    "factor explosive": (with_result(factor=Explosive()), ""),
+    "other family": (with_factor(family=MeanFieldNormal), "no factor of the family"),
+    "no family": (with_factor(family=None), "no factor of the family"),
+    "natural None": (with_factor(natural=None), "floating-point"),
+    "natural lists": (with_natural(np.ndarray.tolist), "floating-point"),
+    "natural text": (with_natural(lambda eta: eta.astype(str)), "floating-point"),
+    "natural objects": (with_natural(lambda eta: eta.astype(object)), "floating-point"),
+    "longdouble": (with_natural(lambda eta: eta.astype(np.longdouble)), "32 or 64 bits"),
+    "half": (with_natural(lambda eta: eta.astype(np.float16)), "32 or 64 bits"),
+    "complex": (with_natural(lambda eta: eta + 0j), "floating-point"),
+    "ragged": (with_factor(natural=([1.0, [2.0]], None)), "floating-point"),
+    "too many": (with_factor(natural=(np.zeros(2),) * 3), "shapes"),
+    "wrong shape": (with_natural(lambda eta: eta[:1]), "shapes"),
+    "not a number": (with_natural(lambda eta: eta * np.nan), "not finite"),
+    "infinite": (with_natural(lambda eta: eta / 0.0), "not finite"),
+    "lopsided": (lopsided, "not symmetric"),
+    "scale nan": (with_factor(log_scale=np.nan), "log constant is nan"),
+    "scale inf": (with_factor(log_scale=np.inf), "log constant is inf"),
+    "scale text": (with_factor(log_scale="1.0"), "log constant is '1.0'"),
+    "scale None": (with_factor(log_scale=None), "log constant is None"),
+    "scale array": (with_factor(log_scale=np.zeros(2)), "log constant"),
+    "energy text": (with_result(free_energy="much"), "free_energy is 'much'"),
+    "energy None": (with_result(free_energy=None), "free_energy is None"),
+    "energy inf": (with_result(free_energy=np.inf), "free_energy is inf"),
+    "energy array": (with_result(free_energy=np.zeros(2)), "free_energy"),
+    "energy complex": (with_result(free_energy=1j), "free_energy"),
+    "skipped text": (with_result(skipped="1"), "skipped is '1'"),
+    "skipped half": (with_result(skipped=0.5), "skipped is 0.5"),
+    "skipped negative": (with_result(skipped=-1), "skipped is -1"),
+    "steps None": (with_result(steps=None), "steps is None"),
+    "steps true": (with_result(steps=True), "steps is True"),
+    "diagnostics text": (with_result(diagnostics="fine"), "diagnostics is 'fine'"),
+    "diagnostics keys": (with_result(diagnostics={1: 1.0}), "diagnostics"),
+    "diagnostics values": (with_result(diagnostics={"a": "b"}), "diagnostic 'a' is 'b'"),
+    "result None": (lambda a: replace(a, result=None), "no LocalResult but a NoneType"),
+    "result a dict": (lambda a: replace(a, result=vars(a.result)), "no LocalResult but a dict"),
+    "version text": (lambda a: replace(a, version="0"), "version is '0'"),
+    "version early": (lambda a: replace(a, version=a.version + 1), "speaks of version"),
+    "version huge": (lambda a: replace(a, version=10**30), "speaks of version"),
+    "version negative": (lambda a: replace(a, version=-(10**9)), "version is -1000000000"),
+    "sequence None": (lambda a: replace(a, sequence=None), "sequence is None"),
+    "sequence other": (lambda a: replace(a, sequence=a.sequence + 1), "is not open"),
+    "data text": (lambda a: replace(a, num_data="4"), "num_data is '4'"),
+    "data nan": (lambda a: replace(a, num_data=np.nan), "num_data is nan"),
+    "other name": (lambda a: replace(a, client_id="c0"), "in the name of 'c0'"),
+    "nobody": (lambda a: replace(a, client_id="c9"), "in the name of 'c9'"),
+    "name None": (lambda a: replace(a, client_id=None), "in the name of None"),
+    "name list": (lambda a: replace(a, client_id=["c1"]), "in the name of"),
+    "nonce": (lambda a: replace(a, nonce="0" * 32), "does not carry the nonce"),
+    "no nonce": (lambda a: replace(a, nonce=""), "does not carry the nonce"),
+    "nonce None": (lambda a: replace(a, nonce=None), "nonce is None"),
+    "nonce bytes": (lambda a: replace(a, nonce=a.nonce.encode()), "nonce is b"),
+    "epsilon text": (lambda a: replace(a, hyperparameters="ε"), "hyperparameters is"),
+    "text": (lambda a: "answer", "no Answer but a str"),
+    "number": (lambda a: 1, "no Answer but a int"),
+    "pair": (lambda a: ("c1", a), "no Answer but a tuple"),
+    "a question": (lambda a: pvi.messages.Ask("c1", 0, 0, None, None, 0, True), "but a Ask"),
+    "a class": (lambda a: pvi.Answer, "no Answer but a type"),
+    "a relative": (lambda a: NoAnswer(**vars(a)), "no Answer but a NoAnswer"),
+    "explosive": (lambda a: Explosive(), ""),
+    "an error": (lambda a: UnprintableError(), "no Answer but a UnprintableError"),
+    "no bytes": (lambda a: b"", "is empty"),
+    "other bytes": (lambda a: b"\x80\x04N.", "no npz archive"),
+    "half a message": (lambda a: encoded(a)[:100], "truncated or was altered"),
+    "flipped bit": (flipped, "truncated or was altered"),
+    "more bytes": (lambda a: encoded(a) + b"!", "truncated or was altered"),
+    "failure": (lambda a: encoded(Failure("no data")), "no data"),
+    "failure of failure": (lambda a: encoded(Failure(3)), "3"),
+    "nonce of no encoding": (lambda a: replace(a, nonce=HALF), "nonce is"),
+    "the same as a message": (lambda a: encoded(replace(a, nonce=HALF)), "nonce is"),
+    "failure of no encoding": (lambda a: encoded(Failure(HALF)), r"\ud800"),
+    "diagnostic of no encoding": (with_result(diagnostics={HALF: 1.0}), "diagnostics is"),
+    "diagnostics of a class": (with_result(diagnostics=Relative(a=1.0)), "diagnostics is"),
+    "skipped of a class": (with_result(skipped=RelativeOfInt(3)), "skipped is"),
+    "energy of a class": (with_result(free_energy=RelativeOfFloat(3.0)), "free_energy is"),
+}  # fmt: skip
+SCHEDULES = {
+    "synchronous": pvi.Synchronous(damping=1.0),
+    "sequential": pvi.Sequential(),
+    "asynchronous": pvi.Asynchronous(damping=1.0, jitter=0.0, staleness_power=1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def honest():
+    """What comes of runs without c1, by schedule."""
+    return {name: run(schedule, without=("c1",)) for name, schedule in SCHEDULES.items()}
+
+
+@every_tenth(
+    ("kind", "schedule"),
+    {f"{k}, {s}": (k, s) for k in KINDS for s in SCHEDULES},
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_a_malformed_answer_is_refused_and_the_run_goes_on(honest, kind, schedule):
+    change, message = KINDS[kind]
+    server = run(SCHEDULES[schedule], change)
+    refused = [one.refused["c1"] for one in server.history if "c1" in one.refused]
+    assert refused
+    assert all(message in why for why in refused), refused
+    assert set(server.factors) == {"c0", "c2"}
+    if schedule != "asynchronous":  # there the answers that are refused take turns as well
+        wanted, found = honest[schedule].posterior.natural, server.posterior.natural
+        for one, other in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_honest_answer_may_come_as_it_is_or_as_a_message():
+    plain, message = run(SCHEDULES["synchronous"]), run(SCHEDULES["synchronous"], encoded)
+    assert not message.history[-1].refused
+    for one, other in zip(plain.posterior.natural, message.posterior.natural, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert plain.history[-1].bytes_up == message.history[-1].bytes_up
+
+
+def raising(error):
+    def rule(task):
+        raise error
+
+    return rule
+
+
+ERRORS = [UnprintableError(), SystemExit(1), GeneratorExit(), BaseException("gone"), MemoryError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_client_that_raises_anything_is_reported(error):
+    some = clients()
+    some["c1"] = replace(some["c1"], update=raising(error))
+    server = pvi.Server(MODEL.prior(), some)
+    pvi.fit(server, SCHEDULES["synchronous"], 1)
+    assert type(error).__name__ in server.history[-1].failed["c1"]
+    assert set(server.factors) == {"c0", "c2"}
+
+
+def test_the_user_s_own_interrupt_ends_the_run():
+    some = clients()
+    some["c1"] = replace(some["c1"], update=raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        pvi.fit(pvi.Server(MODEL.prior(), some), SCHEDULES["synchronous"], 1)
+
+
+def test_an_answer_to_a_server_s_former_life_is_refused():
+    """Of the same client, to a question of the same number under the same posterior."""
+    former, now = (pvi.Server(MODEL.prior(), clients()) for _ in range(2))
+    old, _ = former.ask("c1")
+    new, _ = now.ask("c1")
+    assert (old.sequence, old.version) == (new.sequence, new.version)
+    rule = pvi.Damping(1.0, 3)
+    refused = now.accept([now.clients["c1"].answer(old)], rule).refused
+    assert "nonce" in refused["c1"]
+    assert not now.accept([now.clients["c1"].answer(new)], rule).refused
+
+
+def test_an_answer_over_another_channel_is_refused_and_costs_nothing():
+    server = pvi.Server(MODEL.prior(), clients())
+    asks = {name: server.ask(name)[0] for name in NAMES}
+    stolen = server.clients["c0"].answer(asks["c0"])
+    rule = pvi.Damping(1.0, 3)
+    assert "in the name of 'c0'" in server.accept([Delivery("c1", stolen)], rule).refused["c1"]
+    assert list(server.accept([Delivery("c0", stolen)], rule).accepted) == ["c0"]
+
+
+def test_what_nobody_asked_for_about_hyperparameters_is_not_kept():
+    server = pvi.Server(MODEL.prior(), clients())
+    ask, _ = server.ask("c1")
+    answer = replace(server.clients["c1"].answer(ask), hyperparameters=Factor(Normal, ()))
+    server.accept([answer], pvi.Damping(1.0, 3))
+    assert not server.hyperparameter_factors
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+    | st.complex_numbers() | st.just(np.zeros((2, 2))) | st.just(np.longdouble(1.0))
+    | st.builds(Explosive) | st.just(Normal),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=5,
+)  # fmt: skip
+FIELDS = {
+    **{("answer", name): None for name in ("client_id", "sequence", "version", "num_data")},
+    **{("answer", name): None for name in ("result", "nonce", "hyperparameters")},
+    **{("result", name): None for name in ("factor", "free_energy", "steps", "skipped")},
+    ("result", "diagnostics"): None,
+    **{("factor", name): None for name in ("family", "natural", "log_scale")},
+}
+
+
+def replaced(answer, place, value):
+    part, name = place
+    if part == "answer":
+        return replace(answer, **{name: value})
+    return (with_result if part == "result" else with_factor)(**{name: value})(answer)
+
+
+def check_nothing_raises(place, value, as_message):
+    server = pvi.Server(MODEL.prior(), clients())
+    ask, _ = server.ask("c1")
+    honest = server.clients["c1"].answer(ask)
+    came = replaced(honest, place, value)
+    if as_message:
+        try:
+            came = encoded(came)
+        except Exception:  # what no message can hold does not travel
+            return
+    before = server.posterior
+    outcome = server.accept([Delivery("c1", came)], pvi.Damping(1.0, 3))
+    if outcome.refused:
+        assert outcome.refused["c1"]
+        assert server.posterior is before
+    else:
+        assert np.isfinite(server.posterior.mean).all()
+        decoded(encoded(honest))
+
+
+@given(st.sampled_from(sorted(FIELDS)), ANYTHING, st.booleans())
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_field_of_an_answer_can_raise(place, value, as_message):
+    check_nothing_raises(place, value, as_message)
+
+
+@pytest.mark.slow
+@given(st.sampled_from(sorted(FIELDS)), ANYTHING, st.booleans())
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_field_of_many_answers_can_raise(place, value, as_message):
+    check_nothing_raises(place, value, as_message)
+
+
+@given(st.binary(max_size=300), st.integers(0, 10**4), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_can_raise(noise, at, whole):
+    message = encoded(pvi.Answer("c1", 0, 0, 1, pvi.LocalResult(Factor(Normal, ()))))
+    at %= len(message)
+    came = noise if whole else message[:at] + noise + message[at + len(noise) :]
+    reading = read(Delivery("c1", came))
+    assert (reading.answer is None) == (came != message)
+
+
+def test_a_message_of_a_later_version_says_so():
+    message = encoded(Failure("x"))
+    later = message.replace(b'"version": 2', b'"version": 9')
+    assert later != message
+    with pytest.raises(FileFormatError):
+        decoded(later)

@@ -1,0 +1,271 @@
+"""Files that somebody has changed with care: one error that names what is wrong, or sound ones."""
+
+import copy
+import hashlib
+import io
+import json
+import os
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp import pvi
+from streaming_gp.errors import FileFormatError, StreamingGPError
+from tests.hostile.cases import every_tenth
+from tests.hostile.test_answers import MODEL, clients, run
+from tests.oracles.saved_streams import batch, begun, predictions, regression, resumed, values
+from tests.oracles.trees import same
+
+EVERY_INPUT = sgp.PrivatePseudoPoints("all")
+"""Absorbing at these compiles nothing."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file, and its parts."""
+    path = tmp_path_factory.mktemp("saved") / "stream.npz"
+    model = begun("variational", pseudo_points=EVERY_INPUT)
+    for index in range(2):
+        model.update(batch("", index), learn=False)
+    model.save(path)
+    return parts_of(path.read_bytes())
+
+
+def parts_of(data):
+    with np.load(io.BytesIO(data)) as archive:
+        parts = {name: archive[name] for name in archive.files}
+    return json.loads(parts.pop("header").tobytes()), parts
+
+
+def packed(header, arrays, compression=np.savez):
+    """What a careful attacker makes of it, with its checksum."""
+    buffer, text = io.BytesIO(), np.frombuffer(json.dumps(header).encode(), np.uint8)
+    compression(buffer, header=text, **arrays)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = bytes(32)
+    content = buffer.getvalue()[:-32]
+    return content + hashlib.sha256(content).digest()
+
+
+def places(tree, at=()):
+    """Every place in a tree of JSON."""
+    yield at
+    if not isinstance(tree, (dict, list)):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from places(value, (*at, key))
+
+
+def with_value(tree, at, value):
+    if not at:
+        return value
+    tree = copy.deepcopy(tree)
+    inner = tree
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return tree
+
+
+NAN = {"float": "000000000000f87f"}
+DAMAGE = {
+    "nothing": None,
+    "negative": -1,
+    "text": "x",
+    "flag": True,
+    "list": [],
+    "dict": {},
+    "nan": NAN,
+    "no digits": {"float": "zz"},
+    "array": {"array": 0, "order": []},
+    "no array": {"array": 99, "order": []},
+    "instance": {"instance": "Fading", "fields": {"power": 1}},
+    "no instance": {"instance": "Fading", "fields": {"force": 1}},
+    "class": {"class": "Fading"},
+    "unknown": {"class": "Popen"},
+    "huge": 10**40,
+    "deep": json.loads("[" * 200 + "]" * 200),
+}
+
+
+def check_load(path):
+    """One clear error and the modules as they were, or a model that can go on."""
+    modules = regression(2.0)
+    before = values(modules)
+    try:
+        model = sgp.StreamingGP.load(path, **modules)
+    except StreamingGPError:
+        assert same(values(modules), before)
+        return None
+    assert np.isfinite(model.parameter_vector.value()).all()
+    model.save(path)
+    return model
+
+
+@every_tenth("name", DAMAGE.keys(), first=6)
+def test_a_damaged_tree_is_refused_or_sound(saved, tmp_path, name):
+    """Of one value for every eighth of all places in it."""
+    header, arrays = saved
+    shift = list(DAMAGE).index(name)
+    for at in list(places(header["tree"]))[shift % 8 :: 8]:
+        damaged = {**header, "tree": with_value(header["tree"], at, DAMAGE[name])}
+        (tmp_path / "damaged.npz").write_bytes(packed(damaged, arrays))
+        check_load(tmp_path / "damaged.npz")
+
+
+CHANGES = {
+    "float32": lambda a: a.astype(np.float32),
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "integers": lambda a: a.astype(int),
+    "complex": lambda a: a + 1j,
+    "flags": lambda a: a > 0,
+    "text": lambda a: a.astype(str),
+    "negative": np.negative,
+    "nan": lambda a: a * np.nan,
+    "infinite": lambda a: a + np.inf,
+    "one more axis": lambda a: a[..., None],
+    "first": lambda a: a.ravel()[:1],
+    "empty": lambda a: a[..., :0] if a.ndim else a[None][:0],
+    "huge": lambda a: a * 1e300,
+}
+
+
+@every_tenth("name", CHANGES.keys(), first=3)
+def test_changed_arrays_are_refused_or_sound(saved, tmp_path, name):
+    header, arrays = saved
+    for key, array in arrays.items():
+        (tmp_path / "changed.npz").write_bytes(
+            packed(header, {**arrays, key: CHANGES[name](array)})
+        )
+        model = check_load(tmp_path / "changed.npz")
+        if model is not None:
+            factors = model.factors.values()
+            assert all(model.ledger.prior.objection_to(factor) is None for factor in factors)
+
+
+def test_the_parts_as_they_were_are_loaded(saved, tmp_path):
+    (tmp_path / "same.npz").write_bytes(packed(*saved))
+    assert len(check_load(tmp_path / "same.npz").factors) == 2
+
+
+def swelling(header, arrays):
+    return packed(header, {**arrays, "array_0": np.zeros(10**7)}, np.savez_compressed)
+
+
+def lying(header, arrays):
+    """A member that says it is a hundred times as long as the file."""
+    data = bytearray(packed(header, arrays))
+    at = data.index(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (10**9).to_bytes(4, "little")
+    content = bytes(data[:-32])
+    return content + hashlib.sha256(content).digest()
+
+
+@pytest.mark.parametrize("made", [swelling, lying])
+def test_a_file_that_unpacks_to_more_than_it_is_is_not_unpacked(saved, tmp_path, made):
+    path = tmp_path / "swelling.npz"
+    path.write_bytes(made(*saved))
+    with pytest.raises(FileFormatError, match="unpack to"):
+        sgp.StreamingGP.load(path, **regression(2.0))
+
+
+@pytest.mark.parametrize("key", ["format", "version", "package", "kind", "tree"])
+def test_a_header_without_an_entry_is_refused(saved, tmp_path, key):
+    header, arrays = saved
+    header = {name: value for name, value in header.items() if name != key}
+    (tmp_path / "headless.npz").write_bytes(packed(header, arrays))
+    if key == "package":  # that is for errors alone
+        assert check_load(tmp_path / "headless.npz") is not None
+    else:
+        with pytest.raises(FileFormatError):
+            sgp.StreamingGP.load(tmp_path / "headless.npz", **regression(2.0))
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(FileFormatError, match="is no regular file"):
+            sgp.StreamingGP.load(path, **regression(2.0))
+
+
+# ---- journals ----
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory):
+    """The journals of two streams that saw the same batches in another order."""
+    folder = tmp_path_factory.mktemp("streams")
+    for name, order in {"one": (0, 1, 2), "other": (1, 0, 2)}.items():
+        model = begun("fixed", journal=folder / name, pseudo_points=EVERY_INPUT)
+        for index in order:
+            model.update(batch("", index), learn=False)
+    return folder
+
+
+def entry(number):
+    return f"{number:08d}.npz"
+
+
+@every_tenth("number", [0, 1, 2, 3])
+def test_an_entry_of_another_stream_is_refused(streams, tmp_path, number):
+    folder = shutil.copytree(streams / "one", tmp_path / "journal")
+    shutil.copy(streams / "other" / entry(number), folder)
+    if number == 0:  # both began alike
+        assert resumed(folder).num_updates == 3
+        return
+    after = entry(number) if number == 3 else f"({entry(number)}|{entry(number + 1)})"
+    with pytest.raises(FileFormatError, match=f"{after} does not follow the entry before it"):
+        resumed(folder)
+
+
+COPIES = {f"{s} as {t}": (s, t) for s in range(4) for t in (1, 2, 3) if s != t}
+
+
+@every_tenth(("source", "target"), COPIES)
+def test_a_copy_of_another_entry_is_refused(streams, tmp_path, source, target):
+    folder = shutil.copytree(streams / "one", tmp_path / "journal")
+    shutil.copy(folder / entry(source), folder / entry(target))
+    with pytest.raises(FileFormatError, match=f"{entry(target)} does not follow"):
+        resumed(folder)
+
+
+def test_entries_that_are_no_files_are_refused(streams, tmp_path):
+    folder = shutil.copytree(streams / "one", tmp_path / "journal")
+    (folder / entry(2)).unlink()
+    os.mkfifo(folder / entry(2))
+    with pytest.raises(FileFormatError, match=r"00000002\.npz is no regular file"):
+        resumed(folder)
+
+
+# ---- servers ----
+
+
+@every_tenth("name", DAMAGE.keys(), first=2)
+def test_a_damaged_server_is_refused_or_sound(tmp_path, name):
+    path = tmp_path / "server.npz"
+    run(pvi.Synchronous(damping=1.0)).save(path)
+    header, arrays = parts_of(path.read_bytes())
+    shift = list(DAMAGE).index(name)
+    for at in list(places(header["tree"]))[shift % 8 :: 8]:
+        damaged = {**header, "tree": with_value(header["tree"], at, DAMAGE[name])}
+        path.write_bytes(packed(damaged, arrays))
+        try:
+            server = pvi.Server.load(path, MODEL.prior(), clients())
+            mean = server.posterior.mean
+            server.save(path)
+        except StreamingGPError:
+            continue
+        assert np.isfinite(mean).all(), at
+
+
+@pytest.mark.slow
+def test_models_that_were_loaded_from_changed_arrays_predict(saved, tmp_path):
+    header, arrays = saved
+    for key, array in arrays.items():
+        path = tmp_path / "changed.npz"
+        path.write_bytes(packed(header, {**arrays, key: 0.5 * array}))
+        model = check_load(path)
+        assert model is None or np.isfinite(predictions(model)).all()

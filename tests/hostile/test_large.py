@@ -1,0 +1,133 @@
+"""Inputs as large as 1e300: the prior's prediction or one clear error, at every door."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import streaming_gp as sgp
+from streaming_gp import runtime
+from streaming_gp.errors import NumericalError
+from tests.hostile.streams import FIXED, QUICK, dates, targets
+
+gk = gpflow.kernels
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2.0, 2.0, (8, 2))
+Y = np.sin(X[:, :1])
+KERNELS = {
+    "squared exponential": gk.SquaredExponential,
+    "rational quadratic": gk.RationalQuadratic,
+    "exponential": gk.Exponential,
+    "Matérn ½": gk.Matern12,
+    "Matérn 3/2": gk.Matern32,
+    "Matérn 5/2": gk.Matern52,
+    "cosine": gk.Cosine,
+    "linear": gk.Linear,
+    "polynomial": gk.Polynomial,
+    "arc cosine": gk.ArcCosine,
+    "periodic": lambda: gk.Periodic(gk.SquaredExponential()),
+    "sum": lambda: gk.Matern32() + gk.Linear(),
+}
+DECAYING = [*KERNELS][:6]
+FAR = {
+    "one": np.array([[1e300, 0.0]]),
+    "both": np.array([[1e300, -1e300]]),
+    "beside a near one": np.array([[1e300, 1e300], [0.5, 0.5]]),
+    "where squares just overflow": np.array([[1.5e154, 0.0]]),
+}
+DOORS = {
+    "f": lambda m, X: m.predict_f(X),
+    "f, full": lambda m, X: m.predict_f(X, full_cov=True),
+    "y": lambda m, X: m.predict_y(X),
+    "density": lambda m, X: (m.predict_log_density((X, np.ones((len(X), 1)))),),
+    "samples": lambda m, X: (m.predict_f_samples(X, 2, full_cov=False),),
+    "tensor": lambda m, X: m.predict_f(tf.constant(X)),
+    "online": lambda m, X: [part for x in X for part in m.online(20).predict(x)],
+    "runtime": lambda m, X: m.exported.predict_f(X),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """One for each kernel, made when it is wanted."""
+    made, folder = {}, tmp_path_factory.mktemp("exported")
+
+    def model(name):
+        if name not in made:
+            made[name] = one = learned(KERNELS[name]())
+            if name != "arc cosine":  # it has no NumPy form
+                one.export(folder / "predictor.npz")
+                one.exported = runtime.load(folder / "predictor.npz")
+        return made[name]
+
+    return model
+
+
+def learned(kernel):
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED, optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints("all"),
+    )  # fmt: skip
+    model.update((X, Y), learn=False)
+    return model
+
+
+FAST = "Matérn 3/2"
+"""Each kernel has to be compiled: one of them is fast."""
+
+
+def of_kernels(names):
+    return [pytest.param(one, marks=() if one == FAST else pytest.mark.slow) for one in names]
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kernel", of_kernels(KERNELS))
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_predictions_far_away_are_finite_or_refused(models, kernel, door, far):
+    if (kernel, door) == ("arc cosine", "runtime"):
+        pytest.skip("has no NumPy form")
+    model = models(kernel)
+    try:
+        found = DOORS[door](model, FAR[far])
+    except NumericalError:
+        return
+    for part in found:
+        assert np.isfinite(part).all()
+        assert np.abs(part).max() < 10.0 or kernel in ("linear", "polynomial", "sum")
+
+
+@pytest.mark.parametrize("budget", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_dates_too_close_for_one_point_at_a_time_are_one_clear_error(budget):
+    """Of squares of 1e7 rounding leaves no distances of a week."""
+    model = sgp.StreamingGP(
+        gk.SquaredExponential(lengthscales=30.0), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED, optimiser=QUICK,
+    )  # fmt: skip
+    model.update((dates(), targets(dates())), learn=False)
+    with pytest.raises(NumericalError, match="wanted inputs about zero"):
+        model.online(budget)
+    model.remove("batch-0")
+    model.update((dates() - dates()[0], targets(dates())), learn=False)
+    assert np.isfinite(model.online(budget).predict([3.0])).all()
+
+
+@pytest.mark.parametrize("kernel", of_kernels(name for name in KERNELS if name != "polynomial"))
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_one_point_at_a_time_is_sound_after_what_it_refused(models, kernel):
+    """Nothing that is refused spoils what is near, and nothing far away that is taken."""
+    online, taken = models(kernel).online(20), 0
+    wanted = online.predict(X[0])
+    for far in (*FAR["one"], *FAR["both"], *FAR["both"]):
+        for x, y in ((far, 1.0), (X[0], 1e200)):
+            try:
+                online.update(x, y)
+                taken += 1
+            except NumericalError:
+                continue
+    if not taken or kernel in DECAYING:  # elsewhere it says something of f nearby too
+        for one, other in zip(wanted, online.predict(X[0]), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    online.update(X[1], Y[1])
+    assert np.isfinite(online.predict(X[1])).all()
+    assert np.isfinite(online.log_evidence)

@@ -1,0 +1,238 @@
+"""Arguments of another type or out of range: one clear error that names what came."""
+
+import inspect
+from dataclasses import MISSING, fields, is_dataclass, replace
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import streaming_gp as sgp
+from streaming_gp import bnn, datasets, evaluate, gp, losses, pvi, samplers
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.sklearn import StreamingGPRegressor
+from tests.hostile.cases import every_tenth
+from tests.hostile.streams import FIXED, QUICK, dates, targets
+
+gk, gl = gpflow.kernels, gpflow.likelihoods
+WRONG = {
+    "int": ["3", 2.5, True, float("nan"), -5, None],
+    "float": ["0.5", float("nan"), None, True, 1j],
+    "bool": ["no", 2, None],
+}
+
+
+def strategies():
+    """Every public dataclass of settings that can be made without arguments."""
+    rooms = (sgp, pvi, gp, samplers, losses)
+    found = {c for room in rooms for c in vars(room).values() if inspect.isclass(c)}
+    return sorted(
+        (c for c in found if is_dataclass(c) and _has_defaults(c)), key=lambda c: c.__name__
+    )
+
+
+def _has_defaults(cls):
+    plain = not inspect.isabstract(cls) and cls.__name__ not in ("Process", "History")
+    return plain and all(
+        field.default is not MISSING or field.default_factory is not MISSING
+        for field in fields(cls)
+    )
+
+
+def _cases():
+    for cls in strategies():
+        for field in fields(cls):
+            kinds = str(field.type).split(" | ")
+            for value in WRONG.get(kinds[0], []):
+                if not (value is None and "None" in kinds) and set(kinds[1:]) <= {"None"}:
+                    yield f"{cls.__name__}({field.name}={value!r})", (cls, field.name, value)
+
+
+@every_tenth(("cls", "name", "value"), dict(_cases()))
+def test_a_strategy_refuses_values_of_other_types(cls, name, value):
+    with pytest.raises(InvalidDataError, match=f"{name.replace('_', '.')}.*got"):
+        cls(**{name: value})
+
+
+def test_there_are_many_strategies():
+    assert len(dict(_cases())) > 300
+
+
+def made(kernel=None, likelihood=None, mean_function=None, **options):
+    options.setdefault("hyperparameters", FIXED)
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(2))
+    kernel = gk.SquaredExponential() if kernel is None else kernel
+    likelihood = gl.Gaussian(0.1) if likelihood is None else likelihood
+    options.setdefault("optimiser", QUICK)
+    return sgp.StreamingGP(kernel, likelihood, mean_function, **options)
+
+
+MODELS = {
+    "kernel name": (lambda: made("rbf"), "kernel must be a GPflow kernel, got 'rbf'"),
+    "kernel class": (lambda: made(gk.Matern32), "kernel must be a GPflow kernel, got <class"),
+    "likelihood name": (lambda: made(likelihood="gaussian"), "likelihood must be a GPflow"),
+    "likelihood class": (lambda: made(likelihood=gl.Gaussian), "likelihood must be a GPflow"),
+    "mean number": (lambda: made(mean_function=3.0), "mean_function must be a GPflow mean"),
+    "optimiser": (lambda: made(optimiser="adam"), "optimiser must be a strategy"),
+    "policy": (lambda: made(policy="raise"), "policy must be a strategy"),
+    "bound": (lambda: made(bound="tight"), "bound must be a strategy"),
+    "learning": (lambda: made(learning="always"), "learning must be a strategy"),
+    "forgetting": (lambda: made(forgetting=0.5), "forgetting must be a strategy"),
+    "points": (lambda: made(pseudo_points=10), "pseudo_points must be a strategy"),
+    "seed": (lambda: made(seed=-1), "seed must be an integer, at least 0"),
+    "seed text": (lambda: made(seed="1"), "seed must be an integer"),
+    "samples": (lambda: made(num_prediction_samples="4"), "must be an integer, got '4'"),
+    "latent": (lambda: made(num_latent_gps=-1), "num_latent_gps must be positive"),
+    "alpha": (lambda: made(alpha="0.5"), "alpha must be a number, got '0.5'"),
+    "journal": (lambda: made(journal=3), "wanted the path of a file or folder, got 3"),
+    "estimator": (
+        lambda: StreamingGPRegressor(pseudo_points=10).fit(dates(), dates()[:, 0]),
+        "pseudo_points must be a strategy",
+    ),
+    "estimator kernel": (
+        lambda: StreamingGPRegressor(kernel="rbf").fit(dates(), dates()[:, 0]),
+        "kernel must be a GPflow kernel",
+    ),
+    "no state": (
+        lambda: sgp.StreamingGP.from_state(None, gk.Matern32(), gl.Gaussian()), "state must be"
+    ),
+    "no file": (
+        lambda: sgp.StreamingGP.load(None, gk.Matern32(), gl.Gaussian()), "wanted the path"
+    ),
+    "partition": (lambda: datasets.partition_iid(dates(), dates(), "3"), "num_clients must be"),
+    "partition seed": (lambda: datasets.partition_iid(dates(), dates(), 2, -1), "seed must be"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_is_made_of_is_checked(name):
+    make, message = MODELS[name]
+    with pytest.raises(InvalidDataError, match=message):
+        make()
+
+
+DATA = dates(), targets(dates())
+CALLS = {
+    "damping": (lambda m: m.revisit("batch-0", DATA, damping="0.5"), "damping must be a number"),
+    "round": (lambda m: m.synchronous_round({"a": DATA}, damping=0), r"must lie in \(0, 1\]"),
+    "samples": (lambda m: m.predict_f_samples(dates(), 2.0), "must be a positive integer"),
+    "samples negative": (lambda m: m.predict_f_samples(dates(), -1), "must be positive"),
+    "seed": (lambda m: m.predict_f_samples(dates(), 2, seed=-1), "seed must be an integer"),
+    "seed half": (lambda m: m.predict_f_samples(dates(), 2, seed=0.5), "seed must be an integer"),
+    "draws": (lambda m: m.hyperparameter_samples(2.0), "num_samples must be an integer"),
+    "learn": (lambda m: m.update(DATA, learn="no"), "learn must be true or false, got 'no'"),
+    "time": (lambda m: m.update(DATA, time="1"), "time must be a finite number"),
+    "callback": (lambda m: m.update(DATA, callback=3), "callback must be a function"),
+    "full": (lambda m: m.predict_f(dates(), full_cov="no"), "full_cov must be true or false"),
+    "budget": (lambda m: m.online(budget=6.5), "budget must be a positive integer, got 6.5"),
+    "memory": (lambda m: m.online(memory="long"), "memory must be a number, got 'long'"),
+    "compress": (lambda m: m.compress(2.0), "must be a positive integer"),
+    "fade": (lambda m: m.fade("0.5"), "power must be a number, got '0.5'"),
+    "fade true": (lambda m: m.fade(True), "power must be a number, got True"),
+    "keep": (lambda m: evaluate.prequential(m, [], keep="x"), "keep must be an integer"),
+    "keep half": (lambda m: evaluate.prequential(m, [], keep=2.5), "keep must be an integer"),
+    "adopt": (lambda m: m.adopt(None), "wanted a ledger, got a NoneType"),
+    "adopt names": (
+        lambda m: m.adopt(pvi.Ledger(m.ledger.prior, {1: m.factors["batch-0"]})), "a string, got 1"
+    ),
+    "absorb": (lambda m: m.absorb(None), "wanted an online object"),
+    "save": (lambda m: m.save(3.5), "wanted the path of a file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_model_is_told_is_checked(unchanged, name):
+    call, message = CALLS[name]
+    with pytest.raises(InvalidDataError, match=message):
+        call(unchanged)
+
+
+class Mean(gpflow.functions.MeanFunction):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def __call__(self, X):
+        return self.function(X)
+
+
+def of(shape, dtype=tf.float64):
+    return Mean(lambda X: tf.zeros([tf.shape(X)[0], *shape], dtype))
+
+
+def tasks(outputs=2):
+    return gk.SquaredExponential(active_dims=[0]) * gk.Coregion(outputs, 1, active_dims=[1])
+
+
+X = np.random.default_rng(0).uniform(-1.0, 1.0, (6, 2))
+MISFITS = {
+    "three columns": ({"mean_function": of([3])}, "mean function gives float64 of shape .2, 3."),
+    "float32": ({"mean_function": of([1], tf.float32)}, "gives float32 .* wanted float64"),
+    "one dimension": ({"mean_function": of([])}, r"shape \[2\] at 2 inputs"),
+    "no mean": ({"mean_function": Mean(lambda X: X @ np.zeros([3, 1]))}, "function cannot"),
+    "columns": ({"kernel": gk.Matern32(active_dims=[5])}, r"active_dims of Matern32 are \[5\]"),
+    "negative": ({"kernel": gk.Matern32(active_dims=[-1])}, r"active_dims of Matern32 are \[-1\]"),
+    "inner columns": (
+        {"kernel": gk.Matern32() + gk.Periodic(gk.Matern12(active_dims=[2]))}, "of Periodic"
+    ),
+    "lengthscales": ({"kernel": gk.Matern32(lengthscales=[1.0] * 3)}, "inputs of 2 columns"),
+    "tasks": ({"kernel": tasks()}, "inputs hold the output .*, but Coregion has outputs 0 to 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_modules_that_do_not_fit_the_data_are_named(name):
+    options, message = MISFITS[name]
+    model = made(**options)
+    with pytest.raises(InvalidDataError, match=message):
+        model.update((X, X[:, :1]))
+    assert not model.factors
+    assert model.num_updates == 0
+
+
+def test_an_index_beyond_the_outputs_is_named_at_predictions_too():
+    model = made(tasks())
+    with pytest.raises(InvalidDataError, match="hold the output 2, but Coregion"):
+        model.predict_f([[0.0, 2.0]])
+
+
+def test_the_last_column_says_which_likelihood():
+    likelihood = gl.SwitchedLikelihood([gl.Gaussian(0.1), gl.Gaussian(0.2)])
+    model = made(likelihood=likelihood, num_latent_gps=1)
+    for which in (2.0, -1.0, 0.5):
+        with pytest.raises(InvalidDataError, match="which likelihood, 0 to 1"):
+            model.update((X, np.c_[X[:, 0], np.full(6, which)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1e5])
+def test_observations_of_any_size_give_finite_predictions(scale):
+    model = made()
+    model.update((X, scale * X[:, :1]))
+    mean, variance = model.predict_f(X)
+    assert np.isfinite(mean).all()
+    assert (np.asarray(variance) > 0.0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1e15, 1e300])
+def test_huge_counts_are_learned_or_refused(count):
+    model = made(likelihood=gl.Poisson())
+    with pytest.raises(sgp.StreamingGPError):
+        model.update((X, np.full((6, 1), count)))
+    assert not model.factors
+
+
+NET = bnn.MeanFieldBNN([2, 2, 1], likelihood=gl.Gaussian())
+
+
+@pytest.mark.parametrize("options", [{"num_samples": "3"}, {"num_samples": 0}, {"seed": "a"}])
+def test_a_network_is_told_how_many_by_integers(options):
+    with pytest.raises(InvalidDataError, match="must be"):
+        NET.predict(NET.prior(), X, **options)
+
+
+def test_a_copy_of_a_strategy_is_checked_as_well():
+    with pytest.raises(InvalidDataError, match="optimise_locations must be true or false"):
+        replace(sgp.PrivatePseudoPoints(3), optimise_locations="no")

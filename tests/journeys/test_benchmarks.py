@@ -1,0 +1,388 @@
+"""The benchmarks' streams are what they say, and rivals are right where they are exact."""
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+
+from streaming_gp.errors import InvalidDataError, StreamingGPError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from benchmarks import plan, streams  # noqa: E402
+from benchmarks.figures import unbeaten  # noqa: E402
+from benchmarks.machine import fast_routines  # noqa: E402
+from benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup  # noqa: E402
+from benchmarks.scores import pit_deviation, scores  # noqa: E402
+from benchmarks.summary import MEANS, means_of_best, summarised  # noqa: E402
+from rows_of_a_batch import nats  # noqa: E402
+
+from tests.tolerances import ALGEBRA  # noqa: E402
+
+OF = Hyperparameters(1.3, np.array([0.8, 1.4]), 0.05)
+
+
+def setup(**changes):
+    fields = {"num_data": 60, "num_batches": 3, "points": 5, "classes": False, "seed": 0}
+    return Setup(OF, **{**fields, **changes})
+
+
+def data(rng, number):
+    X = rng.uniform(-2.0, 2.0, (number, 2))
+    noise = 0.2 * rng.standard_normal(number)
+    return X, (np.sin(2.0 * X[:, 0]) * X[:, 1] + noise)[:, None]
+
+
+def streamed(name, X, Y, **changes):
+    learner = METHODS[name].learner(setup(num_data=len(X), **changes))
+    for rows in np.array_split(np.arange(len(X)), 3):
+        learner.update(X[rows], Y[rows])
+    return learner
+
+
+def assert_predicts(learner, X, mean, variance, tolerance):
+    found = learner.predict(X)
+    np.testing.assert_allclose(found.mean, np.ravel(mean), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(found.variance, np.ravel(variance), rtol=tolerance, atol=tolerance)
+
+
+def gpr(X, Y):
+    return gpflow.models.GPR((X, Y), OF.kernel(), noise_variance=OF.noise)
+
+
+# ---- rivals that are exact ----
+
+
+def test_block_cholesky_is_the_exact_gp(rng):
+    X, Y = data(rng, 60)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    learner = streamed("block-cholesky", X, Y)
+    assert_predicts(learner, X_new, *gpr(X, Y).predict_y(X_new), 1e-8)
+    assert learner.held().number == 60
+
+
+def test_the_window_is_the_exact_gp_on_the_newest_points(rng):
+    X, Y = data(rng, 600)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    learner = streamed("window-500", X, Y)
+    assert_predicts(learner, X_new, *gpr(X[100:], Y[100:]).predict_y(X_new), 1e-6)
+
+
+def test_recursive_regression_on_random_features_is_bayesian_linear_regression(rng):
+    from benchmarks.methods.features import fourier
+
+    X, Y = data(rng, 60)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    features = fourier(OF, 500, seed=3)
+    phi, phi_new = features(X), features(X_new)
+    covariance = np.linalg.inv(np.eye(500) + phi.T @ phi / OF.noise)
+    mean = phi_new @ covariance @ phi.T @ Y / OF.noise
+    variance = np.sum(phi_new @ covariance * phi_new, axis=1) + OF.noise
+    assert_predicts(streamed("features-500", X, Y, seed=3), X_new, mean, variance, 1e-8)
+
+
+def test_a_learned_scale_mends_a_noise_that_is_too_small(rng):
+    X, Y = data(rng, 600)
+    X_new, Y_new = data(rng, 600)
+    small = Hyperparameters(OF.variance, OF.lengthscales, 1e-4)
+    nlpd = {}
+    for name in ("features-500", "features-500-scaled"):
+        learner = METHODS[name].learner(Setup(small, 600, 1, 5, False, 0))
+        learner.update(X, Y)
+        nlpd[name] = scores(learner.predict(X_new), Y_new, False)["nlpd"]
+    assert nlpd["features-500-scaled"] < min(1.0, nlpd["features-500"] - 1.0)
+
+
+def test_many_random_features_are_nearly_the_kernel(rng):
+    from benchmarks.methods.features import fourier
+
+    X = rng.uniform(-2.0, 2.0, (20, 2))
+    phi = fourier(OF, 40_000, seed=0)(X)
+    np.testing.assert_allclose(phi @ phi.T, OF.kernel()(X).numpy(), atol=0.05)
+
+
+def test_shared_points_of_one_batch_are_sgpr(rng):
+    from benchmarks.methods.shared_2017 import StreamingSparseGP
+
+    X, Y = data(rng, 60)
+    Z, X_new = X[:15], rng.uniform(-2.0, 2.0, (20, 2))
+    sparse = gpflow.models.SGPR((X, Y), OF.kernel(), Z, noise_variance=OF.noise)
+    found = StreamingSparseGP((X, Y), OF.kernel(), gpflow.likelihoods.Gaussian(OF.noise), Z, None)
+    np.testing.assert_allclose(found.maximum_log_likelihood_objective(), sparse.elbo(), rtol=1e-6)
+    for a, b in zip(found.predict_y(X_new), sparse.predict_y(X_new), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_shared_points_that_stay_are_sgpr_on_all_batches(rng):
+    """At fixed points and hyperparameters the stream loses nothing."""
+    from benchmarks.methods.shared_2017 import StreamingSparseGP
+
+    X, Y = data(rng, 60)
+    Z, X_new = X[::6], rng.uniform(-2.0, 2.0, (20, 2))
+    noise = gpflow.likelihoods.Gaussian(OF.noise)
+    first = StreamingSparseGP((X[:30], Y[:30]), OF.kernel(), noise, Z, None)
+    both = StreamingSparseGP((X[30:], Y[30:]), OF.kernel(), noise, Z, first.summary())
+    sparse = gpflow.models.SGPR((X, Y), OF.kernel(), Z, noise_variance=OF.noise)
+    for a, b in zip(both.predict_y(X_new), sparse.predict_y(X_new), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+    evidence = sum(float(one.maximum_log_likelihood_objective()) for one in (first, both))
+    np.testing.assert_allclose(evidence, sparse.elbo(), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_shared_points_learn_batch_after_batch(rng):
+    X, Y = data(rng, 60)
+    learner = streamed("bui2017-120", X, Y, effort=0.2)
+    error = learner.predict(X).mean - Y[:, 0]
+    assert np.mean(error**2) < 0.5 * np.var(Y)
+    assert learner.held().number == 60
+
+
+def test_a_local_gp_that_holds_everything_is_the_exact_gp(rng):
+    X, Y = data(rng, 60)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    assert_predicts(streamed("local-gps-100", X, Y), X_new, *gpr(X, Y).predict_y(X_new), 1e-8)
+
+
+def test_local_gps_divide_and_keep_every_point(rng):
+    X, Y = data(rng, 900)
+    learner = streamed("local-gps-100", X, Y)
+    assert learner.held().number == 900
+    error = learner.predict(X).mean - Y[:, 0]
+    assert np.mean(error**2) < 2.0 * 0.2**2
+
+
+def test_interpolation_on_a_grid_is_nearly_the_exact_gp(rng):
+    X, Y = data(rng, 60)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    assert_predicts(streamed("wiski", X, Y), X_new, *gpr(X, Y).predict_y(X_new), 0.02)
+
+
+def test_interpolation_refuses_many_inputs():
+    of = Hyperparameters(1.0, np.ones(8), 0.1)
+    with pytest.raises(ValueError, match="8 inputs"):
+        METHODS["wiski"].learner(Setup(of, 60, 3, 5, False, 0))
+
+
+@pytest.mark.example  # compiles for seconds
+def test_an_online_svgp_learns_labels(rng):
+    X, Y = data(rng, 60)
+    learner = streamed("svgp-replay-50", X, (Y > 0.0).astype(float), classes=True, effort=0.05)
+    assert learner.held().number == 120
+    probability = learner.predict(X).mean
+    assert probability.shape == (60,)
+    assert ((probability > 0.0) & (probability < 1.0)).all()
+
+
+def test_regression_on_labels_predicts_probabilities(rng):
+    X, Y = data(rng, 60)
+    labels = (Y > 0.0).astype(float)
+    probability = streamed("block-cholesky", X, labels, classes=True).predict(X).mean
+    assert np.mean((probability > 0.5) == labels[:, 0]) > 0.9
+
+
+def test_gpytorch_conditions_as_the_exact_gp_does(rng):
+    pytest.importorskip("gpytorch")
+    X, Y = data(rng, 60)
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    assert_predicts(streamed("gpytorch-exact", X, Y), X_new, *gpr(X, Y).predict_y(X_new), 1e-4)
+
+
+# ---- streams ----
+
+
+def test_a_sorted_stream_is_sorted_and_complete():
+    banana = streams.load("banana-10")
+    X, Y = banana.joined()
+    assert len(banana.batches) == 40
+    assert {len(batch) for batch, _ in banana.batches} == {10}
+    assert (np.diff(X[:, 0]) >= 0.0).all()
+    np.testing.assert_allclose(X.std(axis=0), 1.0)
+    assert set(np.ravel(Y)) == {0.0, 1.0}
+    assert len(streams.load("banana-133").batches) == 3
+
+
+def test_the_drifting_stream_moves_away_from_its_beginning():
+    drift = streams.load("drift-500")
+    assert len(drift.batches) == 10
+    (early, _), (late, _) = drift.batches[0], drift.batches[-1]
+    nearest = [np.argmin(np.sum((x - drift.X_test) ** 2, axis=1)) for x in (*early, *late)]
+    moved = np.concatenate([drift.batches[0][1], drift.batches[-1][1]]) - drift.Y_test[nearest]
+    assert np.std(moved[:500]) > 2.0 * np.std(moved[500:])
+
+
+@pytest.mark.data
+def test_the_arm_is_sorted_by_the_named_joint(barrett):
+    arm = streams.load("barrett3-by1-500")
+    X, Y = arm.joined()
+    assert len(arm.batches) == 24
+    assert (np.diff(X[:, 0]) >= 0.0).all()
+    assert Y.shape == (12_000, 1)
+    np.testing.assert_allclose([Y.mean(), Y.std()], [0.0, 1.0], atol=1e-9)
+
+
+def test_hyperparameters_are_learned_from_two_batches_or_a_few_more_points():
+    assert len(streams.load("drift-500").first()[0]) == 1000
+    assert len(streams.drift(1, 1000, None).first()[0]) == 200
+    assert len(streams.load("banana-10").first()[0]) == 100
+
+
+def test_what_a_batch_says_is_what_it_adds_to_the_log_evidence(rng):
+    earlier, X = rng.uniform(-2.0, 2.0, (20, 2)), rng.uniform(-2.0, 2.0, (10, 2))
+
+    def information(X):
+        K = np.array(OF.kernel()(X)) / OF.noise
+        return 0.5 * np.linalg.slogdet(K + np.eye(len(X)))[1]
+
+    found = nats(OF, X, earlier)
+    assert np.all(np.diff(found) <= 0.0)
+    added = information(np.concatenate([earlier, X])) - information(earlier)
+    np.testing.assert_allclose(np.sum(found), added, rtol=ALGEBRA)
+    np.testing.assert_allclose(np.sum(nats(OF, X, X[:0])), information(X), rtol=ALGEBRA)
+
+
+# ---- scores and choices ----
+
+
+def test_a_calibrated_prediction_has_an_even_histogram(rng):
+    y = rng.standard_normal(20_000)
+    right = Prediction(np.zeros(len(y)), np.ones(len(y)))
+    certain = Prediction(np.zeros(len(y)), np.full(len(y), 1e-4))
+    assert pit_deviation(right, y) < 0.05
+    assert pit_deviation(certain, y) > 1.4
+    assert scores(right, y[:, None], False)["nlpd"] == pytest.approx(1.419, abs=0.02)
+
+
+def test_the_better_setting_of_a_family_counts_and_the_first_seed_says_which():
+    common = {"stream": "s", "family": "window", "tuned": "first batches"}
+    common |= {"version": "1", "quick": False, "failed": None, **dict.fromkeys(MEANS, 1.0)}
+    rows = [
+        {**common, "method": name, "seed": seed, "error": error}
+        for name, seed, error in (("a", 0, 0.2), ("b", 0, 0.1), ("b", 1, 0.5))
+    ]
+    (best,) = means_of_best(rows)
+    assert (best["method"], best["error"], best["seeds"]) == ("b", pytest.approx(0.3), 2)
+
+
+def test_the_progress_says_how_fast_the_machine_was():
+    row = {"stream": "banana-1", "family": "f", "tuned": "t", "version": "1", "quick": False}
+    row |= {"failed": "it did", **dict.fromkeys(MEANS), "method": "private", "seed": 0}
+    rows = [row | {"reference_cpu_seconds": seconds} for seconds in (2.0, 1.0)]
+    assert summarised(rows)["progress"][0]["reference"] == "1.0 to 2.0"
+    assert summarised([row])["progress"][0]["reference"] == "not measured"
+
+
+def test_numpy_is_told_what_scipys_blas_calls_the_processor():
+    said = fast_routines()
+    if not said:
+        pytest.skip("SciPy has another BLAS here")
+    look = "import numpy, scipy.linalg, threadpoolctl as t; print(t.threadpool_info())"
+    environment = {**os.environ, **said}
+    found = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True)
+    libraries = ast.literal_eval(found.stdout.decode())
+    (scipys,) = (one["architecture"] for one in libraries if "scipy" in one["filepath"])
+    assert scipys == said["OPENBLAS_CORETYPE"]
+    (numpys,) = (one["architecture"] for one in libraries if "numpy" in one["filepath"])
+    assert numpys != "Prescott"  # what it takes a processor for that it does not know
+
+
+def test_only_points_that_none_is_below_are_unbeaten():
+    points = np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 2.5], [1.0, 4.0]])
+    assert unbeaten(points).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("magic", "no stream 'magic'"), ("banana-1/magic", "no method 'magic'")],
+)
+def test_unknown_names_are_named(pattern, message):
+    with pytest.raises(InvalidDataError, match=message):
+        plan.tasks([pattern], 0, quick=False, limit=1.0)
+
+
+def test_a_missing_module_is_named(monkeypatch):
+    from benchmarks.methods import learner
+
+    monkeypatch.setattr(learner, "find_spec", lambda name: None)
+    with pytest.raises(StreamingGPError, match="river"):
+        plan.tasks(["drift-500/river*"], 0, quick=False, limit=1.0)
+    assert plan.tasks(["drift-500/private*"], 0, quick=False, limit=1.0)
+
+
+def test_random_methods_get_further_seeds_at_their_better_setting():
+    methods = ["private", "features-500", "features-500-scaled", "sgpr-1000"]
+    first = plan.tasks([f"drift-500/{name}" for name in methods], 0, False, 1.0)
+    better = {task.key for task in first if task.method != "features-500"}
+    found = plan.repeated(first, better, [1, 2])
+    assert [(one.method, one.seed) for one in found] == [
+        ("features-500-scaled", 1), ("features-500-scaled", 2),
+    ]  # fmt: skip
+
+
+def test_variants_are_planned_for_the_first_streams_alone():
+    first, other = (plan.planned(stream) for stream in ("kin8nm-500", "kin8nm-100"))
+    assert first == list(METHODS)
+    assert {"private", "private-fading", "block-cholesky"} <= set(other)
+    assert not {"private-point", "block-cholesky@all"} & set(other)
+    assert "private-point" in plan.planned("drift-500")
+    assert "private-newest" not in plan.planned("drift-500")
+
+
+# ---- the command ----
+
+
+def run(out, *options):
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / "benchmarks"), "--quick", "--out", str(out), *options],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "no memory left"),
+        ("while True: pass", "stopped at 1 CPU seconds"),
+        ("held = bytearray(2**30)", "ended with status 1: MemoryError"),
+        ("raise SystemExit('why')", "ended with status 1: why"),
+    ],
+)
+def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatch):
+    main = importlib.import_module("benchmarks.__main__")
+    monkeypatch.setattr(main, "_most_bytes", lambda: 2**29)
+    assert message in main._ended([sys.executable, "-c", program], 1.0)
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_command_resumes_and_says_how_a_rival_fails(kin8nm, tmp_path):
+    first = run(tmp_path, "--only", "banana-10/private", "banana-10/window-500")
+    assert first.returncode == 0, first.stderr
+    both = run(tmp_path, "--only", "banana-10/private", "kin8nm-500/wiski")
+    assert both.returncode == 0, both.stderr
+    assert "1 of 2 runs are there already" in both.stdout
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["private", "window-500", "wiski"]
+    assert [row["failed"] is None for row in rows] == [True, True, False]
+    for row in rows[:2]:
+        assert row["learning_cpu_seconds"] > 0.0
+        assert 0.0 <= row["error"] <= 1.0
+    assert (tmp_path / "banana-10.png").stat().st_size > 10_000
+
+
+@pytest.mark.example
+@pytest.mark.parametrize("pattern", ["magic", "banana-1/magic"])
+def test_the_command_ends_with_one_line_on_an_unknown_name(tmp_path, pattern):
+    finished = run(tmp_path, "--only", pattern)
+    assert finished.returncode == 2
+    assert len([line for line in finished.stderr.splitlines() if line.startswith("error: ")]) == 1
+    assert "Traceback" not in finished.stderr

@@ -1,0 +1,280 @@
+"""Exported models: predictions as those of the model, files that are refused, what is imported."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pytest
+from gpflow import kernels as gk
+
+import streaming_gp as sgp
+from streaming_gp import runtime, serialization
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.gp.export import describe_likelihood
+from streaming_gp.runtime import LIKELIHOODS, exported, predictor
+from streaming_gp.serialization import files
+from tests.oracles.exported import small
+from tests.oracles.reference import smooth_data
+from tests.oracles.saved_streams import spoiled
+from tests.tolerances import EXPORTED
+
+QUICK = sgp.LocalOptimiser(max_iterations=5, rounds=1)
+GAUSSIAN = gpflow.likelihoods.Gaussian
+
+
+def mixture():
+    """Over draws of ε, of all kinds of parameters."""
+    kernel = gk.Matern52(lengthscales=[0.7, 1.1]) * gk.Constant() + gk.Linear(active_dims=[1])
+    mean_function = gpflow.functions.Constant(0.3)
+    return kernel, GAUSSIAN(0.1), mean_function, {"pseudo_points": sgp.PrivatePseudoPoints(5)}
+
+
+def separate():
+    """A kernel for each output: two groups."""
+    kernel = gk.SeparateIndependent([gk.Matern32(), gk.SquaredExponential(lengthscales=2.0)])
+    mean_function = gpflow.functions.Linear(np.array([[0.1, 0.4], [0.2, 0.3]]), np.ones(2))
+    options = {"hyperparameters": sgp.PointHyperparameters()}
+    return kernel, GAUSSIAN(0.1), mean_function, options
+
+
+def columns():
+    """One group of two columns, with points that fill their blocks in part only."""
+    kernel = gk.SharedIndependent(gk.RationalQuadratic(lengthscales=0.9), 2)
+    options = {
+        "hyperparameters": sgp.FixedHyperparameters(),
+        "pseudo_points": sgp.PrivatePseudoPoints("all"),
+    }
+    return kernel, GAUSSIAN(scale=0.3), None, options
+
+
+def labels():
+    """One kernel, but two groups, as their precisions differ."""
+    options = {
+        "hyperparameters": sgp.FixedHyperparameters(),
+        "pseudo_points": sgp.SharedPseudoPoints(6, optimise_locations=False),
+    }
+    return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
+
+
+@cache
+def learned(make):
+    kernel, likelihood, mean_function, options = make()
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(4))
+    model = sgp.StreamingGP(kernel, likelihood, mean_function, optimiser=QUICK, **options)
+    rng = np.random.default_rng(7)
+    for number in (20, 13):
+        X, Y = smooth_data(rng, number, 2)
+        discrete = isinstance(
+            likelihood, (gpflow.likelihoods.Bernoulli, gpflow.likelihoods.Poisson)
+        )
+        model.update((X, (Y > 0.0).astype(float) if discrete else Y))
+    return model
+
+
+MODELS = [mixture, separate, columns, labels]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "predictor.npz"
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda make: make.__name__)
+def model(request):
+    return learned(request.param)
+
+
+def assert_close(ours, models):
+    for mine, theirs in zip(ours, models, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(mine, theirs, rtol=0.0, atol=EXPORTED * scale)
+
+
+@pytest.mark.parametrize("number", [1, 40])
+def test_predictions_are_those_of_the_model(model, rng, path, number):
+    model.export(path)
+    loaded, X = runtime.load(path), rng.uniform(-2.5, 2.5, (number, 2))
+    assert_close(loaded.predict_f(X), model.predict_f(X))
+    assert_close(loaded.predict_y(X), model.predict_y(X))
+
+
+def test_each_draw_of_the_hyperparameters_is_exported(path):
+    model = learned(mixture)
+    model.export(path)
+    draws = exported.read(path).draws
+    noises = [float(draw.likelihood.parameters["variance"]) for draw in draws]
+    vector = model.parameter_vector
+    wanted = vector.constrained(model.prediction_draws)["likelihood.variance"]
+    np.testing.assert_allclose(noises, wanted, rtol=EXPORTED)
+    assert len(set(noises)) == len(model.prediction_draws)
+
+
+def test_the_arithmetic_is_that_of_one_observation():
+    mean, variance = runtime.Predictor(small()).predict_f([[0.0], [1.0]])
+    k = np.exp([0.0, -0.5])
+    np.testing.assert_allclose(mean[:, 0], k * np.sqrt(3.0) / 2.0)
+    np.testing.assert_allclose(variance[:, 0], 1.0 - 0.75 * k**2)
+    np.testing.assert_allclose(runtime.Predictor(small()).predict_y([[0.0]])[1], 0.75)
+
+
+def test_predictions_in_chunks_are_the_same(rng, monkeypatch):
+    loaded, X = runtime.Predictor(small()), rng.standard_normal((7, 1))
+    whole = loaded.predict_y(X)
+    monkeypatch.setattr(predictor, "CHUNK_ELEMENTS", 2)
+    assert_close(loaded.predict_y(X), whole)
+
+
+def test_another_likelihood_predicts_f_alone(path, rng):
+    def counts():
+        options = {
+            "hyperparameters": sgp.FixedHyperparameters(),
+            "pseudo_points": sgp.PrivatePseudoPoints("all"),
+        }
+        return gk.Matern52(), gpflow.likelihoods.Poisson(), None, options
+
+    model, X = learned(counts), rng.standard_normal((3, 2))
+    model.export(path)
+    loaded = runtime.load(path)
+    assert_close(loaded.predict_f(X), model.predict_f(X))
+    with pytest.raises(InvalidDataError, match=r"likelihood Poisson.*Gaussian, Bernoulli"):
+        loaded.predict_y(X)
+
+
+def bernoulli_of_the_user():
+    return type("Bernoulli", (gpflow.likelihoods.Bernoulli,), {})()
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        gpflow.likelihoods.StudentT(),
+        GAUSSIAN(variance=gpflow.functions.Linear()),
+        GAUSSIAN(scale=gpflow.functions.Linear()),
+        gpflow.likelihoods.Bernoulli(invlink=lambda f: f),
+        bernoulli_of_the_user(),
+    ],
+)
+def test_what_differs_from_a_known_likelihood_has_another_name(likelihood):
+    assert describe_likelihood(likelihood).name not in LIKELIHOODS
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([[0.0, 1.0]], r"\[N, 1\].*got \[1, 2\]"),
+        ([0.0], r"got \[1\]"),
+        (np.zeros((0, 1)), r"got \[0, 1\]"),
+        ([[np.nan]], "finite"),
+        ([["a"]], "real"),
+        ([[1.0], [1.0, 2.0]], "rectangular"),
+    ],
+)
+def test_bad_inputs_are_refused(bad, message):
+    with pytest.raises(InvalidDataError, match=message):
+        runtime.Predictor(small()).predict_f(bad)
+
+
+def of_another_version(path):
+    present, files.VERSION = files.VERSION, 7
+    try:
+        exported.write(path, small())
+    finally:
+        files.VERSION = present
+
+
+def without_a_parameter(path):
+    content = small()
+    kernel = runtime.Description("SquaredExponential")
+    exported.write(path, replace(content, draws=(replace(content.draws[0], kernels=(kernel,)),)))
+
+
+BAD_FILES = {
+    "missing": (Path.unlink, "cannot read .*: No such file"),
+    "empty": (spoiled(lambda data: b""), "is empty"),
+    "text": (spoiled(lambda data: b"a,b\n1,2\n"), "is no npz archive"),
+    "npz": (lambda path: np.savez(path, a=np.ones(3)), "npz archive, but not one of streaming_gp"),
+    "truncated": (spoiled(lambda data: data[: len(data) // 2]), "is truncated or was altered"),
+    "altered": (spoiled(lambda data: data.replace(b"Zero", b"zero")), "truncated or was altered"),
+    "version": (of_another_version, "has version 7 of the file format"),
+    "a model": (
+        lambda path: serialization.write(path, "streaming GP", (), {}),
+        "holds a streaming GP, wanted a predictor",
+    ),
+    "kernel": (
+        lambda path: exported.write(path, small("Mystery")),
+        "no valid predictor: there is no NumPy form of the kernel Mystery",
+    ),
+    "parameter": (without_a_parameter, "no valid predictor: .*variance"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_gets_one_clear_error(path, name):
+    spoil, message = BAD_FILES[name]
+    exported.write(path, small())
+    spoil(path)
+    with pytest.raises(FileFormatError, match=message) as caught:
+        runtime.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_before_any_data_there_is_nothing_to_export(path):
+    with pytest.raises(InvalidDataError, match="once it has seen data"):
+        sgp.StreamingGP(gk.Matern32(), GAUSSIAN()).export(path)
+
+
+def test_conditional_points_are_refused(path):
+    def conditional():
+        options = {
+            "hyperparameters": sgp.FixedHyperparameters(),
+            "pseudo_points": sgp.ConditionalPseudoPoints(3, optimise_locations=False),
+        }
+        return gk.Matern32(), GAUSSIAN(), None, options
+
+    model = learned(conditional)
+    with pytest.raises(InvalidDataError, match="conditional pseudo-points cannot be exported"):
+        model.export(path)
+    assert not path.exists()
+
+
+def in_a_fresh_interpreter(code, *arguments):
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_neither_tensorflow_nor_gpflow_is_imported(path):
+    exported.write(path, small())
+    code = """
+import sys
+import streaming_gp.runtime
+mean, _ = streaming_gp.runtime.load(sys.argv[1]).predict_y([[0.0]])
+assert not {"tensorflow", "tensorflow_probability", "gpflow", "check_shapes"} & set(sys.modules)
+print(mean[0, 0])
+"""
+    assert float(in_a_fresh_interpreter(code, path)) == pytest.approx(np.sqrt(0.75))
+
+
+def test_what_files_may_hold_is_found_when_it_is_asked_for():
+    code = """
+from streaming_gp import pvi, serialization
+import sys
+assert "gpflow" not in sys.modules
+known = serialization.registered_classes()
+assert {"PseudoPointFactor", "ServerState", "MeanFieldNormal"} <= set(known), sorted(known)
+"""
+    in_a_fresh_interpreter(code)
+
+
+def test_every_public_name_is_there():
+    assert set(sgp.__all__) <= set(dir(sgp))
+    assert {"evaluate", "losses", "mixture", "samplers", "sklearn"} <= set(sgp.__all__)
+    for name in sgp.__all__:
+        assert getattr(sgp, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = sgp.nothing

@@ -1,0 +1,274 @@
+"""Test-then-train scores are those of predictions made before learning, and forgetting is told."""
+
+import json
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp import plotting
+from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.evaluate import (
+    BatchError,
+    HasLikelihood,
+    HasPseudoPoints,
+    ReportsFreeEnergy,
+    Summary,
+    prequential,
+)
+from tests.conftest import ALGEBRA, STANDARD_ERRORS
+from tests.oracles.reference import smooth_data
+
+HALF_LOG_2PI = 0.5 * np.log(2.0 * np.pi)
+
+
+class LastMean:
+    """Says that y ~ N(mean of the last batch, 1), and nothing of itself; 0 before any batch."""
+
+    def __init__(self):
+        self.mean, self.asked = 0.0, []
+
+    def predict_y(self, X):
+        self.asked.append(X)
+        return np.full((len(X), 1), self.mean), np.ones((len(X), 1))
+
+    def predict_log_density(self, data):
+        return -HALF_LOG_2PI - 0.5 * (data[1][:, 0] - self.mean) ** 2
+
+    def update(self, data):
+        self.mean = data[1].mean()
+
+
+class Constant(LastMean):
+    """Never learns; says ``means`` [1, P], whatever the input."""
+
+    def __init__(self, likelihood, means):
+        super().__init__()
+        self.likelihood, self.means = likelihood, np.array([means])
+
+    def predict_y(self, X):
+        return np.repeat(self.means, len(X), axis=0), None
+
+    def update(self, data):
+        pass
+
+
+def batch(*targets):
+    return np.zeros((len(targets), 1)), np.array(targets, float)[:, None]
+
+
+def numbered_batches(number, size=5):
+    """Batches whose inputs are their own number."""
+    return [(np.full((size, 1), float(i)), np.full((size, 1), float(i))) for i in range(number)]
+
+
+def test_scores_of_a_small_stream_by_hand():
+    steps = list(prequential(LastMean(), iter([batch(1, 3), batch(2, 2, 5)])))
+    first, second = steps
+    assert (first.batch, first.num_points, second.batch, second.num_points) == (1, 2, 2, 3)
+    assert first.mse == 5.0  # the prior says 0
+    assert first.smse == 5.0  # over the variance of 1 and 3
+    assert first.nlpd == pytest.approx(HALF_LOG_2PI + 2.5)
+    assert (first.forgetting, first.forgetting_nlpd) == (None, None)
+    assert second.mse == 3.0  # having seen 1 and 3 it says 2
+    assert second.target_variance == pytest.approx(np.var([1, 3, 2, 2, 5]))
+    assert second.smse == pytest.approx(3.0 / 1.84)
+    assert second.nlpd == pytest.approx(HALF_LOG_2PI + 1.5)
+    # of 1 and 3 the model said 2 once it had learned them, and says 3 now
+    assert second.forgetting == pytest.approx((2.0 - 1.0) / 1.84)
+    assert second.forgetting_nlpd == pytest.approx(0.5 * (2.0 - 1.0))
+    assert second.error_rate is second.num_pseudo_points is second.free_energy is None
+
+
+def test_running_means_weight_every_point_alike():
+    summary = Summary(tuple(prequential(LastMean(), [batch(1, 3), batch(2, 2, 5)])))
+    assert summary.num_points == 5
+    assert summary.running_smse == pytest.approx((5.0, (1 + 9 + 0 + 0 + 9) / 5 / 1.84))
+    assert summary.smse == summary.running_smse[-1]
+    assert summary.nlpd == pytest.approx(HALF_LOG_2PI + (2 * 2.5 + 3 * 1.5) / 5)
+    assert summary.seconds == sum(step.seconds for step in summary.steps) > 0.0
+    assert summary.forgetting == summary.steps[-1].forgetting
+    assert summary.error_rate is summary.free_energy is summary.num_pseudo_points is None
+
+
+def test_the_variance_of_the_targets_needs_no_second_look_at_them(rng):
+    batches = [(np.zeros((n, 1)), rng.normal(1e3, [1.0, 9.0], (n, 2))) for n in (1, 40, 7)]
+    model = Constant(None, [1e3, 1e3])
+    for seen, step in enumerate(prequential(model, batches, keep=0), start=1):
+        Y = np.concatenate([Y for _, Y in batches[:seen]])
+        assert step.target_variance == pytest.approx(np.var(Y, axis=0).mean(), rel=ALGEBRA)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "means", "error_rate"),
+    [
+        (gpflow.likelihoods.Bernoulli(), [0.7], 0.75),
+        (gpflow.likelihoods.Softmax(3), [0.2, 0.3, 0.5], 0.5),
+        (gpflow.likelihoods.MultiClass(3), [0.6, 0.3, 0.1], 0.75),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_likelihood_decides_that_classes_are_counted(likelihood, means, error_rate):
+    labels = {0.7: batch(1, 0, 0, 0), 0.2: batch(2, 0, 2, 1), 0.6: batch(0, 1, 1, 2)}[means[0]]
+    summary = Summary(tuple(prequential(Constant(likelihood, means), [labels, labels])))
+    assert [step.error_rate for step in summary.steps] == [error_rate, error_rate]
+    assert summary.error_rate == error_rate
+    assert summary.steps[0].mse is summary.smse is summary.steps[0].smse is None
+    assert summary.forgetting == 0.0
+
+
+class Reporting(LastMean):
+    """Has pseudo-points, and reports a free energy for every second batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.posterior_process, self.free_energy = self, 0.5
+
+    num_pseudo_points = 7
+
+    def update(self, data):
+        super().update(data)
+        self.free_energy = None if self.free_energy else 2.5
+        return self
+
+
+def test_optional_parts_are_protocols():
+    model = Reporting()
+    assert isinstance(model, HasPseudoPoints)
+    assert isinstance(model, ReportsFreeEnergy)
+    assert not isinstance(model, HasLikelihood)
+    assert isinstance(Constant(None, [0.0]), HasLikelihood)
+    summary = Summary(tuple(prequential(model, [batch(1, 3), batch(2, 2)])))
+    assert [step.free_energy for step in summary.steps] == [None, 2.5]
+    assert summary.num_pseudo_points == 7
+    assert summary.free_energy is None
+
+
+def test_targets_that_do_not_vary_have_no_smse():
+    summary = Summary(tuple(prequential(LastMean(), [batch(2, 2), batch(2, 4)])))
+    assert summary.steps[0].smse is None
+    assert summary.running_smse == (None, pytest.approx((4 + 4 + 0 + 4) / 4 / 0.75))
+
+
+def test_what_is_kept_is_bounded_and_random_batches_stay():
+    model = LastMean()
+    steps = list(prequential(model, numbered_batches(400), keep=2, keep_batches=60))
+    assert [len(X) for X in model.asked[:3]] == [5, 2, 5]  # exam, first kept points, next exam
+    assert max(len(X) for X in model.asked) == 2 * (60 + 1)
+    kept = np.unique(model.asked[-1])
+    assert len(kept) == 61
+    assert abs(np.mean(kept < 200) - 0.5) < STANDARD_ERRORS * 0.5 / np.sqrt(60)
+    assert steps[-1].forgetting_nlpd == pytest.approx(0.5 * np.mean((399 - kept[:-1]) ** 2))
+
+
+@pytest.mark.parametrize("sizes", [{"keep": 0}, {"keep_batches": 0}])
+def test_nothing_kept_means_nothing_asked_again(sizes):
+    model = LastMean()
+    steps = list(prequential(model, numbered_batches(3), **sizes))
+    assert [len(X) for X in model.asked] == [5, 5, 5]
+    assert all(step.forgetting is None for step in steps)
+
+
+def test_a_step_is_told_before_the_next_batch_is_read():
+    read = []
+
+    def batches():
+        for data in numbered_batches(3):
+            read.append(data)
+            yield data
+
+    steps = prequential(LastMean(), batches())
+    assert not read
+    assert next(steps).batch == len(read) == 1
+    assert next(steps).batch == len(read) == 2
+
+
+def test_a_model_that_fails_is_named_with_its_batch():
+    class Broken(LastMean):
+        def update(self, data):
+            if self.mean:
+                raise RuntimeError("out of ink")
+            super().update(data)
+
+    steps = prequential(Broken(), [batch(1, 3), batch(2, 2)])
+    assert next(steps).batch == 1
+    with pytest.raises(
+        BatchError, match="batch 2 was scored but could not be learned: RuntimeError: out of ink"
+    ) as caught:
+        next(steps)
+    assert caught.value.batch == 2
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert isinstance(caught.value, StreamingGPError)
+
+
+def test_bad_arguments_are_refused_at_once():
+    with pytest.raises(InvalidDataError, match="keep must be an integer, at least 0, got -1"):
+        prequential(LastMean(), [], keep=-1)
+    switched = gpflow.likelihoods.SwitchedLikelihood([gpflow.likelihoods.Gaussian()])
+    with pytest.raises(InvalidDataError, match="SwitchedLikelihood"):
+        prequential(Constant(switched, [0.0]), [])
+    with pytest.raises(InvalidDataError, match="at least one step"):
+        Summary(())
+    with pytest.raises(BatchError, match=r"batch 1 could not be scored.*means of 3 outputs"):
+        next(prequential(Constant(None, [0.0, 1.0, 2.0]), [batch(1, 3)]))
+    with pytest.raises(BatchError, match=r"pair \(X, Y\), got NoneType"):
+        next(prequential(LastMean(), [None]))
+
+
+def test_records_are_json_and_the_figure_shows_them():
+    from matplotlib.figure import Figure
+
+    class Certain(LastMean):
+        def predict_log_density(self, data):
+            return np.where(data[1][:, 0] == self.mean, 0.0, -np.inf)
+
+    batches = [batch(1, 3), batch(2, 2), batch(0, 1)]
+    summary = Summary(tuple(prequential(Certain(), batches, keep=0)))
+    records = json.loads(json.dumps(summary.to_records(), allow_nan=False))
+    assert [record["smse"] for record in records] == [step.smse for step in summary.steps]
+    assert [record["running_smse"] for record in records] == list(summary.running_smse)
+    assert [record["nlpd"] for record in records] == [None, 0.0, None]
+
+    figure = Figure()
+    plotting.prequential(summary, figure)
+    drawn = [ax.get_ylabel() for ax in figure.axes if ax.lines]
+    assert drawn == ["SMSE", "seconds an update"]  # the running NLPD is infinite
+    np.testing.assert_allclose(figure.axes[0].lines[1].get_ydata(), summary.running_smse)
+
+
+def test_progress_is_one_line_a_batch_off_a_terminal(capsys):
+    list(prequential(LastMean(), [batch(1, 3), batch(2, 2)]))
+    assert capsys.readouterr().out == ""
+    list(prequential(LastMean(), [batch(1, 3), batch(2, 2)], label="stream"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("stream, batch 1: SMSE 5, NLPD 3.419")
+
+
+def test_a_streaming_gp_is_scored_under_its_prior_and_then_as_it_learns(rng):
+    X, Y = smooth_data(rng, 60, num_columns=2)
+    batches = [(X[:30], Y[:30]), (X[30:], Y[30:]), (X[:5], np.full((5, 2), np.nan))]
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=2.0), gpflow.likelihoods.Gaussian(0.5),
+        pseudo_points=sgp.PrivatePseudoPoints(5), hyperparameters=sgp.FixedHyperparameters(),
+    )  # fmt: skip
+    steps = prequential(model, batches, keep=10)
+    first = next(steps)
+    assert first.mse == pytest.approx(np.mean(Y[:30] ** 2), rel=ALGEBRA)
+    prior = HALF_LOG_2PI + 0.5 * np.log(2.5) + 0.5 * Y[:30] ** 2 / 2.5
+    assert first.nlpd == pytest.approx(np.mean(prior.sum(axis=1)), rel=ALGEBRA)
+
+    mean = model.predict_y(X[30:])[0].numpy()
+    density = model.predict_log_density(batches[1]).numpy()
+    second = next(steps)
+    assert second.mse == pytest.approx(np.mean((mean - Y[30:]) ** 2), rel=ALGEBRA)
+    assert second.smse == pytest.approx(second.mse / np.var(Y, axis=0).mean(), rel=ALGEBRA)
+    assert second.nlpd == pytest.approx(-np.mean(density), rel=ALGEBRA)
+    assert (first.num_pseudo_points, second.num_pseudo_points) == (5, 10)
+    evidence = Summary((first, second)).free_energy
+    assert evidence == pytest.approx(-float(model.training_loss()), rel=1e-6)
+
+    with pytest.raises(BatchError, match=r"batch 3 could not be scored: .*Y must be finite"):
+        next(steps)
+    assert len(model.factors) == 2

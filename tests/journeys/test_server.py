@@ -1,0 +1,160 @@
+"""The server in the user's hands, and its files."""
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp import datasets, linear, pvi
+from streaming_gp.errors import FileFormatError, InvalidDataError, NoAnswerError
+from streaming_gp.expfam import MeanFieldNormal, Normal
+from tests.conftest import ALGEBRA
+from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+
+GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
+LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+
+
+def test_removing_a_client_forgets_it(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    shards = datasets.partition_iid(X, Y, 3)
+    found = server(model, shards, pvi.AnalyticUpdate())
+    pvi.fit(found, pvi.Sequential())
+    cavity = found.cavity("c1")
+    found.remove("c1")
+    assert_same(found.posterior, cavity, ALGEBRA)
+    with pytest.raises(InvalidDataError, match="no factor 'c1'"):
+        found.remove("c1")
+    with pytest.raises(InvalidDataError, match="no client 'stranger'"):
+        found.cavity("stranger")
+
+
+@pytest.mark.parametrize("rho", [1.0, 0.5])
+def test_nobody_writes_to_what_the_ledger_holds(rho, rng, tmp_path):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    found = pvi.Server(model.prior(), clients)
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    found.save(tmp_path / "run.npz")
+    loaded = pvi.Server.load(tmp_path / "run.npz", model.prior(), clients)
+    for one in (found, loaded):
+        for held in (one.prior, one.posterior, *one.factors.values()):
+            for array in held.natural:
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0.0
+
+
+def test_a_warm_start_is_shared_out_evenly(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    q = Normal.from_mean_covariance(np.ones(3), 0.5 * np.eye(3)).as_arrays()
+    found.warm_start(q)
+    assert_same(found.posterior, q, ALGEBRA)
+    assert len(found.factors) == 3
+    pvi.fit(found, pvi.Sequential())
+    assert_same(found.posterior, pooled(model, X, Y), 1e-9)
+    with pytest.raises(InvalidDataError, match="without factors"):
+        found.warm_start(q)
+    fresh = server(model, [(X, Y)], pvi.AnalyticUpdate())
+    with pytest.raises(
+        InvalidDataError, match=r"wanted a Normal with .* shapes .* got a MeanField"
+    ):
+        fresh.warm_start(MeanFieldNormal(np.zeros(3), np.ones(3)))
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path):
+    X, Y = labelled_data(rng)
+    model = linear.logistic_regression(3, family=MeanFieldNormal)
+    shards = datasets.partition_iid(X, Y, 3)
+    update = pvi.FixedPointUpdate(batch_size=7)
+    schedule = pvi.Synchronous(damping=pvi.Momentum(cosine=False))
+    whole = server(model, shards, update)
+    pvi.fit(whole, schedule, 6)
+    part = server(model, shards, update)
+    pvi.fit(part, schedule, 4, checkpoint=tmp_path / "run.npz")
+    resumed = pvi.Server.load(tmp_path / "run.npz", model.prior(), part.clients)
+    assert len(resumed.history) == 4
+    pvi.fit(resumed, schedule, 2)
+    for a, b in zip(whole.posterior.natural, resumed.posterior.natural, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert resumed.version == whole.version
+    assert resumed.history.column("messages") == whole.history.column("messages")
+
+
+def test_files_that_do_not_fit_are_refused(rng, tmp_path):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    pvi.fit(found)
+    path = tmp_path / "run.npz"
+    found.save(path)
+    two = {name: client for name, client in found.clients.items() if name != "c2"}
+    with pytest.raises(InvalidDataError, match=r"\['c2'\], which are not among clients"):
+        pvi.Server.load(path, model.prior(), two)
+    other = linear.BayesianLinearRegression(4).prior()
+    with pytest.raises(InvalidDataError, match="but the prior is"):
+        pvi.Server.load(path, other, found.clients)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FileFormatError, match="truncated or was altered"):
+        pvi.Server.load(path, model.prior(), found.clients)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m, d: pvi.make_clients(m, [], pvi.AnalyticUpdate()), "at least one client"),
+        (lambda m, d: pvi.Server(m.prior(), {}), "at least one"),
+        (lambda m, d: pvi.make_clients(m, [(d[0], d[1][:5])], None), "shard 'c0': .*as many rows"),
+        (lambda m, d: pvi.make_clients(m, {"x": (d[0] * np.nan, d[1])}, None), "shard 'x': X must"),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), rounds=0), "rounds must be positive"),
+        (lambda m, d: pvi.Synchronous(fraction=0.0), "fraction"),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Synchronous(2.0)), "damping must lie"),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential("up")), '"random"'),
+        (lambda m, d: pvi.VariationalUpdate(epochs=0), "epochs"),
+        (lambda m, d: pvi.VariationalUpdate(optimiser=pvi.LBFGS()), "batch_size must be None"),
+        (lambda m, d: pvi.FixedPointUpdate(steps=0), "steps"),
+        (lambda m, d: linear.BayesianLinearRegression(3, noise_variance=-1.0), "noise_variance"),
+        (lambda m, d: linear.logistic_regression(0), "num_inputs"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(rng, make, message):
+    with pytest.raises(InvalidDataError, match=message):
+        make(linear.BayesianLinearRegression(3), regression_data(rng))
+
+
+def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate())
+    for prior in (linear.BayesianLinearRegression(4).prior(), sgp.StreamingGP(*GP).prior()):
+        with pytest.raises(InvalidDataError, match=r"client 'c0' has as prior .* but the prior is"):
+            pvi.Server(prior, clients)
+
+
+def test_any_prior_of_that_kind_will_do(rng):
+    """With means in U[-0.1, 0.1], as PGVI takes them, and variances of their own."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    mean, precision = rng.uniform(-0.1, 0.1, 3), np.diag([1.0, 2.0, 3.0])
+    prior = Normal(precision @ mean, precision)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.FixedPointUpdate())
+    found = pvi.Server(prior, clients)
+    pvi.fit(found, pvi.Sequential())
+    assert_same(found.posterior, prior.times([model.likelihood_factor(X, Y)]), 1e-9)
+
+
+def test_clients_of_a_gaussian_process_need_a_rule_for_it(rng):
+    gp = sgp.StreamingGP(*GP)
+    found = server(gp, [regression_data(rng)], pvi.VariationalUpdate())
+    with pytest.raises(NoAnswerError, match="StreamingGP has no expected_log_likelihood"):
+        pvi.fit(found)
+
+
+def test_only_conjugate_models_have_analytic_updates(rng):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
+    found = server(model, [(X, Y)], pvi.AnalyticUpdate())
+    with pytest.raises(NoAnswerError, match="GeneralisedLinearModel is not conjugate"):
+        pvi.fit(found)
+
+
+def test_labels_outside_the_support_are_refused(rng):
+    X, Y = labelled_data(rng)
+    with pytest.raises(InvalidDataError, match="wanted 0 or 1"):
+        pvi.make_clients(linear.probit_regression(3), [(X, 2.0 * Y - 1.0)], LBFGS)

@@ -1,0 +1,179 @@
+"""Clients by name, whose data are read by whoever answers."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from streaming_gp import engines, linear, pvi
+from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.testing.problem import regression, shards_of_regression
+from tests.oracles.reference import assert_same
+
+NUM_DATA = 8
+
+
+@dataclass
+class Loader:
+    """Reads a shard, and counts how often."""
+
+    shard: tuple
+    reads: list = field(default_factory=list)
+
+    def __call__(self):
+        self.reads.append(1)
+        return self.shard
+
+
+@pytest.fixture
+def loaders():
+    return [Loader(shard) for shard in shards_of_regression()]
+
+
+def sites(loaders, update=None, model=None):
+    model, update = model or regression(), update or pvi.AnalyticUpdate()
+    return [pvi.Site(f"c{i}", model, update, NUM_DATA, load) for i, load in enumerate(loaders)]
+
+
+def server_of(clients):
+    return pvi.Server(clients[0].model.prior(), clients)
+
+
+def test_sites_are_the_clients_of_their_data(loaders):
+    found = server_of(sites(loaders))
+    model = regression()
+    clients = pvi.make_clients(model, shards_of_regression(), pvi.AnalyticUpdate())
+    wanted = pvi.Server(model.prior(), clients)
+    for server in (found, wanted):
+        pvi.fit(server, pvi.Synchronous(), 3)
+    assert_same(found.posterior, wanted.posterior, 0.0)
+
+
+def test_data_are_read_by_the_first_question_and_once(loaders):
+    server = server_of(sites(loaders))
+    pvi.fit(server, pvi.Sequential(order=["c0", "c2"]), 3)
+    assert [len(loader.reads) for loader in loaders] == [1, 0, 1]
+
+
+def missing():
+    raise OSError("the disk of this clinic is on fire")
+
+
+def hello():
+    return np.zeros((NUM_DATA, 5)), np.zeros((NUM_DATA, 1))
+
+
+BROKEN = {
+    "no loader": (None, "site 'c1' has no loader: its data are elsewhere"),
+    "no file": (missing, "the disk of this clinic is on fire"),
+    "wrong shape": (hello, "the data of site 'c1'"),
+    "other number": (Loader(shards_of_regression(num_data=6)[0]), "has 6 data points, but says 8"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_site_that_cannot_read_its_data_costs_its_own_answer(loaders, name):
+    load, message = BROKEN[name]
+    clients = sites(loaders)
+    clients[1] = replace(clients[1], load=load)
+    server = server_of(clients)
+    (one,) = pvi.fit(server, pvi.Synchronous(), 1)
+    assert set(one.failed) == {"c1"}
+    assert message in one.failed["c1"]
+    assert set(server.factors) == {"c0", "c2"}
+
+
+def test_sites_and_clients_are_of_one_server(loaders):
+    model = regression()
+    mixed = sites(loaders, model=model)
+    mixed[1] = pvi.Client("c1", model, loaders[1].shard, pvi.AnalyticUpdate())
+    server = server_of(mixed)
+    pvi.fit(server, pvi.Synchronous(), 1)
+    assert set(server.factors) == {"c0", "c1", "c2"}
+
+
+def test_what_a_site_says_it_holds_is_what_it_is_checked_by(loaders):
+    bold = [
+        replace(one, update=Sure(one.update), num_data=number, load=loader)
+        for one, number, loader in zip(sites(loaders), (1, 8, 8), loaders, strict=True)
+    ]
+    for loader in loaders[:1]:
+        loader.shard = tuple(part[:1] for part in loader.shard)
+    server = pvi.Server(
+        bold[0].model.prior(), bold, checks=pvi.Checks(max_precision_per_datum=20.0)
+    )
+    (one,) = pvi.fit(server, pvi.Synchronous(), 1)
+    assert set(one.refused) == {"c0"}
+    assert "prior precisions for each data point" in one.refused["c0"]
+
+
+@dataclass(frozen=True)
+class Sure:
+    """A rule that speaks for eight data points whatever it was given."""
+
+    rule: object
+
+    def __call__(self, task):
+        X, Y = (np.resize(part, (NUM_DATA, part.shape[1])) for part in task.data)
+        return self.rule(replace(task, data=(X, Y)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_data": 0}, "num_data"),
+        ({"client_id": 3}, "a site's name"),
+        ({"place": 3}, "a place's name"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_site_says_what_is_wrong_with_it(options, message):
+    settings = {"client_id": "a", "num_data": 3} | options
+    model = regression()
+    with pytest.raises(InvalidDataError, match=message):
+        pvi.Site(model=model, update=pvi.AnalyticUpdate(), **settings)
+
+
+def test_two_sites_of_one_name_are_refused(loaders):
+    first, second, _ = sites(loaders)
+    with pytest.raises(InvalidDataError, match="two clients of one name"):
+        server_of([first, replace(second, client_id="c0")])
+    with pytest.raises(InvalidDataError, match="no clients"):
+        pvi.Server(first.model.prior(), [])
+
+
+def test_hyperparameters_are_learned_from_sites_as_from_clients(loaders):
+    """The model of the server's process is told; that of a site is told by questions."""
+
+    def learned(make):
+        model = linear.BayesianLinearRegression(2, noise_variance=1.0)
+        server = pvi.Server(model.prior(), make(model))
+        pvi.fit(server, rounds=4, hyperparameters=pvi.LikelihoodParameters())
+        return model.noise_variance
+
+    far = linear.BayesianLinearRegression(2, noise_variance=1.0)
+
+    def elsewhere(model):
+        return [Elsewhere(one, far) for one in sites(loaders, model=model)]
+
+    shards = shards_of_regression()
+    wanted = learned(lambda model: pvi.make_clients(model, shards, pvi.AnalyticUpdate()))
+    assert learned(elsewhere) == wanted
+    assert far.noise_variance != 1.0
+
+
+class Elsewhere(pvi.Site):
+    """A site whose answering process has a model of its own."""
+
+    def __init__(self, site, model):
+        super().__init__(site.client_id, site.model, site.update, site.num_data, site.load)
+        object.__setattr__(self, "far", model)
+
+    def at_work(self):
+        return replace(super().at_work(), model=self.far)
+
+
+def test_nobody_answers_where_no_data_are():
+    server = server_of(sites([None, None]))
+    with pytest.raises(NoAnswerError, match="its data are elsewhere"):
+        pvi.fit(server, engine=engines.Serial())

@@ -1,0 +1,572 @@
+"""Expectation propagation and its relatives, at limits where their answers are known."""
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from streaming_gp import bnn, datasets, linear, pvi, samplers
+from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.updates.ep.distributed_ep import moved
+from streaming_gp.pvi.updates.ep.tilted import minibatches
+from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
+from tests.oracles import reference
+from tests.oracles.reference import (
+    assert_same,
+    labelled_data,
+    pooled,
+    regression_data,
+    server,
+    task_of,
+)
+
+QUADRATURE = 2e-4  # of GPflow, with 20 nodes
+CONVERGED = pvi.PowerEPUpdate(sweeps=60, damping=0.7)
+slow = pytest.mark.slow
+EITHER = pytest.mark.parametrize("make", [linear.probit_regression, linear.logistic_regression])
+EITHER_FAMILY = pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
+ONE_OF_EITHER = pytest.mark.parametrize(
+    "make", [pytest.param(linear.probit_regression, marks=slow), linear.logistic_regression]
+)
+NORMAL_AT_LEAST = pytest.mark.parametrize(
+    "family", [Normal, pytest.param(MeanFieldNormal, marks=slow)]
+)
+
+
+def one_sweep(alpha=1.0, damping=1.0):
+    return pvi.PowerEPUpdate(alpha, sweeps=1, damping=damping)
+
+
+def fitted(model, shards, update, schedule=None, rounds=1):
+    """A server after so many rounds, in none of which anything went wrong."""
+    found = server(model, shards, update)
+    history = pvi.fit(found, schedule or pvi.Sequential(), rounds)
+    assert not any(one.failed or one.refused or one.skipped for one in history)
+    return found
+
+
+def one_by_one(X, Y):
+    return [(X[n : n + 1], Y[n : n + 1]) for n in range(len(X))]
+
+
+# ---- where expectation propagation is exact, or done by hand ----
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "alpha"),
+    [
+        (1, 1.0),
+        (4, 0.5),
+        (4, 1e-3),
+        *(pytest.param(60, alpha, marks=slow) for alpha in (1.0, 0.5, 1e-3)),
+        *(pytest.param(1, alpha, marks=slow) for alpha in (0.5, 1e-3)),
+        pytest.param(4, 1.0, marks=slow),
+    ],
+)
+def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_clients):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = fitted(model, datasets.partition_iid(X, Y, num_clients), one_sweep(alpha))
+    assert_same(found.posterior, pooled(model, X, Y), 1e-9)
+    product = model.prior().as_factor() * model.likelihood_factor(X, Y)
+    np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "rho"), [(0.5, 0.4), pytest.param(1.0, 0.4, marks=slow), (2.0, 1.0)]
+)
+def test_one_step_is_algorithm_2(rng, alpha, rho):
+    """``q ← q^(1−ρ/α) proj[q (p/t)^α]^(ρ/α)``, with the projection from a grid."""
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2)
+    X, Y = X[:1, :2], Y[:1]
+    found = server(model, [(X, Y)], pvi.PowerEPUpdate.one_step(alpha))
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    q, t = found.posterior, found.factors["c0"]
+
+    def log_tilted(points):
+        log_p = -np.logaddexp(0.0, -(2.0 * Y[0, 0] - 1.0) * (points @ X[0]))
+        return q.log_prob(points).numpy() + alpha * (log_p - t.log_value(points).numpy())
+
+    matched = Normal.from_mean_covariance(*reference.moments_on_a_grid(log_tilted)[:2])
+    wanted = (q.as_factor() ** (1.0 - rho / alpha) * matched.as_factor() ** (rho / alpha)).natural
+    pvi.fit(found, pvi.Sequential(damping=rho))
+    for a, b in zip(found.posterior.natural, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=ALGEBRA, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize(
+    "num_clients", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 60))]
+)
+def test_probit_regression_is_ep_by_hand_whatever_the_partition(rng, num_clients):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    shards = datasets.partition_iid(X, Y, num_clients)
+    update, rounds = (one_sweep(), 12) if num_clients == 60 else (CONVERGED, 6)
+    found = fitted(model, shards, update, rounds=rounds)
+    mean, covariance = reference.probit_by_expectation_propagation(X, Y)
+    np.testing.assert_allclose(found.posterior.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-6)
+
+
+def test_assumed_density_filtering_is_one_sequential_pass(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    found = fitted(model, one_by_one(X, Y), one_sweep())
+    mean, covariance = reference.probit_by_assumed_density_filtering(X, Y)
+    np.testing.assert_allclose(found.posterior.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True), pvi.AssumedDensityUpdate()],
+)
+def test_a_pass_over_one_client_takes_each_datum_under_those_before(rng, update):
+    """From sites that say nothing that is assumed density filtering, in the order of the pass."""
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    task = task_of(model, X, Y)
+    found = update(task)
+    order = np.ravel(minibatches(task, 1, len(X)))
+    mean, covariance = reference.probit_by_assumed_density_filtering(X[order], Y[order])
+    q = (task.cavity * found.factor).normalised()
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(q.covariance, covariance, rtol=1e-9)
+
+
+def test_sequential_sweeps_end_where_parallel_ones_do(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    task = task_of(model, X, Y)
+    ends = [pvi.PowerEPUpdate(1.0, 40, 0.5, each)(task).factor for each in (True, False)]
+    assert_same(*ends, 1e-6)
+
+
+def test_draws_move_a_gaussian_by_what_their_weights_are_off_equal_ones(rng):
+    q = Normal.from_mean_covariance(np.array([0.5, -1.0]), np.array([[1.0, 0.3], [0.3, 2.0]]))
+    theta, weights = rng.standard_normal((5, 2)), np.array([0.3, 0.1, 0.2, 0.15, 0.25])
+    found = moved(q, tf.constant(theta), tf.constant(weights))
+    mean = np.asarray(q.mean) + (weights - 0.2) @ theta
+    second = np.asarray(q.covariance) + np.outer(q.mean, q.mean)
+    second += theta.T * (weights - 0.2) @ theta
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(found.covariance, second - np.outer(mean, mean), rtol=1e-9)
+
+
+def test_equal_weights_are_as_many_effective_samples_as_there_are():
+    weights = tf.fill([5], np.float64(0.2))
+    pvi.DistributedEPUpdate(min_effective=4.9)._checked(weights)
+    with pytest.raises(NumericalError, match="5 effective"):
+        pvi.DistributedEPUpdate(min_effective=5.1)._checked(weights)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_assumed_density_filtering_counts_a_datum_as_often_as_it_passes(rng, passes):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    found = pvi.AssumedDensityUpdate(passes)(task_of(model, X, Y))
+    assert_same(found.factor, model.likelihood_factor(X, Y) ** passes, 1e-9)
+    product = model.prior().as_factor() * found.factor
+    np.testing.assert_allclose(found.free_energy, product.log_integral(), rtol=1e-9)
+    assert found.steps == passes
+
+
+@ONE_OF_EITHER
+def test_of_two_weights_posterior_and_evidence_are_close_to_dense_quadrature(rng, make):
+    (X, Y), model = labelled_data(rng), make(2)
+    X = X[:, :2]
+    found = fitted(model, [(X, Y)], CONVERGED)
+
+    def log_joint(points):
+        log_likelihood = model.likelihood.log_prob(
+            np.zeros((points.size // 2 * len(X), 2)),
+            (points @ X.T).reshape(-1, 1),
+            np.tile(Y, (len(points), 1)),
+        )
+        likelihood = np.reshape(log_likelihood, (len(points), len(X))).sum(1)
+        return likelihood + scipy.stats.norm.logpdf(points).sum(1)
+
+    mean, covariance, evidence = reference.moments_on_a_grid(log_joint)
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(found.posterior.mean - mean) < 0.05 * sd).all()
+    np.testing.assert_allclose(np.sqrt(found.posterior.variance), sd, rtol=0.05)
+    np.testing.assert_allclose(found.history[-1].free_energy, evidence, atol=0.02)
+
+
+@pytest.mark.slow
+def test_means_of_probit_regression_are_those_of_markov_chains(rng):
+    """Within 0.05 posterior sd; the chains' own error is less than 0.015."""
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    found = fitted(model, [(X, Y)], CONVERGED).posterior
+    draws = posterior_draws(model, X, Y, chains=10, draws=3000)
+    effective = tfp.mcmc.effective_sample_size(draws).numpy().sum(0)
+    assert (effective > 5000).all()
+    assert (np.abs(found.mean - draws.mean((0, 1))) < 0.05 * draws.std((0, 1))).all()
+
+
+def posterior_draws(model, X, Y, chains, draws):
+    """Of the no-U-turn sampler: [draws, chains, D]."""
+    q, X, Y = model.prior(), tf.constant(X), tf.constant(Y)
+
+    def log_joint(theta):
+        return q.log_prob(theta) + model.log_likelihood(theta, X, Y)
+
+    @tf.function(jit_compile=True)
+    def sampled():
+        kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+            tfp.mcmc.NoUTurnSampler(log_joint, tf.constant(0.3, tf.float64)), 300
+        )
+        start, seed = tf.zeros([chains, 3], tf.float64), tf.constant([1, 2])
+        return tfp.mcmc.sample_chain(
+            draws, start, kernel=kernel, num_burnin_steps=400, trace_fn=None, seed=seed
+        )
+
+    return sampled().numpy()
+
+
+@EITHER_FAMILY
+def test_moments_are_those_of_the_tilted_distribution(family):
+    cavity = family.from_mean_scale(np.array([0.3, -0.4]), np.array([[1.1, 0.0], [0.4, 0.6]]))
+    model, x = linear.probit_regression(2, family=family), np.array([0.8, -1.3])
+    matched = cavity.moment_match(lambda q: model.log_tilted(q, x, np.array([1.0]), 1.0))
+    tilted = (cavity.as_factor() * matched).normalised()
+
+    def log_density(points):
+        return cavity.log_prob(points).numpy() + scipy.stats.norm.logcdf(points @ x)
+
+    mean, covariance, log_normaliser = reference.moments_on_a_grid(log_density)
+    wanted = family.from_mean_scale(mean, np.linalg.cholesky(covariance))
+    if family is MeanFieldNormal:
+        wanted = MeanFieldNormal.from_mean_variance(mean, np.diag(covariance))
+    assert_same(tilted, wanted, 1e-6)
+    found = (cavity.as_factor() * matched).log_integral()
+    np.testing.assert_allclose(found, log_normaliser, rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        linear.probit_regression(1).likelihood,
+        linear.logistic_regression(1).likelihood,
+        gpflow.likelihoods.Gaussian(0.7),
+        gpflow.likelihoods.StudentT(),
+    ],
+    ids=lambda likelihood: type(likelihood).__name__,
+)
+def test_log_tilted_is_the_integral_over_the_predictor(likelihood, alpha):
+    model = linear.GeneralisedLinearModel(2, likelihood)
+    cavity = Normal.from_mean_covariance(np.array([0.5, 1.0]), np.diag([0.3, 0.2]))
+    x, y = np.array([1.0, -2.0]), np.array([1.0])
+
+    f = np.linspace(-12.0, 12.0, 20_001)[:, None]
+    log_prob = likelihood.log_prob(np.zeros((len(f), 2)), f, np.tile(y, (len(f), 1)))
+    density = scipy.stats.norm.pdf(f[:, 0], -1.5, np.sqrt(1.1)) * np.exp(alpha * log_prob)
+    wanted = np.log(scipy.integrate.trapezoid(density, f[:, 0]))
+    np.testing.assert_allclose(model.log_tilted(cavity, x, y, alpha), wanted, rtol=QUADRATURE)
+
+
+# ---- between expectation propagation and variational inference ----
+
+
+@pytest.mark.slow
+@EITHER
+@EITHER_FAMILY
+@pytest.mark.parametrize("num_clients", [1, 20])
+def test_power_ep_tends_to_damped_fixed_point_updates(rng, make, family, num_clients):
+    """Property 6: the iterates themselves, with a difference linear in α."""
+    (X, Y), model = labelled_data(rng), make(3, family=family)
+    model.likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 100)
+    shards = datasets.partition_iid(X, Y, num_clients)
+    limit = fitted(model, shards, pvi.FixedPointUpdate(steps=3, damping=0.3)).posterior
+
+    def error(alpha):
+        update = pvi.PowerEPUpdate(alpha, 3, 0.3, filtered_start=False)
+        return relative_difference(fitted(model, shards, update).posterior, limit)
+
+    large, small = error(1e-3), error(1e-4)
+    assert small < 1e-3
+    np.testing.assert_allclose(large / small, 10.0, rtol=0.1)
+
+
+@NORMAL_AT_LEAST
+def test_stochastic_power_ep_tends_to_stochastic_global_vi(rng, family):
+    """Property 7, on the same minibatches; GPflow's twenty nodes are no limit at 1e-4."""
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(3, family=family)
+    model.likelihood.quadrature = gpflow.quadrature.NDiagGHQuadrature(1, 100)
+    settings = {"steps": 20, "damping": 0.1, "batch_size": 7}
+    limit = fitted(model, [(X, Y)], pvi.FixedPointUpdate(**settings)).posterior
+
+    def error(alpha):
+        found = fitted(model, [(X, Y)], pvi.StochasticEPUpdate(alpha, **settings)).posterior
+        return relative_difference(found, limit)
+
+    large, small = error(1e-3), error(1e-4)
+    assert small < 1e-3
+    np.testing.assert_allclose(large / small, 10.0, rtol=0.1)
+
+
+def relative_difference(q, p):
+    pairs = zip(q.natural, p.natural, strict=True)
+    return max(np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs)
+
+
+def test_the_energy_of_power_ep_tends_to_the_evidence_lower_bound(rng):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
+    bound = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    wanted = fitted(model, [(X, Y)], bound).history[-1].free_energy
+    update = pvi.PowerEPUpdate(1e-4, sweeps=60, damping=0.5)
+    found = fitted(model, [(X, Y)], update).history[-1].free_energy
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+def test_sweeps_over_one_datum_minimise_the_alpha_divergence(alpha):
+    """Algorithm 3: it is least where ``∫ p^α q^(1−α)`` with the tilted p is greatest."""
+    model = linear.logistic_regression(1)
+    X, Y = np.array([[2.0]]), np.array([[1.0]])
+    found = fitted(model, [(X, Y)], pvi.PowerEPUpdate(alpha, sweeps=60, damping=0.7)).posterior
+    grid = np.linspace(-12, 12, 8001)
+    log_p = scipy.stats.norm.logpdf(grid) - np.logaddexp(0.0, -2.0 * grid)
+
+    def minus_overlap(numbers):
+        log_q = scipy.stats.norm.logpdf(grid, numbers[0], np.exp(numbers[1]))
+        return -np.log(np.sum(np.exp(alpha * log_p + (1.0 - alpha) * log_q)))
+
+    mean, log_sd = scipy.optimize.minimize(minus_overlap, [0.0, 0.0]).x
+    np.testing.assert_allclose(found.mean[0], mean, rtol=QUADRATURE)
+    np.testing.assert_allclose(found.scale[0, 0], np.exp(log_sd), rtol=QUADRATURE)
+
+
+# ---- distributed expectation propagation ----
+
+
+def test_of_a_conjugate_model_weights_are_equal_and_distributed_ep_is_exact(rng):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    update = pvi.DistributedEPUpdate(pvi.AnalyticUpdate(), num_samples=300)
+    found = fitted(model, datasets.partition_iid(X, Y, 4), update)
+    assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
+    product = model.prior().as_factor() * model.likelihood_factor(X, Y)
+    np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
+
+
+def logistic_moments(X, Y):
+    """Mean, sd and log evidence of two weights under a unit prior."""
+
+    def log_joint(points):
+        log_odds = (2.0 * Y[:, 0] - 1.0) * (points @ X.T)
+        return scipy.stats.norm.logpdf(points).sum(1) - np.logaddexp(0.0, -log_odds).sum(1)
+
+    mean, covariance, evidence = reference.moments_on_a_grid(log_joint)
+    return mean, np.sqrt(np.diag(covariance)), evidence
+
+
+@slow
+def test_distributed_ep_by_mcmc_has_the_moments_of_the_posterior(rng):
+    """Two clients, whose chains begin far from their targets."""
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2)
+    X, Y = X[:24, :2], Y[:24]
+    update = pvi.MomentSharingUpdate(samplers.NUTS(800), warm_up=100)
+    found = server(model, datasets.partition_iid(X, Y, 2), update)
+    far = Normal.from_mean_covariance(np.full(2, -2.0), 0.2 * np.eye(2)).as_arrays()
+    found.warm_start(far)
+    pvi.fit(found, pvi.Sequential(), 3)
+    mean, sd, _ = logistic_moments(X, Y)
+    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.2)
+    np.testing.assert_allclose(np.sqrt(found.posterior.variance) / sd, 1.0, atol=0.15)
+
+
+@NORMAL_AT_LEAST
+def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, family):
+    (X, Y), model = labelled_data(rng), linear.logistic_regression(2, family=family)
+    X, Y = X[:12, :2], Y[:12]
+    update = pvi.DistributedEPUpdate(num_samples=40_000)
+    found = fitted(model, [(X, Y)], update)
+    mean, sd, evidence = logistic_moments(X, Y)
+    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
+    np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.02)
+    np.testing.assert_allclose(found.history[-1].free_energy, evidence, atol=0.01)
+
+
+def test_distributed_ep_says_when_its_proposal_is_poor(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    one_step = pvi.FixedPointUpdate(damping=0.01)
+    found = server(model, [(np.tile(X, (20, 1)), np.tile(Y, (20, 1)))], one_step)
+    poor = server(model, [found.clients["c0"].data], pvi.DistributedEPUpdate(one_step))
+    with pytest.raises(NoAnswerError, match="effective samples, wanted 200"):
+        pvi.fit(poor)
+
+
+# ---- one site for all data ----
+
+
+@pytest.mark.parametrize("num_clients", [pytest.param(1, marks=slow), 3])
+def test_a_single_sweep_without_damping_is_averaged_ep(rng, num_clients):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    shards = datasets.partition_iid(X, Y, num_clients)
+    tied = fitted(model, shards, pvi.StochasticEPUpdate(), rounds=3)
+    assert_same(tied.posterior, fitted(model, shards, one_sweep(), rounds=3).posterior, ALGEBRA)
+
+
+@ONE_OF_EITHER
+def test_averaged_ep_ends_where_q_is_the_mean_of_all_projections(rng, make):
+    """Proposition 1 of the supplement, in natural parameters."""
+    (X, Y), model = labelled_data(rng), make(3)
+    found = fitted(model, [(X, Y)], pvi.StochasticEPUpdate(steps=60))
+    q, site = found.posterior.as_factor(), found.factors["c0"] ** (1.0 / len(X))
+    cavity = (q / site).normalised()
+    total = [0.0, 0.0]
+    for x, y in zip(X, Y, strict=True):
+        one = cavity.moment_match(lambda q, x=x, y=y: model.log_tilted(q, x, y, 1.0))
+        projected = cavity.as_factor() * one
+        total = [a + b.numpy() for a, b in zip(total, projected.natural, strict=True)]
+    assert_same(Factor(Normal, tuple(eta / len(X) for eta in total)), q, THROUGH_CHOLESKY)
+
+
+def test_a_step_of_stochastic_ep_is_algorithm_4(rng):
+    """``q ← q^(1−Nρ/α) q_α^(Nρ/α)``, with the site that all data share."""
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    alpha, rho, number = 0.5, 0.01, len(X)
+    own = Factor(Normal, (np.array([3.0, -2.0, 1.0]), np.diag([6.0, 5.0, 9.0])))
+    task = task_of(model, X, Y, own)
+    row = next(task.minibatches(1))[0]
+    q, site = task.posterior.as_factor(), own ** (1.0 / number)
+    cavity = (q / site**alpha).normalised()
+    matched = cavity.moment_match(lambda q: model.log_tilted(q, X[row], Y[row], alpha))
+    projected = cavity.as_factor() * matched
+    power = number * rho / alpha
+    wanted = q ** (1.0 - power) * projected**power / model.prior().as_factor()
+    found = pvi.StochasticEPUpdate(alpha, damping=rho, batch_size=1)(task).factor
+    assert_same(found, wanted, THROUGH_CHOLESKY)
+
+
+@pytest.mark.slow
+def test_stochastic_ep_comes_close_to_ep(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    shards = datasets.partition_iid(X, Y, 3)
+    passes = pvi.StochasticEPUpdate(steps=20, damping=1 / 20, batch_size=1)
+    found = fitted(model, shards, passes, pvi.Sequential(damping=0.2), rounds=30).posterior
+    mean, covariance = reference.probit_by_expectation_propagation(X, Y)
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(found.mean - mean) < 0.3 * sd).all()
+    np.testing.assert_allclose(np.sqrt(found.variance), sd, rtol=0.15)
+
+
+@pytest.mark.parametrize("update", [one_sweep(), pvi.StochasticEPUpdate()])
+def test_data_of_other_sizes_are_not_compiled_again(rng, update):
+    X, Y = labelled_data(rng)
+    model = Counting(3, linear.probit_regression(3).likelihood)
+    fitted(model, [(X[:size], Y[:size]) for size in (2, 3)], update)
+    before = model.calls
+    fitted(model, [(X[:size], Y[:size]) for size in range(4, 8)], update)
+    assert model.calls == before > 0
+
+
+class Counting(linear.GeneralisedLinearModel):
+    """Counts how often Python asks for a tilted distribution: once or so in each compilation."""
+
+    calls = 0
+
+    def log_tilted(self, cavity, x, y, alpha):
+        self.calls += 1
+        return super().log_tilted(cavity, x, y, alpha)
+
+
+# ---- what may go wrong ----
+
+
+def each_once(power, stochastic):
+    """Both rules and both families; the other pairs run with the slow tests."""
+    return [
+        (power, MeanFieldNormal),
+        (stochastic, Normal),
+        pytest.param(power, Normal, marks=slow),
+        pytest.param(stochastic, MeanFieldNormal, marks=slow),
+    ]
+
+
+class DeafToSome(linear.GeneralisedLinearModel):
+    """Has no tilted distribution for labels of 0."""
+
+    def log_tilted(self, cavity, x, y, alpha):
+        value = super().log_tilted(cavity, x, y, alpha)
+        return value + tf.where(y[0] > 0.5, np.float64(0.0), np.float64(np.nan))
+
+
+@pytest.mark.parametrize(
+    ("update", "family"), each_once(pvi.PowerEPUpdate(sweeps=9), pvi.StochasticEPUpdate(steps=9))
+)
+def test_data_without_a_tilted_distribution_keep_their_sites(rng, family, update):
+    X, Y = labelled_data(rng)
+    likelihood = linear.probit_regression(3).likelihood
+    deaf = DeafToSome(3, likelihood, family=family)
+    found = server(deaf, [(X, Y)], update)
+    history = pvi.fit(found, pvi.Sequential())
+    assert history[-1].skipped == 9 * np.sum(Y == 0.0)
+    assert found.version == 1
+    if isinstance(update, pvi.PowerEPUpdate):
+        some = Y[:, 0] == 1.0
+        assert_same(found.posterior, fitted(deaf, [(X[some], Y[some])], update).posterior, ALGEBRA)
+
+
+def test_assumed_density_filtering_leaves_out_what_has_no_tilted_distribution(rng):
+    X, Y = rng.standard_normal((3, 3)), np.array([[0.0], [1.0], [0.0]])
+    deaf = DeafToSome(3, linear.probit_regression(3).likelihood)
+    found, heard = (
+        pvi.AssumedDensityUpdate()(task_of(deaf, *data)) for data in ((X, Y), (X[1:2], Y[1:2]))
+    )
+    assert (found.skipped, heard.skipped) == (2, 0)
+    assert_same(found.factor, heard.factor, ALGEBRA)
+
+
+@pytest.mark.parametrize(
+    ("update", "family"), each_once(pvi.PowerEPUpdate(sweeps=2), pvi.StochasticEPUpdate(steps=2))
+)
+def test_a_site_under_an_improper_cavity_stays(rng, family, update):
+    model = linear.probit_regression(2, family=family)
+    sure = family(np.array([1.0, 2.0]), model.prior().precision * 3.0)
+    own = Factor(family, (np.array([0.5, 0.5]), model.prior().precision * 4.0))
+    task = pvi.LocalTask(model, (np.ones((1, 2)), np.ones((1, 1))), sure, own, sure, seed=0)
+    result = update(task)
+    assert result.skipped == 2
+    assert np.isnan(result.free_energy)
+    assert_same(result.factor, own, ALGEBRA)
+
+
+class NoDraws(bnn.MeanFieldBNN):
+    """Knows expected log likelihoods only."""
+
+    def __getattribute__(self, name):
+        if name == "log_likelihood":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def test_a_model_without_likelihoods_of_draws_is_named(rng):
+    net = NoDraws([2, 3, 1], likelihood=gpflow.likelihoods.Gaussian())
+    update = pvi.DistributedEPUpdate(pvi.FixedPointUpdate(damping=0.01))
+    with pytest.raises(NoAnswerError, match="NoDraws has no log_likelihood"):
+        pvi.fit(server(net, [(np.ones((4, 2)), np.ones((4, 1)))], update))
+
+
+@pytest.mark.parametrize("update", [pvi.PowerEPUpdate(), pvi.StochasticEPUpdate()])
+def test_a_model_without_tilted_distributions_is_named(rng, update):
+    net = bnn.MeanFieldBNN([2, 3, 1], likelihood=gpflow.likelihoods.Gaussian())
+    found = server(net, [(np.ones((4, 2)), np.ones((4, 1)))], update)
+    with pytest.raises(NoAnswerError, match="MeanFieldBNN has no log_tilted"):
+        pvi.fit(found)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pvi.PowerEPUpdate(alpha=0.0), "alpha"),
+        (lambda: pvi.PowerEPUpdate(sweeps=0), "sweeps"),
+        (lambda: pvi.PowerEPUpdate(damping=1.5), "damping"),
+        (lambda: pvi.StochasticEPUpdate(alpha=-1.0), "alpha"),
+        (lambda: pvi.StochasticEPUpdate(steps=0), "steps"),
+        (lambda: pvi.StochasticEPUpdate(damping=0.0), "damping"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(InvalidDataError, match=message):
+        make()

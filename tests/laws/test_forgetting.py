@@ -1,0 +1,233 @@
+"""A past that fades, or leaves by a window: exact where GPs are."""
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.stats
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.strategies import MERGED
+from tests.conftest import assert_same_naturals
+from tests.oracles.builders import (
+    EVERY_INPUT,
+    NOISE,
+    QUICK,
+    assert_same_arrays,
+    assert_same_predictions,
+    evidence,
+    kernel,
+    known_model,
+    model_of,
+    predicted,
+)
+from tests.oracles.reference import smooth_data
+from tests.oracles.saved_streams import batch, begun, content, regression, resumed
+from tests.oracles.trees import same
+from tests.tolerances import ALGEBRA
+
+MEAN, POWER = 2.0, 0.6
+TIMES = {"batches": [None] * 4, "times": [10.0, 10.5, 13.0, 13.0]}
+AGES = {"batches": [3.0, 2.0, 1.0, 0.0], "times": [3.0, 2.5, 0.0, 0.0]}
+
+
+@pytest.fixture(scope="module")
+def batches():
+    rng = np.random.default_rng(11)
+    return [smooth_data(rng, 15) for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """A model that fades, after two batches: of the first one hyperparameters were learned."""
+    rng = np.random.default_rng(12)
+    hyperparameters = sgp.VariationalHyperparameters(num_samples=2)
+    model = model_of(hyperparameters, optimiser=QUICK, forgetting=sgp.Fading(0.25))
+    model.update(smooth_data(rng, 12))
+    before = model.ledger
+    model.update(smooth_data(rng, 12), learn=False)
+    return before, model.ledger
+
+
+def joined(batches):
+    X, Y = zip(*batches, strict=True)
+    return np.concatenate(X), np.concatenate(Y)
+
+
+def exact(batches, weights, X_new):
+    """The exact GP in which the noise of batch t is divided by its weight: moments at X_new."""
+    X, Y = joined(batches)
+    noise = NOISE / np.repeat(weights, [len(X) for X, _ in batches])
+    K, K_new = kernel()(X).numpy() + np.diag(noise), kernel()(X_new, X).numpy()
+    mean = MEAN + K_new @ np.linalg.solve(K, Y - MEAN)
+    return mean, kernel()(X_new).numpy() - K_new @ np.linalg.solve(K, K_new.T)
+
+
+def log_density(Y, mean, covariance):
+    return scipy.stats.multivariate_normal.logpdf(np.ravel(Y), np.ravel(mean), covariance)
+
+
+@pytest.mark.parametrize("clock", TIMES)
+def test_fading_is_the_exact_gp_whose_noise_grows_with_age(batches, clock, rng):
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    model = known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER))
+    infos = [model.update(data, time=t) for data, t in zip(batches, TIMES[clock], strict=True)]
+    weights = POWER ** np.array(AGES[clock])
+    mean, covariance = exact(batches, weights, X_new)
+    assert_same_arrays(model.predict_f(X_new, True), (mean, covariance[None]), ALGEBRA)
+    X, Y = joined(batches)
+    w = np.repeat(weights, 15)
+    lost = 0.5 * np.sum(w * np.log(2.0 * np.pi * NOISE) - np.log(2.0 * np.pi * NOISE / w))
+    K = kernel()(X).numpy() + np.diag(NOISE / w)
+    known = log_density(Y, np.full_like(Y, MEAN), K)
+    assert evidence(model) == pytest.approx(known - lost, rel=ALGEBRA)
+    X, Y = batches[-1]
+    mean, covariance = exact(batches[:-1], weights[:-1], X)
+    before = log_density(Y, mean, covariance + NOISE * np.eye(15))
+    assert infos[-1].free_energy == pytest.approx(before, rel=ALGEBRA)
+
+
+def test_a_window_is_the_exact_gp_on_its_batches(batches, rng):
+    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    model = known_model(EVERY_INPUT, forgetting=sgp.SlidingWindow(2))
+    for number, data in enumerate(batches):
+        model.update(data)
+        window = batches[max(0, number - 1) : number + 1]
+        mean, covariance = exact(window, np.ones(len(window)), X_new)
+        assert_same_arrays(model.predict_f(X_new), (mean, np.diag(covariance)[:, None]), ALGEBRA)
+    assert list(model.factors) == ["batch-2", "batch-3"]
+    X, Y = joined(batches[2:])
+    known = log_density(Y, np.full_like(Y, MEAN), kernel()(X).numpy() + NOISE * np.eye(len(X)))
+    assert evidence(model) == pytest.approx(known, rel=ALGEBRA)
+
+
+@pytest.mark.parametrize("forgetting", [sgp.Fading(1.0), sgp.SlidingWindow(3)], ids=str)
+def test_where_nothing_is_forgotten_a_batch_finds_the_ledger_itself(learned, forgetting):
+    _, ledger = learned
+    assert forgetting.forget(ledger, 1.0) is ledger
+
+
+def test_a_fade_leaves_epsilon_alone(learned):
+    before, after = learned
+    old, new = before.factors["batch-0"], after.factors["batch-0"]
+    np.testing.assert_allclose(new.precision, 0.25 * old.precision, rtol=ALGEBRA)
+    np.testing.assert_allclose(new.precision_mean, 0.25 * old.precision_mean, rtol=ALGEBRA)
+    assert new.log_scale == pytest.approx(0.25 * old.log_scale, rel=ALGEBRA)
+    assert new.hyperparameters is old.hyperparameters
+    assert_same_naturals(*(one.posterior.hyperparameters for one in learned), ALGEBRA)
+
+
+def test_batches_that_leave_a_window_still_speak_of_epsilon(learned):
+    _, before = learned
+    after = sgp.SlidingWindow(2).forget(before, 1.0)
+    assert list(after.factors) == [MERGED, "batch-1"]
+    gone = after.factors[MERGED]
+    assert (gone.Z.shape, gone.precision.size, gone.precision_mean.size) == ((0, 0), 0, 0)
+    assert gone.log_scale == 0.0
+    (kept,) = after.posterior.pseudo_observations
+    assert kept is before.factors["batch-1"].pseudo_observations[0]
+    assert_same_naturals(*(one.posterior.hyperparameters for one in (before, after)), ALGEBRA)
+    assert sgp.SlidingWindow(2).forget(after, 1.0) is after  # it counts what speaks of f
+    assert list(sgp.SlidingWindow(1).forget(after, 1.0).factors) == [MERGED]
+
+
+def test_a_fade_by_hand_is_that_of_one_batch(batches, new_inputs):
+    by_hand, fades = (
+        known_model(EVERY_INPUT),
+        known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER)),
+    )
+    by_hand.fade(0.0)  # before any data there is nothing to fade
+    by_hand.update(batches[0])
+    fades.update(batches[0])
+    by_hand.fade(POWER)
+    by_hand.update(batches[1])
+    fades.update(batches[1])
+    assert same(by_hand.state.factors, fades.state.factors)
+    by_hand.fade(0.0)
+    assert not by_hand.factors
+    assert_same_predictions(by_hand, known_model(EVERY_INPUT), new_inputs)
+
+
+def test_within_a_budget_the_faded_gp_is_hardly_lost(rng):
+    X, Y = smooth_data(rng, 200)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=80), forgetting=sgp.Fading(POWER))
+    parts = [(X[i : i + 25], Y[i : i + 25] + MEAN) for i in range(0, 200, 25)]
+    for data in parts:
+        model.update(data)
+    assert model.posterior_process.num_pseudo_points <= 80
+    X_new = rng.uniform(-2.0, 2.0, (40, 2))
+    mean, covariance = exact(parts, POWER ** np.arange(7.0, -1.0, -1.0), X_new)
+    found, variance = predicted(model, X_new)
+    assert np.max(np.abs(found - mean)) < 0.02
+    assert np.mean(np.abs(np.ravel(variance) / np.diag(covariance) - 1.0)) < 0.1
+
+
+CONTINUED = {
+    "fixed": {"forgetting": sgp.Fading(0.5), "pseudo_points": EVERY_INPUT},
+    "variational": {"forgetting": sgp.SlidingWindow(2), "pseudo_points": sgp.SharedPseudoPoints(3)},
+}
+
+
+@pytest.mark.parametrize("name", ["fixed", pytest.param("variational", marks=pytest.mark.slow)])
+def test_files_journals_and_copies_go_on_alike(tmp_path, name):
+    journal = tmp_path / "journal"
+    model = begun(name, journal=journal, **CONTINUED[name])
+    for index, time in enumerate((0.0, 2.0, None)):
+        model.update(batch("", index), time=time)
+    model.save(tmp_path / "stream.npz")
+    copies = [
+        gpflow.utilities.deepcopy(model),
+        sgp.StreamingGP.load(tmp_path / "stream.npz", **regression(2.0)),
+        resumed(journal),
+    ]
+    for copy in copies:
+        copy.update(batch("", 3), time=3.5)
+    assert len({content(copy, tmp_path) for copy in [*copies, resumed(journal)]}) == 1
+    assert (model.state.time, copy.state.time) == (3.0, 3.5)
+
+
+def test_a_time_that_runs_backwards_is_refused_and_a_refused_batch_takes_no_time(batches):
+    model = known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER))
+    model.update(batches[0], time=5)
+    before = model.state
+    for time, message in ((4.9, "runs backwards: .* 5.0, got 4.9"), (np.nan, "finite number"),
+                          ("now", "finite number, got 'now'")):  # fmt: skip
+        with pytest.raises(InvalidDataError, match=message):
+            model.update(batches[1], time=time)
+    with pytest.raises(InvalidDataError, match="Y must be finite"):
+        model.update((batches[1][0], np.nan * batches[1][1]), time=9.0)
+    assert same(model.state, before)
+
+
+REFUSED = {
+    "power": (lambda: sgp.Fading(0.0), "power must lie in"),
+    "window": (lambda: sgp.SlidingWindow(0), "num_batches must be positive"),
+    "conditional": (
+        lambda: known_model(sgp.ConditionalPseudoPoints(3), forgetting=sgp.Fading(0.9)),
+        "nothing can be forgotten",
+    ),
+    "conditional by hand": (
+        lambda: known_model(sgp.ConditionalPseudoPoints(3)).fade(0.5),
+        "nothing can be forgotten",
+    ),
+    "budget": (
+        lambda: known_model(
+            sgp.PrivatePseudoPoints(3, budget=9), forgetting=sgp.SlidingWindow(5)
+        ),
+        "a sliding window wants batches that stay apart",
+    ),
+    "shared": (
+        lambda: known_model(
+            sgp.SharedPseudoPoints(3, kept_batches=4), forgetting=sgp.SlidingWindow(5)
+        ),
+        "a sliding window of 5 batches wants as many",
+    ),
+    "by hand": (lambda: known_model(EVERY_INPUT).fade(1.1), "power must lie in"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_forgotten_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(InvalidDataError, match=message):
+        call()

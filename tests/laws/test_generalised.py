@@ -1,0 +1,549 @@
+"""Divergences and losses: closed forms against quadrature, limits from both sides."""
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import tensorflow as tf
+
+import streaming_gp as sgp
+from streaming_gp import bnn, datasets, expfam, linear, losses, pvi
+from streaming_gp.errors import ImproperError, InvalidDataError
+from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.expfam.divergences import require_domain, require_gradient
+from tests.conftest import STANDARD_ERRORS, THROUGH_CHOLESKY
+from tests.oracles.reference import random_member as member
+
+QUADRATURE = 1e-8
+LIMIT = 1e-6
+GRID = np.linspace(-15.0, 15.0, 200_001)
+
+
+def univariate(mean, variance):
+    return MeanFieldNormal.from_mean_variance(np.array([mean]), np.array([variance]))
+
+
+Q, P = univariate(0.3, 0.5), univariate(-0.2, 1.5)
+
+
+def density(q):
+    return scipy.stats.norm(q.mean[0], np.sqrt(q.variance[0])).pdf(GRID)
+
+
+def integral(values):
+    return scipy.integrate.simpson(values, x=GRID)
+
+
+@pytest.mark.parametrize("alpha", [-0.2, 0.3, 0.75, 1.2])
+def test_renyi_is_its_integral(alpha):
+    expected = np.log(integral(density(Q) ** alpha * density(P) ** (1 - alpha)))
+    found = expfam.Renyi(alpha)(Q, P.as_factor())
+    np.testing.assert_allclose(found, expected / (alpha * (alpha - 1)), rtol=QUADRATURE)
+
+
+@pytest.mark.parametrize("beta", [1.2, 2.0])
+def test_beta_and_gamma_divergences_are_their_integrals(beta):
+    q, p = density(Q), density(P)
+    own, other, both = (integral(part) for part in (q**beta, p**beta, q * p ** (beta - 1)))
+    expected = own / (beta * (beta - 1)) + other / beta - both / (beta - 1)
+    np.testing.assert_allclose(
+        expfam.BetaDivergence(beta)(Q, P.as_factor()), expected, rtol=QUADRATURE
+    )
+    expected = np.log(own) / (beta * (beta - 1)) + np.log(other) / beta
+    expected -= np.log(both) / (beta - 1)
+    found = expfam.GammaDivergence(beta)(Q, P.as_factor())
+    np.testing.assert_allclose(found, expected, rtol=QUADRATURE)
+
+
+IN_EVERY_FAMILY = pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[pytest.mark.slow] * (family is expfam.NormalWishart))
+        for family in expfam.FAMILIES  # of which one is a product with it
+    ],
+)
+
+
+@IN_EVERY_FAMILY
+def test_divergences_are_averages_over_draws(family):
+    q = member(family, 3)
+    near = (
+        q.as_factor() ** 0.8 * member(family, 4).as_factor() ** 0.2
+    )  # or weights have no variance
+    p = near.normalised()
+    x = q.sample(200_000, seed=1)
+    ratio = (q.log_prob(x) - p.log_prob(x)).numpy()
+
+    def agree(found, values):
+        error = values.std() / np.sqrt(len(values))
+        assert abs(float(found) - values.mean()) < STANDARD_ERRORS * error
+
+    agree(expfam.KL()(q, p.as_factor()), ratio)
+    agree(tf.exp(-0.25 * expfam.Renyi(0.5)(q, p.as_factor())), np.exp(-0.5 * ratio))
+    agree(expfam.ReverseKL()(p, q.as_factor()), ratio)
+
+
+@IN_EVERY_FAMILY
+def test_renyi_tends_to_both_kl_from_both_sides(family):
+    q, p = member(family, 1), member(family, 2)
+    kl, reverse = q.kl_divergence(p), p.kl_divergence(q)
+    for step in (-1e-7, -1e-9, 0.0, 1e-9, 1e-7):
+        np.testing.assert_allclose(expfam.Renyi(1.0 + step)(q, p.as_factor()), kl, rtol=LIMIT)
+        np.testing.assert_allclose(expfam.Renyi(step)(q, p.as_factor()), reverse, rtol=LIMIT)
+    values = [expfam.Renyi(a)(q, p.as_factor()).numpy() for a in np.linspace(0.999, 1.001, 41)]
+    assert np.abs(np.diff(values, 2)).max() < LIMIT  # no jump where the formula changes
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_renyi_goes_on_through_its_limits_with_one_slope(limit):
+    q, p = member(expfam.MeanFieldNormal, 1), member(expfam.MeanFieldNormal, 2).as_factor()
+
+    def slope(step):
+        high, low = (expfam.Renyi(limit + one)(q, p).numpy() for one in (step, -step))
+        return (high - low) / (2.0 * step)
+
+    assert slope(1e-2) != pytest.approx(0.0, abs=1e-3)
+    np.testing.assert_allclose(slope(5e-5), slope(1e-2), rtol=1e-2)
+
+
+@pytest.mark.parametrize("beta", [1.0 + 1e-5, 1.0 + 1e-6])
+def test_beta_and_gamma_divergences_tend_to_kl(beta):
+    kl = Q.kl_divergence(P)
+    slack = 5.0 * (beta - 1.0) + 1e-6
+    for divergence in (expfam.BetaDivergence(beta), expfam.GammaDivergence(beta)):
+        # β divergence: ∫q^β/(β(β−1)) ... carries 1/β at its minimum
+        value = divergence(Q, P.as_factor()) - divergence(Q, Q.as_factor())
+        np.testing.assert_allclose(value, kl, atol=slack)
+
+
+def test_fisher_rao_is_a_distance_that_grows_with_the_shift():
+    distance = expfam.FisherRao()
+    np.testing.assert_allclose(distance(Q, Q.as_factor()), 0.0, atol=1e-7)
+    np.testing.assert_allclose(distance(Q, P.as_factor()), distance(P, Q.as_factor()))
+    # between equal means: √2 |log(σ₁/σ₂)|
+    wide = univariate(0.0, 4.0)
+    found = distance(univariate(0.0, 1.0), wide.as_factor())
+    np.testing.assert_allclose(found, np.sqrt(2.0) * np.log(2.0))
+    # infinitesimally ds² = dμ²/σ² + 2 dσ²/σ²
+    np.testing.assert_allclose(
+        distance(univariate(1e-4, 1.0), univariate(0.0, 1.0).as_factor()), 1e-4, rtol=1e-4
+    )
+    with pytest.raises(InvalidDataError, match="univariate"):
+        distance(member(Normal, 1), member(Normal, 2).as_factor())
+
+
+def test_which_divergences_are_defined_under_an_improper_cavity():
+    """Of Rényi's only the gradient, where ``α η_q + (1 − α) η_cavity`` is proper."""
+    q = univariate(0.0, 1.0)
+    proper, improper = P.as_factor(), q.as_factor() ** -0.25
+    for needs in (expfam.ReverseKL(), expfam.BetaDivergence(2.0), expfam.FisherRao()):
+        for require in (require_domain, require_gradient):
+            require(needs, q, proper)
+            with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
+                require(needs, q, improper)
+    for require in (require_domain, require_gradient):
+        require(expfam.KL(0.5), q, improper)
+        require(expfam.Renyi(0.1), q, proper)
+    require_gradient(expfam.Renyi(0.5), q, improper)
+    with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
+        require_domain(expfam.Renyi(0.5), q, improper)
+    with pytest.raises(ImproperError, match="mixture"):
+        require_gradient(expfam.Renyi(0.1), q, improper)
+
+
+# ---- losses ----
+
+LIKELIHOODS = {
+    "Gaussian": (gpflow.likelihoods.Gaussian(0.4), [[0.3], [-2.0]], [[0.1], [1.0]]),
+    "Bernoulli": (gpflow.likelihoods.Bernoulli(), [[0.3], [-2.0]], [[1.0], [0.0]]),
+    "Softmax": (gpflow.likelihoods.Softmax(3), [[0.3, -1.0, 0.2], [2.0, 0.0, 1.0]], [[2.0], [1.0]]),
+}
+
+
+def rows(name):
+    likelihood, F, Y = LIKELIHOODS[name]
+    return likelihood, tf.constant(F, tf.float64), tf.constant(Y, tf.float64)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("make", [losses.BetaLoss, losses.GammaLoss])
+def test_robust_losses_tend_to_the_log_likelihood_from_both_sides(name, make):
+    likelihood, F, Y = rows(name)
+    wanted = losses.NegativeLogLikelihood()(likelihood, F, Y)
+    for step in (-1e-7, -1e-8, 0.0, 1e-8, 1e-7):
+        np.testing.assert_allclose(
+            make(1.0 + step)(likelihood, F, Y), wanted, rtol=LIMIT, atol=LIMIT
+        )
+    np.testing.assert_allclose(
+        losses.GeneralisedCrossEntropy(0.0)(likelihood, F, Y), wanted, atol=LIMIT
+    )
+
+
+@pytest.mark.parametrize("power", [0.7, 1.5])
+def test_integrals_of_powers_agree_with_quadrature_and_sums(power):
+    likelihood, F, _ = rows("Gaussian")
+    found = np.exp(losses.log_power_integral(likelihood, F, power))
+    pdf = scipy.stats.norm(0.3, np.sqrt(0.4)).pdf(GRID)
+    np.testing.assert_allclose(found[0], integral(pdf**power), rtol=QUADRATURE)
+    likelihood, F, _ = rows("Softmax")
+    found = np.exp(losses.log_power_integral(likelihood, F, power))
+    np.testing.assert_allclose(found, (tf.nn.softmax(F).numpy() ** power).sum(1), rtol=QUADRATURE)
+
+
+def test_a_robust_loss_is_bounded_and_a_log_likelihood_is_not():
+    likelihood = gpflow.likelihoods.Gaussian(1.0)
+    far, zero = tf.constant([[5.0], [50.0], [500.0]], tf.float64), tf.zeros([3, 1], tf.float64)
+    nll = losses.NegativeLogLikelihood()(likelihood, zero, far).numpy()
+    assert nll[2] > 1e5
+    for loss in (losses.BetaLoss(1.5), losses.GammaLoss(1.5)):
+        values = loss(likelihood, zero, far).numpy()
+        assert abs(values[2] - values[1]) < 1e-6
+        assert values.max() < 5.0
+
+
+def test_losses_outside_their_domain_are_refused():
+    for make in (
+        lambda: losses.BetaLoss(0.0),
+        lambda: losses.GammaLoss(-1.0),
+        lambda: losses.GeneralisedCrossEntropy(1.5),
+        lambda: expfam.BetaDivergence(1.0),
+        lambda: losses.BetaLoss(1.5)(
+            gpflow.likelihoods.Poisson(), tf.zeros([1, 1], tf.float64), tf.zeros([1, 1], tf.float64)
+        ),
+    ):
+        with pytest.raises(InvalidDataError):
+            make()
+
+
+# ---- in the local free energy ----
+
+
+def labelled(rng, number=60):
+    X = rng.standard_normal((number, 2))
+    probability = 1.0 / (1.0 + np.exp(-2.0 * X[:, :1]))
+    return X, (rng.uniform(size=(number, 1)) < probability).astype(float)
+
+
+def fitted(model, data, rounds=6, **settings):
+    update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), **settings)
+    return reached(update, model, data, rounds)
+
+
+def reached(update, model, data, rounds):
+    """Where rounds of two clients, one after another, end."""
+    clients = pvi.make_clients(model, datasets.partition_iid(*data, 2), update)
+    server = pvi.Server(model.prior(), clients)
+    history = pvi.fit(server, pvi.Sequential(), rounds)
+    assert not history[-1].failed, history[-1].failed
+    return server.posterior
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"divergence": expfam.Renyi(1.0 - 1e-8)},
+        {"divergence": expfam.Renyi(1.0 + 1e-8)},
+        {"loss": losses.BetaLoss(1.0 - 1e-8)},
+        {"loss": losses.BetaLoss(1.0 + 1e-8)},
+        {"loss": losses.GammaLoss(1.0 - 1e-8)},
+        {"loss": losses.GammaLoss(1.0 + 1e-8)},
+    ],
+)
+def test_generalised_pvi_tends_to_pvi(rng, family, settings):
+    model = linear.logistic_regression(2, family=family)
+    data = labelled(rng)
+    plain = fitted(model, data, loss=losses.NegativeLogLikelihood())
+    found = fitted(model, data, **({"loss": losses.NegativeLogLikelihood()} | settings))
+    for a, b in zip(plain.natural, found.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=LIMIT, atol=LIMIT)
+
+
+OTHER_DIVERGENCES_AND_LOSSES = [
+    {"divergence": expfam.Renyi(0.5)},
+    {"divergence": expfam.Renyi(2.5)},
+    {"divergence": expfam.ReverseKL()},
+    {"divergence": expfam.KL(0.5)},
+    {"loss": losses.GeneralisedCrossEntropy(0.3)},
+    {"loss": losses.BetaLoss(1.3), "divergence": expfam.Renyi(1.5)},
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "family"),
+    [
+        *((settings, MeanFieldNormal) for settings in OTHER_DIVERGENCES_AND_LOSSES),
+        (OTHER_DIVERGENCES_AND_LOSSES[0], Normal),
+        (OTHER_DIVERGENCES_AND_LOSSES[-1], expfam.IsotropicNormal),
+        *(
+            pytest.param(settings, family, marks=pytest.mark.slow)
+            for family, some in (
+                (Normal, OTHER_DIVERGENCES_AND_LOSSES[1:]),
+                (expfam.IsotropicNormal, OTHER_DIVERGENCES_AND_LOSSES[:-1]),
+            )
+            for settings in some
+        ),
+    ],
+)
+def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stationary(
+    rng, family, settings
+):
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), **settings)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
+    pvi.fit(server, pvi.Sequential())
+    ask, _ = server.ask("c0")
+    task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
+    found = pvi.FixedPointUpdate(**settings)(task).factor
+    for a, b in zip(ask.own.natural, found.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=LIMIT, atol=5 * LIMIT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_natural_gradients_end_where_local_fits_end(rng, family):
+    settings = {"loss": losses.GeneralisedCrossEntropy(0.3), "divergence": expfam.Renyi(0.5)}
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    optimum = fitted(model, data, rounds=8, **settings)
+    found = reached(pvi.FixedPointUpdate(steps=10, damping=0.3, **settings), model, data, 12)
+    for a, b in zip(optimum.natural, found.natural, strict=True):
+        np.testing.assert_allclose(a, b, rtol=10 * LIMIT, atol=10 * LIMIT)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_natural_gradients_of_other_divergences_tend_to_those_of_kl(rng, family):
+    model, data = linear.logistic_regression(2, family=family), labelled(rng)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, [data], pvi.FixedPointUpdate()))
+    pvi.fit(server, rounds=2)
+    ask, _ = server.ask("c0")
+    task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
+    plain = pvi.FixedPointUpdate()(task).factor
+    for divergence in (expfam.Renyi(1.0 + 1e-7), expfam.Renyi(1.0), expfam.KL(1.0 + 1e-9)):
+        found = pvi.FixedPointUpdate(divergence=divergence)(task).factor
+        for a, b in zip(plain.natural, found.natural, strict=True):
+            np.testing.assert_allclose(a, b, rtol=LIMIT, atol=LIMIT)
+
+
+def test_renyi_has_a_gradient_under_an_improper_cavity(rng):
+    """Where the mixture is proper: the cavity's normaliser is a constant."""
+    model, data = linear.logistic_regression(2, family=MeanFieldNormal), labelled(rng)
+    q = MeanFieldNormal(np.zeros(2), np.ones(2))
+    own = expfam.Factor(MeanFieldNormal, (np.zeros(2), np.array([1.5, 0.5])))
+    task = pvi.LocalTask(model, data, q, own, q, seed=0)
+    with pytest.raises(ImproperError, match="mixture"):
+        pvi.FixedPointUpdate(divergence=expfam.Renyi(0.1))(task)
+    likelihood = pvi.FixedPointUpdate()(task).factor
+    found = pvi.FixedPointUpdate(divergence=expfam.Renyi(0.5))(task).factor
+    # of D by the variance, with equal means: (1 / (1 − α)) (1/(2v) − 1/(2v²(1/v − (1 − α)t)))
+    slope = -(1.0 - 1.0 / (1.0 - 0.5 * own.natural[1])) / 0.5
+    wanted = likelihood.natural[1] + own.natural[1] - slope
+    np.testing.assert_allclose(found.natural[1], wanted, rtol=THROUGH_CHOLESKY)
+
+
+def test_quadrature_of_the_loss_agrees_with_the_expected_log_likelihood(rng):
+    X, Y = labelled(rng)
+    model = linear.logistic_regression(2)
+    q = member(Normal, 3)
+    q = Normal(q.precision_mean[:2], q.precision[:2, :2])
+    loss = model.expected_loss(q, X, Y, None, losses.NegativeLogLikelihood())
+    expected = model.expected_log_likelihood(q, X, Y, None)
+    np.testing.assert_allclose(-loss, expected, rtol=THROUGH_CHOLESKY)
+
+
+@pytest.mark.parametrize(("alpha", "apart"), [(1.0, 0.0), (0.5, 0.02)])
+def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apart):
+    model, data = linear.logistic_regression(2), labelled(rng)
+    update = pvi.VariationalUpdate(
+        batch_size=None, optimiser=pvi.LBFGS(), divergence=expfam.Renyi(alpha)
+    )
+    together = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
+    pvi.fit(together, pvi.Sequential(), 1)
+    cold, warm = (
+        pvi.Server(model.prior(), pvi.make_clients(model, datasets.partition_iid(*data, 2), update))
+        for _ in range(2)
+    )
+    warm.warm_start(together.posterior)
+    for server in (cold, warm):
+        pvi.fit(server, pvi.Sequential(), 5)
+    np.testing.assert_allclose(cold.posterior.mean, warm.posterior.mean, rtol=10 * LIMIT)
+    distance = np.abs(cold.posterior.mean / together.posterior.mean - 1.0).max()
+    assert (distance > apart) if apart else (distance < 10 * LIMIT)
+
+
+def test_a_smaller_alpha_gives_a_wider_posterior(rng):
+    model, data = linear.logistic_regression(2), labelled(rng)
+    wide = fitted(model, data, rounds=1, divergence=expfam.Renyi(0.5))
+    narrow = fitted(model, data, rounds=1, divergence=expfam.KL())
+    assert np.linalg.slogdet(wide.covariance)[1] > np.linalg.slogdet(narrow.covariance)[1]
+
+
+def test_a_robust_loss_does_not_follow_outliers(rng):
+    X = np.ones((50, 1))
+    Y = 0.5 * rng.standard_normal((50, 1))
+    model = linear.BayesianLinearRegression(1, 0.25)
+    spoiled = Y.copy()
+    spoiled[:3] = 14.0
+    shift = {}
+    for name, loss in (("nll", None), ("beta", losses.BetaLoss(1.5))):
+        means = [fitted(model, (X, y), rounds=3, loss=loss).mean[0] for y in (Y, spoiled)]
+        shift[name] = abs(means[1] - means[0])
+    assert shift["nll"] > 0.5
+    assert shift["beta"] < 0.05
+
+
+@pytest.mark.parametrize("samples", [pytest.param(1, marks=pytest.mark.slow), 30])
+def test_the_network_averages_losses_over_draws(rng, samples):
+    """The scale must not depend on the number of draws."""
+    net = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=samples)
+    q = net.initial(1)
+    X, Y = net.as_data(rng.standard_normal((20, 2)), rng.integers(0, 3, (20, 1)))
+    many = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=3000)
+    for loss in (losses.BetaLoss(1.3), losses.GeneralisedCrossEntropy(0.7)):
+        draws = [net.expected_loss(q, X, Y, tf.constant([s, 0]), loss).numpy() for s in range(60)]
+        wanted = many.expected_loss(q, X, Y, tf.constant([9, 9]), loss).numpy()
+        error = np.std(draws) / np.sqrt(len(draws)) + 1e-3
+        assert abs(np.mean(draws) - wanted) < STANDARD_ERRORS * error
+
+
+def test_divergences_outside_their_domain_are_refused(rng):
+    X, Y = labelled(rng)
+    model = linear.logistic_regression(2)
+    q = Normal(np.zeros(2), np.eye(2))
+    data = model.as_data(X, Y)
+    improper = expfam.Factor(Normal, (np.zeros(2), 2.0 * np.eye(2)))
+    for divergence, own, start, message in (
+        (expfam.ReverseKL(), improper, q, "needs a cavity that is a distribution.*warm_start"),
+        (expfam.Renyi(3.0), None, Normal(np.zeros(2), 0.1 * np.eye(2)), "must be proper"),
+    ):
+        task = pvi.LocalTask(model, data, q, own, start, seed=0)
+        with pytest.raises(ImproperError, match=message):
+            pvi.VariationalUpdate(batch_size=None, divergence=divergence)(task)
+
+
+def test_online_newton_steps_take_no_other_divergence():
+    with pytest.raises(InvalidDataError, match="KL divergence only"):
+        pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton(), divergence=expfam.Renyi(0.5))
+
+
+def test_models_without_losses_take_none_but_their_own():
+    class Plain:
+        def expected_log_likelihood(self, q, X, Y, seed):
+            return tf.zeros([], tf.float64)
+
+    q = univariate(0.0, 1.0)
+    task = pvi.LocalTask(Plain(), (np.zeros((2, 1)), np.zeros((2, 1))), q, None, q, seed=0)
+    with pytest.raises(InvalidDataError, match="no expected_loss"):
+        pvi.VariationalUpdate(loss=losses.BetaLoss(1.5))(task)
+
+
+# ---- the logarithmic opinion pool ----
+
+
+def test_an_opinion_pool_multiplies_the_clients_own_fits(rng):
+    """``q ← Π q_k^ρ_k`` with weights that sum to one (PGVI, section 3.2.4)."""
+    model = linear.logistic_regression(2)
+    shards = datasets.partition_iid(*labelled(rng), 3)
+    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    weights = {"c0": 1.0, "c1": 2.0, "c2": 5.0}
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+    for _ in range(2):
+        product = [np.zeros(2), np.zeros((2, 2))]
+        for name in server.clients:
+            alone = pvi.Server(model.prior(), server.clients)
+            alone.adopt(server.ledger)
+            pvi.fit(alone, pvi.Sequential(order=[name]))
+            for total, eta in zip(product, alone.posterior.natural, strict=True):
+                total += weights[name] / 8.0 * eta
+        pvi.fit(server, pvi.Synchronous(damping=pvi.OpinionPool(weights)))
+        for total, eta in zip(product, server.posterior.natural, strict=True):
+            np.testing.assert_allclose(eta, total, rtol=1e-6)
+
+
+def test_an_opinion_pool_of_equal_weights_is_the_default_damping(rng):
+    model = linear.logistic_regression(2)
+    shards = datasets.partition_iid(*labelled(rng), 3)
+    servers = []
+    for damping in (None, pvi.OpinionPool()):
+        clients = pvi.make_clients(model, shards, pvi.FixedPointUpdate())
+        servers.append(pvi.Server(model.prior(), clients))
+        pvi.fit(servers[-1], pvi.Synchronous(damping=damping), 3)
+    for a, b in zip(*(one.posterior.natural for one in servers), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(InvalidDataError, match="no weight for client 'c1'"):
+        pvi.fit(servers[-1], pvi.Synchronous(damping=pvi.OpinionPool({"c0": 1.0})))
+    with pytest.raises(InvalidDataError, match="must be positive, got -1"):
+        pvi.OpinionPool({"c0": -1.0})
+
+
+# ---- Gaussian processes ----
+
+
+def streamed(likelihood, X, Y):
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        likelihood,
+        pseudo_points=sgp.PrivatePseudoPoints(12),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+    for rows in (slice(0, None, 2), slice(1, None, 2)):
+        info = model.update((X[rows], Y[rows]))
+    return model, info
+
+
+def sine(rng):
+    X = np.linspace(0.0, 6.0, 60)[:, None]
+    f = np.sin(1.5 * X)
+    return X, f, f + 0.1 * rng.standard_normal(X.shape)
+
+
+GAUSSIAN, BERNOULLI = gpflow.likelihoods.Gaussian, gpflow.likelihoods.Bernoulli
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (GAUSSIAN, losses.NegativeLogLikelihood()),
+        (BERNOULLI, losses.BetaLoss(1 + 1e-9)),
+        (GAUSSIAN, losses.GammaLoss(1 - 1e-9)),
+        pytest.param(BERNOULLI, losses.NegativeLogLikelihood(), marks=pytest.mark.slow),
+        pytest.param(GAUSSIAN, losses.BetaLoss(1 + 1e-9), marks=pytest.mark.slow),
+        pytest.param(BERNOULLI, losses.GammaLoss(1 - 1e-9), marks=pytest.mark.slow),
+    ],
+)
+def test_a_gp_under_a_loss_tends_to_that_under_the_likelihood(rng, make, loss):
+    X, _, Y = sine(rng)
+    Y = (Y > 0.0).astype(float) if make is gpflow.likelihoods.Bernoulli else Y
+    found, _ = streamed(losses.GeneralisedLikelihood(make(), loss), X, Y)
+    wanted, _ = streamed(make(), X, Y)
+    for a, b in zip(found.predict_f(X), wanted.predict_f(X), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(
+        found.predict_log_density((X, Y)), wanted.predict_log_density((X, Y)), atol=1e-4
+    )
+
+
+@pytest.mark.slow
+def test_a_robust_loss_keeps_a_gp_from_its_outliers(rng):
+    X, f, Y = sine(rng)
+    spoiled = Y.copy()
+    spoiled[rng.choice(len(Y), 6, replace=False)] += 5.0
+    plain = gpflow.likelihoods.Gaussian(0.05)
+    robust = losses.GeneralisedLikelihood(plain, losses.BetaLoss(1.3))
+
+    def error(likelihood, Y):
+        mean, _ = streamed(likelihood, X, Y)[0].predict_f(X)
+        return np.sqrt(np.mean((mean - f) ** 2))
+
+    assert error(plain, spoiled) > 5.0 * error(plain, Y)
+    assert error(robust, spoiled) < 1.3 * error(robust, Y)
+    assert streamed(robust, X, spoiled)[1].clipped_sites > 0
+
+
+def test_labels_outside_the_support_are_refused_under_a_loss_too(rng):
+    X, _, Y = sine(rng)
+    likelihood = losses.GeneralisedLikelihood(gpflow.likelihoods.Bernoulli(), losses.BetaLoss(1.2))
+    with pytest.raises(InvalidDataError, match="support of Bernoulli"):
+        streamed(likelihood, X, Y)

@@ -1,0 +1,75 @@
+"""At how many values of ε a bound is averaged: more where little is known of many."""
+
+import gpflow
+import numpy as np
+import pytest
+
+import streaming_gp as sgp
+from streaming_gp.gp.fitting.solver import Solver
+from streaming_gp.gp.hyperparameters.parameters import ParameterVector, num_uncertain
+from tests.oracles.builders import EVERY_INPUT
+
+DIMS = 19
+SIZE = DIMS + 2
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """The numbers of values of all fits."""
+    found, solve = [], Solver.solve
+
+    def watched(self, problem, *rest, **options):
+        found.append(len(problem.noise))
+        return solve(self, problem, *rest, **options)
+
+    monkeypatch.setattr(Solver, "solve", watched)
+    return found
+
+
+def stream(rng, number, noise, **settings):
+    """A model of data that depend on one input of many."""
+    X = rng.standard_normal((number, DIMS))
+    Y = X[:, :1] + noise * rng.standard_normal((number, 1))
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.full(DIMS, DIMS**0.5))
+    settings = {"pseudo_points": EVERY_INPUT, "seed": 0} | settings
+    model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(0.1), **settings)
+    return model, model.update((X, Y))
+
+
+def test_the_default_is_eight_and_more_where_little_is_known_of_more():
+    default, four = sgp.VariationalHyperparameters(), sgp.VariationalHyperparameters(num_samples=4)
+    assert len(default.noise(SIZE, 0)) == 8
+    assert len(default.noise(SIZE, 0, full=False)) == len(default.noise(3, 0, False, 3.0)) == 4
+    assert len(default.noise(SIZE, 0, True, 8.0)) == 8
+    assert len(default.noise(SIZE, 0, False, 8.1)) == SIZE + 1  # pairs
+    assert len(four.noise(SIZE, 0, True, 8.1)) == 4
+    both = sgp.VariationalHyperparameters(full_covariance=True)
+    assert len(both.noise(3, 0)) == 8
+    assert len(both.noise(SIZE, 0)) == 2 * SIZE
+
+
+def test_a_parameter_known_to_within_a_factor_of_e_is_not_known_well():
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[0.01, 1.0])
+    vector = ParameterVector(kernel)
+    mean = vector.value()
+    unit = vector.unit_log_widths()
+    deviation = unit * np.array([1.0, 0.25, 7.0])
+    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
+    vector.assign(mean + 1.0)  # it is asked for at a mean, wherever the parameters are
+    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
+
+
+def test_a_fit_that_leaves_many_uncertain_is_done_over_as_many_values(rng, draws):
+    _, info = stream(rng, 30, 0.5)
+    assert draws == [8, SIZE + 1]
+    assert info.iterations > 50
+
+
+def test_one_that_does_not_is_done_once(rng, draws):
+    stream(rng, 30, 0.5, hyperparameters=sgp.VariationalHyperparameters(prior_log_scale=0.1))
+    assert draws == [8]
+
+
+def test_a_number_that_is_given_stays(rng, draws):
+    stream(rng, 30, 0.5, hyperparameters=sgp.VariationalHyperparameters(num_samples=6))
+    assert draws == [6]

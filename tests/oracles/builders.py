@@ -1,0 +1,142 @@
+"""Kernels, models and data that the tests of Gaussian processes share."""
+
+from dataclasses import dataclass
+
+import gpflow
+import numpy as np
+
+import streaming_gp as sgp
+from streaming_gp.gp.bounds import Variational
+from tests.oracles.reference import smooth_data
+from tests.tolerances import THROUGH_CHOLESKY
+
+NOISE = 0.05
+QUICK = sgp.LocalOptimiser(max_iterations=10, rounds=2)
+FIXED = sgp.FixedHyperparameters()
+EVERY_INPUT = sgp.PrivatePseudoPoints("all")
+
+
+def kernel():
+    return gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
+
+
+def rough_kernel():
+    return gpflow.kernels.Matern52(lengthscales=[0.7, 1.1]) + gpflow.kernels.Linear(variance=0.3)
+
+
+def mean_of_two():
+    return gpflow.functions.Constant(2.0)
+
+
+@dataclass(frozen=True)
+class BoundOfOnesOwn(Variational):
+    """Is fitted and absorbed in TensorFlow, as nothing is known of it."""
+
+
+def classifier(**options):
+    options.setdefault("hyperparameters", sgp.PointHyperparameters())
+    options.setdefault("likelihood", gpflow.likelihoods.Bernoulli())
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(5))
+    return sgp.StreamingGP(gpflow.kernels.SquaredExponential(), optimiser=QUICK, **options)
+
+
+def regressor(**options):
+    options.setdefault("hyperparameters", sgp.VariationalHyperparameters())
+    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(5))
+    options.setdefault("optimiser", QUICK)
+    return sgp.StreamingGP(kernel(), gpflow.likelihoods.Gaussian(0.1), **options)
+
+
+def known_model(pseudo_points, likelihood=None, hyperparameters=FIXED, **options):
+    """A model around 2, whose hyperparameters are known unless others are given."""
+    return sgp.StreamingGP(
+        kernel(), likelihood or gpflow.likelihoods.Gaussian(NOISE), mean_of_two(),
+        pseudo_points=pseudo_points, hyperparameters=hyperparameters, **options,
+    )  # fmt: skip
+
+
+def exact_gp(data, noise=NOISE):
+    """GPflow's own regression, which :func:`known_model` tends to."""
+    return gpflow.models.GPR(data, kernel(), mean_function=mean_of_two(), noise_variance=noise)
+
+
+def sparse_bound(data, Z, epsilon, mean=None, jitter=1e-6):
+    """GPflow's bound at an ε of :func:`regressor`, or with a mean of :func:`known_model`."""
+    k, noise = kernel(), gpflow.likelihoods.Gaussian()
+    parameters = [k.lengthscales, k.variance, noise.variance, *(mean.parameters if mean else ())]
+    for one, piece in zip(
+        parameters, np.split(epsilon, [2, 3, 4][: len(parameters) - 1]), strict=True
+    ):
+        one.unconstrained_variable.assign(piece.reshape(one.shape))
+    with gpflow.config.as_context(gpflow.config.Config(jitter=jitter)):
+        return gpflow.models.SGPR(data, k, Z, mean_function=mean, likelihood=noise).elbo()
+
+
+def labelled(rng, num=60):
+    X, F = smooth_data(rng, num)
+    return X, (F > 0).astype(float)
+
+
+def thirds(X, Y):
+    return {f"client-{i}": (X[i::3], Y[i::3]) for i in range(3)}
+
+
+def stream(fitted, shards):
+    for name, data in shards.items():
+        fitted.update(data, batch_id=name)
+    return fitted
+
+
+def evidence(fitted):
+    return float(fitted.maximum_log_likelihood_objective())
+
+
+def assert_same_arrays(ones, others, tolerance):
+    for a, b in zip(ones, others, strict=True):
+        np.testing.assert_allclose(a, b, atol=tolerance)
+
+
+def assert_same_predictions(one, other, X, tolerance=THROUGH_CHOLESKY, full_cov=(False, True)):
+    """Of f at X, by two models: mean, variance and covariance."""
+    for full in full_cov:
+        assert_same_arrays(one.predict_f(X, full), other.predict_f(X, full), tolerance)
+
+
+def assert_unchanged(model, X, before):
+    """Predictions at X are those ``before``, bit for bit."""
+    for a, b in zip(model.predict_f(X), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def predicted(model, X):
+    return [np.asarray(part) for part in model.predict_f(X)]
+
+
+def model_of(hyperparameters, the_kernel=None, **options):
+    """A point at every input: what is learned about ε has no other approximation beside it."""
+    return sgp.StreamingGP(
+        the_kernel or kernel(), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=EVERY_INPUT, hyperparameters=hyperparameters, **options,
+    )  # fmt: skip
+
+
+THAT_FORGET = [
+    {"forgetting": sgp.Fading(0.5)},
+    {"hyperparameters": sgp.VariationalHyperparameters(forgetting_factor=0.5)},
+]
+
+
+def forgotten_is_not_learned_again(stream, data, settings):
+    """The model of three batches of a stream, each of which learned; the precision of the first,
+    and what it is to be: that of the batch alone, to the power to which it is forgotten.
+
+    :param stream: Gives a model, and what was done, for data, a batch size, and settings.
+    """
+    X, Y = data
+    model, infos = stream(data, 20, **settings)
+    assert len(infos) == 3
+    assert all(info.iterations > 0 for info in infos)
+    alone, _ = stream((X[:20], Y[:20]), 20, **settings)
+    power = 0.25 if "forgetting" in settings else 1.0
+    (oldest,), (fresh,) = (one.factors["batch-0"].pseudo_observations for one in (model, alone))
+    return model, oldest.precision, power * fresh.precision

@@ -1,0 +1,78 @@
+"""The program of a place: python -m tests.oracles.site_of_tests ENGINE PLACE FLAG ADDRESS FILE.
+
+FILE is the kit of NVFlare, or the secret of a SuperNode of Flower.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from streaming_gp import engines, pvi
+from streaming_gp.pvi.desk import Desk
+from streaming_gp.testing.engine import Failing
+from streaming_gp.testing.problem import regression, shards_of_regression
+from tests.oracles import traced
+
+PLACES = "clinic-a", "clinic-b", "clinic-c"
+NUM_DATA = 8
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A rule that ends its own process in the middle of a fit, the first time."""
+
+    flag: str
+
+    def __call__(self, task):
+        if not Path(self.flag).exists():
+            Path(self.flag).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pvi.AnalyticUpdate()(task)
+
+
+class Replaying(Desk):
+    """Repeats the first answer of one site for ever."""
+
+    first = None
+
+    def _answered(self, ask):
+        if ask.client_id != "replayed":
+            return super()._answered(ask)
+        self.first = self.first or super()._answered(ask)
+        return self.first
+
+
+def known(name, number, update=None, load=None):
+    """A site with the shard of this number, at the place of this number."""
+    rule = update or pvi.AnalyticUpdate()
+    return pvi.Site(name, regression(), rule, NUM_DATA, load, place=PLACES[number])
+
+
+def sites_at(number, flag):
+    def load():
+        return shards_of_regression()[number]
+
+    rules = {f"c{number}": pvi.AnalyticUpdate(), f"killed{number}": Killed(flag)}
+    if number == 1:
+        rules["replayed"] = pvi.AnalyticUpdate()
+    if number == 2:
+        rules["c1"] = Failing()
+    plain = [known(name, number, rule, load) for name, rule in rules.items()]
+    return plain + traced.sites(number, PLACES[number])
+
+
+def main(engine, place, flag, address, file):
+    desk = Replaying(sites_at(PLACES.index(place), f"{flag}-{place}"))
+    inbox = f"{flag}-result" if place == PLACES[0] else None
+    connections = {
+        "nvflare": lambda: engines.NVFlare(file, address=address, inbox=inbox),
+        "flower": lambda: engines.Flower(address, file, inbox=inbox),
+    }
+    with connections[engine]().open(desk):
+        desk.work()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
