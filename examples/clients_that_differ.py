@@ -153,7 +153,8 @@ def robust(rate: float, share: float) -> pvi.VariationalUpdate:
 NATURAL = pvi.FixedPointUpdate(batch_size=600)
 METHODS = {
     "pvi-natural": Method(
-        lambda *_: NATURAL, synchronous(lambda rate: pvi.Momentum(rate)), 1, (0.1, 0.2, 0.05)
+        lambda *_: NATURAL, synchronous(lambda rate: pvi.Annealed(pvi.Momentum(rate))), 1,
+        (0.1, 0.2, 0.05),
     ),
     "pvi-sync": Method(fitted, synchronous(lambda rate: 0.1), 1, (5e-4, 2e-3), warm=False),
     "pvi-colder": Method(colder, synchronous(lambda rate: None), 4, (2e-3, 1e-3, 5e-4)),

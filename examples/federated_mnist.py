@@ -105,7 +105,8 @@ METHODS: dict[str, Method] = {
         always(local(1, 5e-4)), pvi.Asynchronous(damping=0.1, durations=ONE_SLOW), 300
     ),
     "pvi-natural": Method(
-        always(pvi.FixedPointUpdate(batch_size=600)), pvi.Synchronous(damping=pvi.Momentum()), 400,
+        always(pvi.FixedPointUpdate(batch_size=600)),
+        pvi.Synchronous(damping=pvi.Annealed(pvi.Momentum())), 400,
         warm=True,
     ),
     "sngd": Method(

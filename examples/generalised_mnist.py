@@ -133,7 +133,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     server = server_of(net, data, task)
     rounds = QUICK_ROUNDS if task.quick else ROUNDS
     evaluate = now_and_then(lambda q: scores(net, q, data), server, SCORED_EVERY, rounds)
-    schedule = pvi.Synchronous(pvi.Momentum(task.setting.learning_rate))
+    schedule = pvi.Synchronous(pvi.Annealed(pvi.Momentum(task.setting.learning_rate)))
     history = pvi.fit(server, schedule, rounds, evaluate=evaluate, callback=progress)
     scored = [record for record in history.to_records() if METRICS[0] in record]
     names = ("round", "seconds", "messages", *METRICS)

@@ -112,7 +112,7 @@ def perform(data: Split, task: Task, progress: Progress) -> Results:
     server.warm_start(net.initial(task.seed))
     rounds = QUICK_ROUNDS if task.quick else ROUNDS
     evaluate = now_and_then(lambda q: scores(net, q, data), server, SCORED_EVERY, rounds)
-    schedule = pvi.Synchronous(damping=pvi.Momentum())
+    schedule = pvi.Synchronous(damping=pvi.Annealed(pvi.Momentum()))
     history = pvi.fit(server, schedule, rounds, evaluate=evaluate, callback=progress)
     return {**asdict(task), **columns(history)}
 

@@ -118,7 +118,7 @@ def averaging(steps: int, momentum: float) -> Callable[[float], Any]:
 
 METHODS = {
     "pvi": Method(
-        lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate, cosine=False), 1,
+        lambda rate: pvi.FixedPointUpdate(), lambda rate: pvi.Momentum(rate), 1,
         lambda model, epsilon: 0.2 if model == "network" and epsilon < 4.0 else 0.4,
     ),
     "fedavg": Method(averaging(4, 0.0), lambda rate: 1.0, 4, lambda *_: 16.0),

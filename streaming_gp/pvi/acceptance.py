@@ -12,7 +12,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
-from streaming_gp.pvi.damping import DampingRule, Memory
+from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.messages import Answer
 from streaming_gp.pvi.model import HasChecks
@@ -84,7 +84,7 @@ class Acceptance:
     :param ledger: The ledger that the answers would change.
     :param rule: How they would enter the ledger.
     :param share: The share of the full step, in (0, 1].
-    :param memory: What the damping rule has kept.
+    :param state: The state of the damping rule.
     :param hyperparameters: The likelihood's parameters where they are learned, else None: [H].
     """
 
@@ -94,7 +94,7 @@ class Acceptance:
     ledger: Ledger[Any]
     rule: DampingRule
     share: float
-    memory: Memory
+    state: State
     hyperparameters: np.ndarray | None
 
     def verdict(self, readings: Iterable[Reading]) -> Verdict:
@@ -158,7 +158,7 @@ class Acceptance:
         # what it had refused early
         alone = {answer.client_id: whole}
         try:
-            changes, _ = self.rule.applied(self.ledger, alone, self.share, 0.0, self.memory)
+            changes, _ = self.rule.update(self.ledger, alone, self.state, self.share, 0.0)
         except InvalidDataError as error:
             raise WrongRuleError(error) from error
         checks = checks_of(self.clients[answer.client_id], self.checks)

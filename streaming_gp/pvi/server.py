@@ -18,7 +18,7 @@ from streaming_gp.pvi import step as steps
 from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion, staleness
 from streaming_gp.pvi.checks import Checks
 from streaming_gp.pvi.client import Client
-from streaming_gp.pvi.damping import DampingRule, Memory
+from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.history import History, Outcome
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.messages import Ask
@@ -59,7 +59,7 @@ class Server:
     hyperparameters: np.ndarray | None
     hyperparameter_factors: dict[str, Factor]
     _sequences: dict[str, int]
-    _memory: Memory
+    _state: State  # of the damping rule
 
     def __init__(
         self,
@@ -188,20 +188,19 @@ class Server:
         readings = [read(one) for one in answers]
         stale = staleness(readings, self._open, self.version)
         share *= (1.0 + stale) ** -staleness_power
+        state = rule.init(self.ledger) if self._state is None else self._state
         verdict = Acceptance(
             self.clients, self._open, self.checks, self.ledger, rule, share,
-            self._memory, self.hyperparameters,
+            state, self.hyperparameters,
         ).verdict(readings)  # fmt: skip
         accepted, proposals = verdict.accepted, verdict.proposals
         if not accepted:
             return Outcome(verdict.refused, {})
-        done = steps.replace(
-            self.ledger, proposals, rule, self.policy, share, progress, self._memory
-        )
+        done = steps.replace(self.ledger, proposals, rule, self.policy, share, progress, state)
         self._open = {name: q for name, q in self._open.items() if name not in accepted}
         if done.share > 0.0:
             make_read_only({name: done.ledger.factors[name] for name in accepted})
-            self.ledger, self._memory = done.ledger, done.memory
+            self.ledger, self._state = done.ledger, done.state
             self.version += 1
         if self.hyperparameters is not None:
             learned = {name: answer.hyperparameters for name, answer in accepted.items()}
@@ -220,7 +219,7 @@ class Server:
         """All that it knows, as a value."""
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
-            self._memory, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
+            self._state, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
@@ -231,7 +230,7 @@ class Server:
         self.hyperparameters = state.hyperparameters
         self.hyperparameter_factors = dict(state.hyperparameter_factors)
         self._sequences = dict(state.sequences)
-        self._memory = state.memory
+        self._state = state.damping
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write factors, versions and history to a file, atomically. No data are in it.

@@ -9,7 +9,7 @@ import numpy as np
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.damping import Memory
+from streaming_gp.pvi.damping import State
 from streaming_gp.pvi.history import History
 from streaming_gp.pvi.ledger import Factor, Posterior
 from streaming_gp.serialization import storable
@@ -25,7 +25,7 @@ class ServerState:
     :param factors: One factor for each client, by name and in order of arrival.
     :param version: The number of times that the posterior has changed.
     :param sequences: The number of the last question, by client.
-    :param memory: What the damping rule keeps between steps.
+    :param damping: The state of the damping rule after its last step.
     :param history: The rounds so far.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
     :param hyperparameter_factors: What the newest answer of each client says of them, by client.
@@ -35,7 +35,7 @@ class ServerState:
     factors: Mapping[str, Factor] = field(default_factory=dict)
     version: int = 0
     sequences: Mapping[str, int] = field(default_factory=dict)
-    memory: Memory = ()
+    damping: State = None
     history: History = field(default_factory=History)
     hyperparameters: np.ndarray | None = None
     hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)

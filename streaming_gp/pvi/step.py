@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.damping import DampingRule, Memory
+from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.ledger import Ledger, P
 from streaming_gp.pvi.properness import PropernessPolicy, RaiseImproper
 
@@ -60,12 +60,12 @@ class Replacement(Generic[P]):
 
     :param ledger: The new ledger.
     :param share: The share of the full step that was taken; 0 if the ledger is the old one.
-    :param memory: What the damping rule keeps for the next step.
+    :param state: The state of the damping rule after the step.
     """
 
     ledger: Ledger[P]
     share: float
-    memory: Memory = ()
+    state: State = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def replace(
     policy: PropernessPolicy,
     share: float = 1.0,
     progress: float = 0.0,
-    memory: Memory = (),
+    state: State = None,
 ) -> Replacement[P]:
     """Put proposed factors into the ledger, damped by the rule, as far as the policy allows.
 
@@ -126,16 +126,17 @@ def replace(
     :param policy: How far a step goes where the posterior or a cavity would be improper.
     :param share: The share of the full step to try first, in (0, 1].
     :param progress: The fraction of all rounds that is over, in [0, 1).
-    :param memory: What the rule kept at the step before.
+    :param state: The rule's state after the step before; None before the first.
     :raises ImproperError: if the policy refuses the step.
     """
-    tried: dict[float, Replacement[P]] = {0.0: Replacement(ledger, 0.0, memory)}
+    state = rule.init(ledger) if state is None else state
+    tried: dict[float, Replacement[P]] = {0.0: Replacement(ledger, 0.0, state)}
 
     def attempt(size: float) -> Ledger[P]:
         if size not in tried:
-            factors, kept = rule.applied(ledger, proposals, size, progress, memory)
+            factors, after = rule.update(ledger, proposals, state, size, progress)
             changes = {name: factor.as_arrays() for name, factor in factors.items()}
-            tried[size] = Replacement(ledger.with_factors(changes), size, kept)
+            tried[size] = Replacement(ledger.with_factors(changes), size, after)
         return tried[size].ledger
 
     used = policy.damping(attempt, share)

@@ -67,7 +67,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path):
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_iid(X, Y, 3)
     update = pvi.FixedPointUpdate(batch_size=7)
-    schedule = pvi.Synchronous(damping=pvi.Momentum(cosine=False))
+    schedule = pvi.Synchronous(damping=pvi.Momentum())
     whole = server(model, shards, update)
     pvi.fit(whole, schedule, 6)
     part = server(model, shards, update)

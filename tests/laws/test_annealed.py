@@ -33,10 +33,11 @@ def test_it_anneals_a_rule_and_what_is_usual(rng):
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_by_label(X, Y, 2)
     found, other = (server(model, shards, pvi.FixedPointUpdate()) for _ in range(2))
-    steady = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5, cosine=False)
-    falling = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5, cosine=True)
+    steady = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.0)
     pvi.fit(found, pvi.Synchronous(damping=pvi.Annealed(steady)), ROUNDS)
-    pvi.fit(other, pvi.Synchronous(damping=falling), ROUNDS)
+    for number in range(ROUNDS):
+        rate = 0.3 * 0.5 * (1.0 + np.cos(np.pi * number / ROUNDS))
+        pvi.fit(other, pvi.Synchronous(damping=pvi.Momentum(rate, rate, 0.0)), 1)
     assert_same(found.posterior, other.posterior, 1e-12)
 
     usual = linear_server(rng)

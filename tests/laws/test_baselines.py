@@ -195,8 +195,9 @@ def test_without_a_warm_start_it_is_refused(rng):
     with pytest.raises(NoAnswerError, match="wants a warm start"):
         pvi.fit(server, pvi.Asynchronous())
     fresh = model.prior().as_factor()
+    rule = pvi.ServerAdam()
     with pytest.raises(InvalidDataError, match="no factor of 'c0'"):
-        pvi.ServerAdam().applied(server.ledger, {"c0": fresh}, 1.0, 0.0, ())
+        rule.update(server.ledger, {"c0": fresh}, rule.init(server.ledger), 1.0, 0.0)
 
 
 def test_a_start_as_wide_as_the_prior_cannot_be_moved_by_gradients(rng):
@@ -218,7 +219,7 @@ def test_a_full_covariance_is_refused(rng, rule):
     with pytest.raises(NoAnswerError, match="mean-field Gaussian posterior, got a Normal"):
         pvi.fit(server, pvi.Asynchronous())
     with pytest.raises(InvalidDataError, match="ServerAdam is for mean-field"):
-        pvi.ServerAdam().applied(server.ledger, {}, 1.0, 0.0, ())
+        pvi.ServerAdam().init(server.ledger)
 
 
 @pytest.mark.parametrize(

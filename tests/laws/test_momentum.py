@@ -22,7 +22,7 @@ def momentum_server(rng, checks=None):
 
 def test_momentum_ends_at_the_optimum_with_every_client_s_own_factor(rng):
     found, model, (X, Y) = momentum_server(rng)
-    rule = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5, cosine=False)
+    rule = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5)
     pvi.fit(found, pvi.Synchronous(damping=rule), 300)
     optimum = server(model, [(X, Y)], LBFGS)
     pvi.fit(optimum)
@@ -37,7 +37,7 @@ def test_momentum_ends_at_the_optimum_with_every_client_s_own_factor(rng):
 
 def test_momentum_takes_the_step_that_it_says(rng):
     found, model, (X, Y) = momentum_server(rng)
-    rule = pvi.Momentum(learning_rate=0.1, precision_rate=0.2, momentum=0.9, cosine=False)
+    rule = pvi.Momentum(learning_rate=0.1, precision_rate=0.2, momentum=0.9)
     prior = found.prior
     mean, precision = np.asarray(prior.mean), np.asarray(prior.precision)
     velocity = np.zeros(3)
@@ -60,3 +60,10 @@ def test_momentum_is_for_mean_field_gaussians(rng):
     found = server(model, [(X, Y)], pvi.FixedPointUpdate())
     with pytest.raises(InvalidDataError, match="mean-field Gaussians, not for Normal"):
         pvi.fit(found, pvi.Synchronous(damping=pvi.Momentum()))
+
+
+def test_the_state_of_another_rule_is_refused_with_what_to_do(rng):
+    found, *_ = momentum_server(rng)
+    pvi.fit(found, pvi.Synchronous(damping=pvi.Momentum()))
+    with pytest.raises(InvalidDataError, match="FedAdam goes on from a Moments, got a Velocity"):
+        pvi.fit(found, pvi.Synchronous(damping=pvi.FedAdam()))

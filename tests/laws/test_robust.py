@@ -93,7 +93,7 @@ def proposed(family):
 
 
 def after(rule, ledger, proposals):
-    factors, _ = rule.applied(ledger, proposals, 1.0, 0.0, ())
+    factors, _ = rule.update(ledger, proposals, rule.init(ledger), 1.0, 0.0)
     return ledger.with_factors(factors)
 
 
@@ -139,7 +139,7 @@ def test_the_median_of_changes_is_that_of_each_coordinate_about_the_posterior_s_
             for k in range(3)
         }
         ledger = pvi.Ledger(start)
-        factors, _ = pvi.Median(1.0).applied(ledger, proposals, 1.0, 0.0, ())
+        factors, _ = pvi.Median(1.0).update(ledger, proposals, None, 1.0, 0.0)
         q = ledger.with_factors(factors).posterior
         np.testing.assert_allclose(q.precision, 1.0 + 3.0 * np.median(precision, axis=0))
         about = q.precision_mean - q.precision * origin

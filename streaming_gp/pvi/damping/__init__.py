@@ -1,21 +1,28 @@
 """Damping rules: how proposed factors enter the ledger."""
 
-from streaming_gp.pvi.damping.adam import ServerAdam
-from streaming_gp.pvi.damping.annealed import Annealed
-from streaming_gp.pvi.damping.around import AroundRule, Rho
-from streaming_gp.pvi.damping.federated import (
+from streaming_gp.pvi.damping.optimisers import (
     AdaptiveOptimiser,
     FedAdagrad,
     FedAdam,
     FedAvg,
     FedYogi,
     MaskedAveraging,
+    Momentum,
+    ServerAdam,
+    ServerOptimiser,
 )
-from streaming_gp.pvi.damping.momentum import Momentum
-from streaming_gp.pvi.damping.power import Damping, OpinionPool
 from streaming_gp.pvi.damping.robust import Median, RobustMean, TrimmedMean
-from streaming_gp.pvi.damping.rule import DampingRule, Factors, Memory, damped
-from streaming_gp.pvi.damping.server_optimiser import ServerOptimiser
+from streaming_gp.pvi.damping.rule import (
+    Annealed,
+    AroundRule,
+    Damping,
+    DampingRule,
+    Factors,
+    OpinionPool,
+    Rho,
+    State,
+    damped,
+)
 from streaming_gp.pvi.damping.tempering import Agreement, BoundedInfluence
 
 __all__ = [
@@ -33,13 +40,13 @@ __all__ = [
     "FedYogi",
     "MaskedAveraging",
     "Median",
-    "Memory",
     "Momentum",
     "OpinionPool",
     "Rho",
     "RobustMean",
     "ServerAdam",
     "ServerOptimiser",
+    "State",
     "TrimmedMean",
     "damped",
 ]

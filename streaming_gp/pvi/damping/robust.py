@@ -14,7 +14,6 @@ does not matter where the origin is.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,14 @@ import scipy.stats
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import require_number, typed
-from streaming_gp.pvi.damping.around import AroundRule, Natural, require_coordinates
-from streaming_gp.pvi.damping.rule import Factors, Memory
+from streaming_gp.pvi.damping.rule import (
+    AroundRule,
+    Factors,
+    Natural,
+    Proposals,
+    State,
+    require_family,
+)
 from streaming_gp.pvi.ledger import Ledger
 
 
@@ -45,36 +50,25 @@ class RobustMean(AroundRule):
         :returns: a value for each coordinate [...].
         """
 
-    def applied(
-        self,
-        ledger: Ledger[Any],
-        proposals: Mapping[str, Any],
-        share: float,
-        progress: float,
-        memory: Memory,
-    ) -> tuple[Factors, Memory]:
+    def update(
+        self, ledger: Ledger[Any], proposals: Proposals, state: State, share: float, progress: float
+    ) -> tuple[Factors, State]:
         """As ``DampingRule`` says.
 
         :raises InvalidDataError: if the ledger is not of an exponential family.
         """
-        require_coordinates(self, ledger)
-        rule = self.inner(ledger, proposals)
-        part = self._part(ledger, proposals)
-        old = ledger.factors
-        equal = {name: old[name] * part if name in old else part for name in proposals}
-        return rule.applied(ledger, equal, share, progress, memory)
-
-    def _part(self, ledger: Ledger[Any], proposals: Mapping[str, Any]) -> Factor:
-        """The change that each of these clients' factors takes: it does not depend on whose."""
-        mean = _origin(ledger)
-        old = ledger.factors
+        require_family(self, ledger)
+        old, q = ledger.factors, ledger.posterior
+        mean = np.asarray(q.mean, float) if isinstance(q, Gaussian) else None
         changes = [new / old[name] if name in old else new for name, new in proposals.items()]
-        columns = zip(*(_about(change.natural, mean) for change in changes), strict=True)
-        centre = tuple(self.centre(np.stack(column)) for column in columns)
+        columns = zip(*(_about(change.natural, mean, -1.0) for change in changes), strict=True)
+        centre = _about([self.centre(np.stack(column)) for column in columns], mean, 1.0)
         scale = self.centre(np.array([float(change.log_scale) for change in changes]))
-        kinds = [np.asarray(eta).dtype for eta in changes[0].natural]
-        natural = zip(_from(centre, mean), kinds, strict=True)
-        return Factor(changes[0].family, tuple(eta.astype(kind) for eta, kind in natural), scale)
+        dtypes = [np.asarray(eta).dtype for eta in changes[0].natural]
+        natural = (eta.astype(dtype) for eta, dtype in zip(centre, dtypes, strict=True))
+        part = Factor(changes[0].family, tuple(natural), scale)
+        equal = {name: old[name] * part if name in old else part for name in proposals}
+        return self.inner(ledger, proposals).update(ledger, equal, state, share, progress)
 
 
 @dataclass(frozen=True)
@@ -110,25 +104,13 @@ class TrimmedMean(RobustMean):
         return np.asarray(scipy.stats.trim_mean(changes, self.fraction, axis=0))
 
 
-def _origin(ledger: Ledger[Any]) -> np.ndarray | None:
-    """Where natural parameters are taken about: the mean [D], which Gaussians have."""
-    posterior = ledger.posterior
-    return np.asarray(posterior.mean, float) if isinstance(posterior, Gaussian) else None
-
-
-def _about(natural: Natural, mean: np.ndarray | None) -> Natural:
-    """``(h − Λ m, Λ)``: the natural parameters of a Gaussian factor of x − m."""
+def _about(natural: Any, mean: np.ndarray | None, sign: float) -> Natural:
+    """``(h ± Λ m, Λ)``: to the natural parameters of a Gaussian factor of x − m with −, and back
+    with +; those of other families as they are.
+    """
     natural = tuple(np.asarray(eta, float) for eta in natural)
     if mean is None:
         return natural
-    return natural[0] - _times(natural[1], mean), natural[1]
-
-
-def _from(natural: Natural, mean: np.ndarray | None) -> Natural:
-    if mean is None:
-        return natural
-    return natural[0] + _times(natural[1], mean), natural[1]
-
-
-def _times(precision: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    return precision @ vector if precision.ndim == 2 else precision * vector
+    h, precision = natural
+    pull = precision @ mean if precision.ndim == 2 else precision * mean
+    return h + sign * pull, precision

@@ -10,7 +10,7 @@ what is left of it, so that a lie does not make liars of them.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,15 @@ import scipy.optimize
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Gaussian
 from streaming_gp.inputs import require_positive, typed
-from streaming_gp.pvi.damping.around import AroundRule, Natural, product_with, require_coordinates
-from streaming_gp.pvi.damping.rule import Factors, Memory
+from streaming_gp.pvi.damping.rule import (
+    AroundRule,
+    Factors,
+    Natural,
+    Proposals,
+    State,
+    product_with,
+    require_family,
+)
 from streaming_gp.pvi.ledger import Ledger
 
 Measure = Callable[[Natural], float]
@@ -45,56 +52,51 @@ class Tempering(AroundRule):
 
     @abc.abstractmethod
     def beside(self, cavity: ExponentialFamily) -> Measure:
-        """What measures how much a factor says for what this cavity says.
+        """A measure of how much a factor says for what this cavity says.
 
         :param cavity: The product of prior and all other factors.
         :returns: a function of the factor's natural parameters, which grows with its power.
         """
 
-    def applied(
-        self,
-        ledger: Ledger[Any],
-        proposals: Mapping[str, Any],
-        share: float,
-        progress: float,
-        memory: Memory,
-    ) -> tuple[Factors, Memory]:
-        """As ``DampingRule`` says: another rule first, and then the limit on what it makes.
+    def update(
+        self, ledger: Ledger[Any], proposals: Proposals, state: State, share: float, progress: float
+    ) -> tuple[Factors, State]:
+        """As ``DampingRule`` says: another rule first, and then the limit on its factors, the worst
+        of them first and each of them once.
 
         :raises InvalidDataError: if the ledger is of a family that the rule is not for.
         """
-        require_coordinates(self, ledger)
+        require_family(self, ledger)
         rule = self.inner(ledger, proposals)
-        factors, memory = rule.applied(ledger, proposals, share, progress, memory)
-        return self._tempered(ledger, factors), memory
-
-    def _tempered(self, ledger: Ledger[Any], factors: Factors) -> Factors:
-        """The worst first, each of them once."""
+        factors, state = rule.update(ledger, proposals, state, share, progress)
         factors, left = dict(factors), set(factors)
         while left:
-            product = product_with(ledger, factors)
+            product = product_with(ledger, factors, float)
             measures = {
-                name: self._beside(_without(type(ledger.prior), product, factors[name].natural))
+                name: self._measure(type(ledger.prior), product, factors[name].natural)
                 for name in sorted(left)
             }
-            excess = {name: beside(factors[name].natural) for name, beside in measures.items()}
+            excess = {name: measure(factors[name].natural) for name, measure in measures.items()}
             worst = max(excess, key=lambda name: excess[name])
             if excess[worst] <= self.limit:
                 break
             power = self._largest_power(measures[worst], factors[worst].natural)
             factors[worst] = factors[worst] ** power
             left.remove(worst)
-        return factors
+        return factors, state
 
-    def _beside(self, cavity: ExponentialFamily | None) -> Measure:
+    def _measure(
+        self, family: type[ExponentialFamily], product: Natural, factor: Natural
+    ) -> Measure:
         """Nothing can be said beside a cavity that is no distribution; it is the policy's."""
-        if cavity is None:
+        rest = tuple(total - own for total, own in zip(product, factor, strict=True))
+        if not family.is_proper_natural(*rest):
             return lambda _: 0.0
-        beside = self.beside(cavity)
+        beside = self.beside(family(*rest))
 
         def measure(factor: Natural) -> float:
-            found = beside(tuple(np.asarray(eta, float) for eta in factor))
-            return found if np.isfinite(found) else np.inf
+            size = beside(tuple(np.asarray(eta, float) for eta in factor))
+            return size if np.isfinite(size) else np.inf
 
         return measure
 
@@ -154,7 +156,7 @@ class BoundedInfluence(Tempering):
 @typed
 @dataclass(frozen=True)
 class Agreement(Tempering):
-    """What a factor says of the parameters must be what its cavity expects, for Gaussians.
+    """A factor must say of the parameters what its cavity expects, for Gaussians.
 
     If both speak of the same parameters, the factor's own mean ``Λ_k⁻¹ h_k`` differs from the
     cavity's by a random vector of covariance ``Λ_k⁻¹ + Λ_cav⁻¹``. The size of the difference in
@@ -182,35 +184,23 @@ class Agreement(Tempering):
         if not isinstance(cavity, Gaussian):
             raise InvalidDataError(f"Agreement is for Gaussians, not for {type(cavity).__name__}")
         mean, own = np.asarray(cavity.mean), np.asarray(cavity.precision)
-        whitened = _whitened_fully if own.ndim == 2 else _whitened_each
-        root = np.linalg.cholesky(own) if own.ndim == 2 else np.sqrt(own)
+        full = own.ndim == 2
+        root = np.linalg.cholesky(own) if full else np.sqrt(own)
 
         def measure(factor: Natural) -> float:
-            precision, pull = whitened(root, mean, factor)
+            """By the factor's precision and gradient at the cavity's mean, in the cavity's units;
+            of a full covariance along the eigenvectors of the precision in these units.
+            """
+            h, precision = factor
+            if full:
+                half = scipy.linalg.solve_triangular(root, precision, lower=True)
+                inside = scipy.linalg.solve_triangular(root, half.T, lower=True)
+                precision, vectors = np.linalg.eigh(inside)
+                away = h - factor[1] @ mean
+                pull = vectors.T @ scipy.linalg.solve_triangular(root, away, lower=True)
+            else:
+                precision, pull = precision / root**2, (h - precision * mean) / root
             size = np.abs(precision)
             return float(np.sqrt(np.mean(pull**2 / np.maximum(size * (1.0 + size), TINY))))
 
         return measure
-
-
-def _whitened_each(root: np.ndarray, mean: np.ndarray, factor: Natural) -> Natural:
-    """A factor's precision and gradient at the cavity's mean, in the cavity's units."""
-    h, precision = factor
-    return precision / root**2, (h - precision * mean) / root
-
-
-def _whitened_fully(root: np.ndarray, mean: np.ndarray, factor: Natural) -> Natural:
-    """The same along the eigenvectors of the precision in these units."""
-    h, precision = factor
-    half = scipy.linalg.solve_triangular(root, precision, lower=True)
-    values, vectors = np.linalg.eigh(scipy.linalg.solve_triangular(root, half.T, lower=True))
-    pull = scipy.linalg.solve_triangular(root, h - precision @ mean, lower=True)
-    return values, vectors.T @ pull
-
-
-def _without(
-    family: type[ExponentialFamily], product: Natural, factor: Natural
-) -> ExponentialFamily | None:
-    """A cavity, if it is a distribution."""
-    rest = tuple(all_of_it - own for all_of_it, own in zip(product, factor, strict=True))
-    return family(*rest) if family.is_proper_natural(*rest) else None
