@@ -9,8 +9,8 @@ from typing import Any
 
 import gpflow
 
-from streaming_gp.defaults import default_kernel, logarithmic_parameters
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.estimators.base import default_kernel, default_likelihood, logarithmic_parameters
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
 from streaming_gp.gp.journal_view import last_state
 from streaming_gp.serialization import write_bytes
@@ -151,11 +151,7 @@ def _kernel(settings: Settings) -> Any:
 
 
 def _likelihood(settings: Settings) -> Any:
-    with logarithmic_parameters():
-        if settings.classes is None:
-            return gpflow.likelihoods.Gaussian(0.1)
-        number = len(settings.classes)
-        return gpflow.likelihoods.Softmax(number) if number > 2 else gpflow.likelihoods.Bernoulli()
+    return default_likelihood(None if settings.classes is None else len(settings.classes))
 
 
 def _points(settings: Settings) -> PrivatePseudoPoints:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.errors import FileFormatError
-from streaming_gp.scaling import Scaling
+from streaming_gp.estimators.scaling import Scaling
 from streaming_gp.tables.normalisation import Normalisation
 from streaming_gp.tables.schema import Schema
 

@@ -9,10 +9,10 @@ import pytest
 
 from streaming_gp import pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.estimators.river import as_features
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.record import alone, read_spent, with_release, write_spent
-from streaming_gp.river.features import checked
 from tests.hostile.test_answers import MODEL, clients
 
 RELEASE = Release(2.0, 0.5)
@@ -92,4 +92,4 @@ def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
 @pytest.mark.parametrize("value", [10**400, float("inf"), "3", b"3", 1j, [1.0]], ids=repr)
 def test_a_row_of_river_holds_finite_numbers(value):
     with pytest.raises(InvalidDataError, match="feature 'a' must be a finite number"):
-        checked({"a": value})
+        as_features({"a": value})

@@ -11,10 +11,10 @@ from streaming_gp.errors import InvalidDataError
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """The affine map of each column to mean 0 and standard deviation 1, where it was made.
+    """An affine map of each column, to mean 0 and standard deviation 1 of the rows it was made of.
 
-    :param mean: What becomes 0, [D].
-    :param unit: What becomes 1 above that, [D].
+    :param mean: The value that becomes 0, [D].
+    :param unit: The distance from it that becomes 1, [D].
     """
 
     mean: np.ndarray
@@ -27,16 +27,16 @@ class Scaling:
         NaN counts as no value. A column without values, or with one value only, keeps its unit.
 
         :param values: Columns [N, D].
-        :raises InvalidDataError: if their squares overflow.
         :param scale: Whether to scale; if not, the map changes nothing.
+        :raises InvalidDataError: if their squares overflow.
         """
-        known = np.isfinite(values)
-        number = np.maximum(known.sum(axis=0), 1)
         if not scale:
             return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
-        mean = np.where(known, values, 0.0).sum(axis=0) / number
+        has_value = np.isfinite(values)
+        number = np.maximum(has_value.sum(axis=0), 1)
+        mean = np.where(has_value, values, 0.0).sum(axis=0) / number
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.where(known, values - mean, 0.0) ** 2
+            squares = np.where(has_value, values - mean, 0.0) ** 2
         if not np.isfinite(squares.sum()):
             raise InvalidDataError("columns are too large for a scale: their squares overflow")
         spread = np.sqrt(squares.sum(axis=0) / number)

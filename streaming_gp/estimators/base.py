@@ -1,0 +1,132 @@
+"""Defaults, likelihoods and labels, and the model that an estimator makes at its first batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import gpflow
+import numpy as np
+
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import (
+    HyperparameterStrategy,
+    LocalOptimiser,
+    PrivatePseudoPoints,
+    PseudoPointStrategy,
+    StreamingGP,
+)
+
+
+class Estimator:
+    """The arguments that all estimators have, and the model of scaled inputs that they make."""
+
+    kernel: gpflow.kernels.Kernel | None
+    pseudo_points: PseudoPointStrategy | None
+    hyperparameters: HyperparameterStrategy | None
+    optimiser: LocalOptimiser | None
+    scale: bool
+
+    def _new_model(
+        self,
+        num_inputs: int,
+        likelihood: gpflow.likelihoods.Likelihood,
+        pseudo_points: PseudoPointStrategy,
+        **options: Any,
+    ) -> StreamingGP:
+        """A model that has seen nothing yet.
+
+        :param pseudo_points: The strategy where the user gave none.
+        :param options: Further arguments of the model.
+        """
+        kernel = default_kernel(num_inputs) if self.kernel is None else copy.deepcopy(self.kernel)
+        return StreamingGP(
+            kernel,
+            likelihood,
+            pseudo_points=self.pseudo_points or pseudo_points,
+            hyperparameters=self.hyperparameters,
+            optimiser=self.optimiser,
+            **options,
+        )
+
+
+# ---- defaults ----
+
+
+def default_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
+    """A squared exponential over standardised inputs, one lengthscale for each.
+
+    They start at ``√D 10^(−1/D)``: the edge of one of ten like cells that share the spread of the
+    data. In one dimension that is a tenth of a standard deviation; in many it nears √D, the length
+    of a typical input. Automatic pseudo-points are placed by this start, so that too long a one
+    leaves a rough function with too few.
+
+    :param num_inputs: The number of inputs D.
+    """
+    start = np.sqrt(num_inputs) * 10.0 ** (-1.0 / num_inputs)
+    with logarithmic_parameters():
+        return gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, start))
+
+
+def default_likelihood(
+    num_classes: int | None = None, least_variance: float | None = None
+) -> gpflow.likelihoods.Likelihood:
+    """Gaussian noise, or a probit for two classes, or a softmax for several.
+
+    :param num_classes: The number of classes; None for regression.
+    :param least_variance: A lower bound of the noise's variance.
+    """
+    if num_classes is None:
+        with logarithmic_parameters():
+            return gpflow.likelihoods.Gaussian(0.1, variance_lower_bound=least_variance)
+    if num_classes > 2:
+        return gpflow.likelihoods.Softmax(num_classes)
+    return gpflow.likelihoods.Bernoulli()
+
+
+def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
+    """For each batch as many as raise the bound noticeably, up to a quarter of its data points.
+
+    Up to 30 in any batch, however, and never more than 100; earlier ones are projected onto fewer
+    where all together would exceed 300.
+
+    :param num_rows: The number of rows of the first batch.
+    """
+    return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=300)
+
+
+def logarithmic_parameters() -> AbstractContextManager[None]:
+    """Positive GPflow parameters that are made within have an exponential transform.
+
+    GPflow's default, TFP's softplus, registers a gradient with TensorFlow whenever it is traced,
+    and that keeps the graphs of every model ever fitted: too many in a cross-validation.
+    """
+    return gpflow.config.as_context(replace(gpflow.config.config(), positive_bijector="exp"))
+
+
+# ---- labels ----
+
+
+def class_number(label: Any, classes: Sequence[Any]) -> int:
+    """The number of a label among all.
+
+    :raises InvalidDataError: if it is none of them.
+    """
+    try:
+        return classes.index(label)
+    except ValueError:
+        raise InvalidDataError(
+            f"the label {label!r} is none of the classes {list(classes)}"
+        ) from None
+
+
+def class_probabilities(mean: np.ndarray) -> np.ndarray:
+    """Probabilities [N, C] of all classes from a likelihood's mean.
+
+    :param mean: The mean of a softmax [N, C], or of a Bernoulli variable [N, 1].
+    """
+    both = np.hstack([1.0 - mean, mean]) if mean.shape[1] == 1 else mean
+    return both / both.sum(axis=1, keepdims=True)
