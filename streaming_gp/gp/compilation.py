@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import gpflow
-import numpy as np
 
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
@@ -17,10 +15,9 @@ from streaming_gp.gp.hyperparameter_terms import HyperparameterTerms
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.modules import refuse_misfits
-from streaming_gp.gp.outputs import Outputs, Predictions, outputs_of
-from streaming_gp.gp.predictor import PredictionFunctions
+from streaming_gp.gp.outputs import Outputs, outputs_of
+from streaming_gp.gp.prediction import PosteriorCache
 from streaming_gp.gp.process.covariances import latent_kernels
-from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.state import Settings
 from streaming_gp.gp.structure import Modules, refuse_change, structure
 from streaming_gp.numerics.threads import keep_freed_memory
@@ -52,18 +49,11 @@ class CompiledGP:
     dims: tuple[int, int]
     outputs: Outputs
     structure: dict[str, str]
-    _predictors: dict[int, PredictionFunctions] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def predictor(self, process: Process, draws: np.ndarray, token: bytes) -> Predictions:
-        """Predictions of a process, as :meth:`PredictionFunctions.at` conditions it."""
-        number = len(draws)
-        with self._lock:
-            if number not in self._predictors:
-                self._predictors.clear()  # one holds a factorised process for each draw
-                self._predictors[number] = PredictionFunctions(self.local, number)
-            functions = self._predictors[number]
-        return self.outputs.predictions(functions.at(process, draws, token))
+    @cached_property
+    def posteriors(self) -> PosteriorCache:
+        """The newest posterior of the model."""
+        return PosteriorCache(self.local, self.outputs.posterior)
 
     @cached_property
     def terms(self) -> HyperparameterTerms:

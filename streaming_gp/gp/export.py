@@ -1,23 +1,44 @@
-"""What predictions of a trained model need, as plain arrays for :mod:`streaming_gp.runtime`."""
+"""All that predictions of a trained model need, as plain arrays for :mod:`streaming_gp.runtime`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import gpflow
 import numpy as np
+import tensorflow as tf
 from gpflow import functions as gf
+from gpflow import kernels as gk
 from gpflow import likelihoods as gl
 from gpflow.likelihoods.utils import inv_probit
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.kernel_descriptions import constrained_value, describe, describe_kernel
-from streaming_gp.gp.outputs import Predictions
-from streaming_gp.gp.predictor import PredictionFunctions, Predictor
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.outputs import MixedPosterior
+from streaming_gp.gp.prediction import Posterior
+from streaming_gp.gp.process.conditioning import padded
 from streaming_gp.gp.process.covariances import latent_kernels
-from streaming_gp.runtime import LIKELIHOODS, Description
+from streaming_gp.runtime import LIKELIHOODS, Description, exported
 from streaming_gp.runtime.exported import Draw, ExportedGP
+from streaming_gp.serialization import PathLike
 
+_STATIONARY = ("variance", "lengthscales")
+_KERNELS: dict[type, tuple[str, ...]] = {
+    gk.SquaredExponential: _STATIONARY,
+    gk.RationalQuadratic: (*_STATIONARY, "alpha"),
+    gk.Exponential: _STATIONARY,
+    gk.Matern12: _STATIONARY,
+    gk.Matern32: _STATIONARY,
+    gk.Matern52: _STATIONARY,
+    gk.Cosine: _STATIONARY,
+    gk.Periodic: ("period",),
+    gk.Linear: ("variance",),
+    gk.Polynomial: ("variance", "offset", "degree"),
+    gk.Constant: ("variance",),
+    gk.White: ("variance",),
+    gk.Sum: (),
+    gk.Product: (),
+}
 _MEAN_FUNCTIONS: dict[type, tuple[str, ...]] = {
     gf.Zero: (),
     gf.Constant: ("c",),
@@ -25,44 +46,64 @@ _MEAN_FUNCTIONS: dict[type, tuple[str, ...]] = {
 }
 
 
-def exported(predictor: Predictions) -> ExportedGP:
-    """What predictions need of the process that a predictor holds.
+def export(path: PathLike, posterior: Posterior) -> None:
+    """Write all that predictions need to a file.
 
-    :param predictor: Its predictions.
+    :param path: The file; one that was there is replaced.
+    :param posterior: The posterior of a model.
     :raises InvalidDataError: for mixed outputs, for conditional pseudo-points, and for a kernel or
         mean function that has no NumPy form.
+    :raises OSError: if the file cannot be written; a file that was there stays as it was.
     """
-    if not isinstance(predictor, Predictor):
+    if isinstance(posterior, MixedPosterior):
         raise InvalidDataError(
             "LinearCoregionalization has no NumPy form and cannot be exported; wanted latent "
             "functions that are not mixed"
         )
-    if type(predictor.functions.gp) is not GaussianProcess:
+    if posterior.dense is None:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
-    held = predictor.held.tensors
-    factorised = [np.asarray(part) for part in held.conditioned]
-    draws = zip(held.draws.numpy(), *factorised, strict=True)
-    return ExportedGP(
-        Z=held.stack.Z.numpy(),
-        precision_factor=held.stack.precision_factor.numpy(),
-        draws=tuple(_draw(predictor.functions, *values) for values in draws),
+    local = posterior.local
+    stack = local.gp.stack(posterior.process.compact.pseudo_observations, local.input_dim)
+    factorised = [np.asarray(part) for part in padded(posterior.dense, local.gp.num_groups)]
+    draws = zip(posterior.draws, *factorised, strict=True)
+    content = ExportedGP(
+        Z=stack.Z.numpy(),
+        precision_factor=stack.precision_factor.numpy(),
+        draws=tuple(_draw(posterior, *values) for values in draws),
     )
+    exported.write(path, content)
 
 
-def _draw(
-    functions: PredictionFunctions, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray
-) -> Draw:
-    gp, D = functions.gp, functions.input_dim
-    with functions.epsilon.substituted(epsilon):
+def _draw(posterior: Posterior, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray) -> Draw:
+    local = posterior.local
+    with local.parameters.substituted(tf.constant(epsilon)):
         return Draw(
-            kernels=tuple(describe_kernel(one, D) for one in latent_kernels(gp.kernel)),
-            mean_function=describe_mean_function(gp.mean_function),
-            likelihood=describe_likelihood(functions.likelihood),
+            kernels=tuple(
+                describe_kernel(one, local.input_dim) for one in latent_kernels(local.gp.kernel)
+            ),
+            mean_function=describe_mean_function(local.gp.mean_function),
+            likelihood=describe_likelihood(local.likelihood),
             chol=chol,
             white=white,
         )
+
+
+def describe_kernel(kernel: gk.Kernel, input_dim: int) -> Description:
+    """A single-output kernel at the values that its parameters hold now.
+
+    Within ``ParameterVector.substituted(epsilon)`` these are the values at that ε.
+
+    :param kernel: A kernel of GPflow.
+    :param input_dim: The number D of columns of X.
+    :raises InvalidDataError: if it is, or is made of, another kernel than those with a NumPy form,
+        such as a subclass; names it.
+    """
+    parts = tuple(describe_kernel(part, input_dim) for part in _parts(kernel))
+    described = describe("kernel", kernel, _KERNELS)
+    columns = None if parts else _columns(kernel.active_dims, input_dim)
+    return Description(described.name, described.parameters, columns, parts)
 
 
 def describe_mean_function(mean_function: gf.Function) -> Description:
@@ -90,3 +131,41 @@ def describe_likelihood(likelihood: Any) -> Description:
         return Description("Bernoulli with a link of its own")
     is_own = kind.__name__ in LIKELIHOODS and kind is not gl.Bernoulli
     return Description(f"{kind.__name__} of {kind.__module__}" if is_own else kind.__name__)
+
+
+def describe(kind: str, module: gpflow.Module, known: dict[type, tuple[str, ...]]) -> Description:
+    """The name of a module's class, and its parameters.
+
+    :param kind: What the module is, for the error.
+    :param module: The module.
+    :param known: The names of the parameters of every class that there is a NumPy form of.
+    :raises InvalidDataError: for another class; names it and those that there are.
+    """
+    if type(module) not in known:
+        raise InvalidDataError(
+            f"the {kind} {type(module).__name__} has no NumPy form and cannot be exported; wanted "
+            f"one of GPflow's {', '.join(cls.__name__ for cls in known)}"
+        )
+    names = known[type(module)]
+    values = {name: constrained_value(getattr(module, name)) for name in names}
+    return Description(type(module).__name__, values)
+
+
+def constrained_value(parameter: Any) -> np.ndarray:
+    """The value that a parameter, variable or number holds now."""
+    is_parameter = isinstance(parameter, gpflow.Parameter)
+    return np.asarray(tf.convert_to_tensor(parameter) if is_parameter else parameter, np.float64)
+
+
+def _parts(kernel: gk.Kernel) -> Iterable[gk.Kernel]:
+    if isinstance(kernel, gk.Periodic):
+        return [kernel.base_kernel]
+    return kernel.kernels if isinstance(kernel, (gk.Sum, gk.Product)) else []
+
+
+def _columns(active_dims: Any, input_dim: int) -> np.ndarray | None:
+    """The columns by number, or None for all of them."""
+    if not isinstance(active_dims, slice):
+        return np.asarray(active_dims)
+    columns = np.arange(input_dim)[active_dims]
+    return None if np.array_equal(columns, np.arange(input_dim)) else columns

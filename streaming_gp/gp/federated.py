@@ -11,7 +11,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.compilation import CompiledGP
 from streaming_gp.gp.ledger_operations import LedgerOperationsGP
-from streaming_gp.gp.prediction import default_output_dim
+from streaming_gp.gp.predictive_gp import default_output_dim
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.pvi.model import SecondOrder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.forgetting import faded
-from streaming_gp.gp.prediction import PredictiveGP
+from streaming_gp.gp.predictive_gp import PredictiveGP
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.inputs import as_name, is_positive_integer, require_probability

@@ -1,228 +1,401 @@
-"""What a ledger of Gaussian-process factors can say: predictions in GPflow's shapes."""
+"""Predictions of a process, integrated over q(ε), in GPflow's shapes.
+
+Every prediction is a mixture over S values of ε: a fixed, seeded set of quasi-random draws from
+q(ε), or the one point. The same model therefore gives the same answer twice, bit for bit.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
-from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import predictor as pr
-from streaming_gp.gp.compilation import CompiledGP
-from streaming_gp.gp.export import exported
+from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.bounds import sites as site_rules
+from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
-from streaming_gp.gp.ledger_gp import LedgerGP
 from streaming_gp.gp.modules import refuse_indices
-from streaming_gp.gp.outputs import Predictions
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.turns import refuse_in_graphs
+from streaming_gp.gp.process.compiled import at_each_sample, spec
+from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess, padded
+from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.moments import CHUNK_ELEMENTS, joint, marginals
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.inputs import require_count, require_flag, require_positive_integer
 from streaming_gp.numerics.quadrature import standard_normals
-from streaming_gp.runtime import exported as exported_files
-from streaming_gp.serialization import PathLike
-from streaming_gp.validation import as_data, as_matrix
+from streaming_gp.numerics.threads import blas_threads_for
+from streaming_gp.validation import as_matrix
 
 MOST_FACTORISED = 2**28
-"""The number of elements of all factorised processes that predictions hold: two gigabytes, or 16
+"""The number of elements of all factorised processes that a posterior holds: two gigabytes, or 16
 values of ε at 4,000 points."""
 
+Inputs: TypeAlias = np.ndarray | tf.Tensor
+"""Inputs [N, D]: an array; or a tensor, for gradients and inside a caller's graph."""
+Moments: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
-class PredictiveGP(LedgerGP, InternalDataTrainingLossMixin):
-    """A ledger of Gaussian-process factors that can be asked."""
 
-    @property
-    def prediction_draws(self) -> np.ndarray:
-        """The values of ε [S, E], unconstrained, over which predictions are averaged."""
-        with self._turns.swapping:
-            return self._draws(self.parameter_vector, self.posterior_process)
+def as_inputs(X: Any, kernel: gpflow.kernels.Kernel, input_dim: int | None) -> Inputs:
+    """X [N, D] in float64, checked once unless its values are not known yet.
 
-    def _draws(self, parameters: ParameterVector, process: Process) -> np.ndarray:
-        q = process.hyperparameters
-        if q is None:
-            return parameters.value()[None]
-        number = self._num_draws(process.num_pseudo_points)
-        if number == 1:
-            return np.asarray(q.mean)[None]
-        noise = standard_normals(number, parameters.size, self.settings.seed, whiten=True)
-        return np.asarray(q.mean + noise @ np.transpose(q.scale))
+    :param input_dim: D, or None before any data.
+    :raises InvalidDataError: if X is not a finite matrix of D columns.
+    """
+    if tf.is_symbolic_tensor(X):  # inside a tf.function
+        return tf.cast(X, tf.float64)
+    checked = as_matrix("Xnew", X, input_dim)
+    refuse_indices(kernel, checked)
+    has_gradient = isinstance(X, (tf.Tensor, tf.Variable))
+    return tf.cast(X, tf.float64) if has_gradient else checked
 
-    def _num_draws(self, points: int) -> int:
-        """How many values of ε: fewer where a factorised process for each would not fit."""
-        wanted = self.settings.num_prediction_samples
-        affordable = MOST_FACTORISED // max(1, points**2)
-        return next((n for n in (wanted, 4, 2) if n <= min(wanted, affordable)), 1)
+
+# ---- values of ε ----
+
+
+def prediction_draws(
+    process: Process, parameters: ParameterVector, num_samples: int, seed: int
+) -> np.ndarray:
+    """The values of ε [S, E], unconstrained, over which predictions are averaged.
+
+    :param num_samples: How many, where a factorised process for each fits into memory.
+    """
+    q = process.hyperparameters
+    if q is None:
+        return parameters.value()[None]
+    affordable = MOST_FACTORISED // max(1, process.num_pseudo_points**2)
+    number = next((n for n in (num_samples, 4, 2) if n <= min(num_samples, affordable)), 1)
+    if number == 1:
+        return np.asarray(q.mean)[None]
+    noise = standard_normals(number, parameters.size, seed, whiten=True)
+    return np.asarray(q.mean + noise @ np.transpose(q.scale))
+
+
+def hyperparameter_samples(
+    q: expfam.Gaussian | None, parameters: ParameterVector, num_samples: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Draws from q(ε) in constrained space: ``{parameter path: [S, ...]}``; a point is repeated."""
+    if q is None:
+        draws = np.repeat(parameters.value()[None], num_samples, axis=0)
+    else:
+        draws = np.asarray(q.sample(num_samples, seed))
+    return parameters.constrained(draws)
+
+
+def log_evidence(local: LocalModel, process: Process) -> tf.Tensor:
+    """``log 𝒵`` of prior × factors at the parameters' present values: a scalar, in nats.
+
+    It has a gradient by the parameters.
+    """
+    with tf.init_scope():
+        compact = process.compact
+        stack = local.gp.stack(compact.pseudo_observations, local.input_dim)
+        log_scale = np.asarray(compact.log_scale)  # a Python number would be kept for ever
+    with local.parameters.substituted(local.parameters.tensor()):
+        return local.gp.log_normaliser(local.gp.condition(stack)) + log_scale
+
+
+# ---- posteriors ----
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A process factorised at S values of ε, which can be asked whatever its model learns later.
+
+    :param local: The model.
+    :param process: Prior × factors.
+    :param draws: The values of ε [S, E].
+    :param token: Bytes that change whenever ε changes, or anything else that predictions rest on.
+    :param dense: The process factorised at every ε; None where it rests on conditional
+        pseudo-points.
+    """
+
+    local: LocalModel
+    process: Process
+    draws: np.ndarray
+    token: bytes
+    dense: Factorised | None
+
+    # ---- mixtures over ε ----
 
     def predict_f(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and (co)variance of f, integrated over q(ε); shapes as in GPflow.
+        self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False
+    ) -> Moments:
+        """Mean [N, P] and (co)variance of f, integrated over q(ε), for inputs [N, D].
 
-        :param Xnew: The inputs [N, D].
-        :param full_cov: Whether to give covariances over the inputs.
-        :param full_output_cov: Whether to give covariances over the outputs.
-        :returns: mean [N, P] and variance [N, P]; with ``full_cov`` [P, N, N], with
-            ``full_output_cov`` [N, P, P], with both [N, P, N, P].
-        :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
-        :raises NumericalError: if they are so large that covariances overflow.
+        :returns: mean, and variance [N, P]; with ``full_cov`` [P, N, N], with ``full_output_cov``
+            [N, P, P], with both [N, P, N, P].
+        :raises NumericalError: if inputs are so large that covariances overflow.
         """
         require_flag("full_cov", full_cov)
         require_flag("full_output_cov", full_output_cov)
-        X = self._inputs(Xnew)
-        found = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
-        return pr.mixture_moments(*found, full_cov, full_output_cov)
+        return mixture_moments(*self.f(X, full_cov, full_output_cov), full_cov, full_output_cov)
 
     def predict_y(
-        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False
+    ) -> Moments:
         """Mean and variance [N, P] of new observations, integrated over q(ε).
 
-        :param Xnew: The inputs [N, D].
         :raises NotImplementedError: with ``full_cov`` or ``full_output_cov``, as in GPflow.
         """
         gpflow.utilities.assert_params_false(
             self.predict_y, full_cov=full_cov, full_output_cov=full_output_cov
         )
-        X = self._inputs(Xnew)
-        return pr.mixture_moments(*self._predictor(X.shape[1]).y(X))
+        return mixture_moments(*self.y(X))
 
-    def predict_log_density(
-        self, data: tuple[Any, Any], full_cov: bool = False, full_output_cov: bool = False
-    ) -> tf.Tensor:
-        """``log p(y_n | x_n)`` [N] of held-out data, in nats, integrated over q(ε).
-
-        Given ε, outputs count one by one, as in GPflow, even where the kernel mixes functions.
-
-        :param data: The inputs X [N, D] and the observations Y [N, P].
-        :raises InvalidDataError: as :meth:`StreamingGP.update`.
-        """
-        gpflow.utilities.assert_params_false(
-            self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
-        )
-        X, Y = as_data(data, self.likelihood, *self._now.dims)
-        return pr.mixture_log_density(self._predictor(X.shape[1], Y.shape[1]).log_densities(X, Y))
+    def predict_log_density(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
+        """``log p(y_n | x_n)`` [N] of held-out data, in nats, integrated over q(ε)."""
+        log_densities = self.log_densities(X, Y)
+        number = tf.cast(tf.shape(log_densities)[0], log_densities.dtype)
+        return tf.reduce_logsumexp(log_densities, axis=0) - tf.math.log(number)
 
     def predict_f_samples(
         self,
-        Xnew: Any,
-        num_samples: int | None = None,
-        full_cov: bool = True,
-        full_output_cov: bool = False,
-        seed: int | None = None,
+        X: Inputs,
+        num_samples: int | None,
+        full_cov: bool,
+        full_output_cov: bool,
+        seed: int,
     ) -> tf.Tensor:
         """Draws of f, each with its own ε from q(ε): [N, P], or [S, N, P] for S samples.
 
-        :param Xnew: The inputs [N, D].
-        :param num_samples: The number S of draws; one without the leading axis if None.
-        :param full_cov: Whether draws are correlated over the inputs.
-        :param full_output_cov: Whether draws are correlated over the outputs, as they are given ε
-            where the kernel mixes latent functions; not supported with ``full_cov``.
-        :param seed: The seed of the draws: the model's own by default, so that a second call gives
-            the same draws.
+        :raises NotImplementedError: with both ``full_cov`` and ``full_output_cov``.
         """
         if num_samples is not None:
             require_positive_integer("num_samples", num_samples)
-        if seed is not None:
-            require_count("seed", seed)
+        require_count("seed", seed)
         if full_cov and full_output_cov:
             raise NotImplementedError("full_cov together with full_output_cov is not supported")
-        X = self._inputs(Xnew)
-        means, variances = self._predictor(X.shape[1]).f(X, full_cov, full_output_cov)
-        rng = np.random.default_rng(self.settings.seed if seed is None else seed)
+        means, variances = self.f(X, full_cov, full_output_cov)
+        rng = np.random.default_rng(seed)
         chosen = np.resize(rng.permutation(means.shape[0]), num_samples or 1)
         noise = tf.constant(rng.standard_normal((len(chosen), *means.shape[1:])))
         means, variances = tf.gather(means, chosen), tf.gather(variances, chosen)
         samples = means + _scaled_noise(variances, noise, full_cov, full_output_cov)
         return samples[0] if num_samples is None else samples
 
-    def hyperparameter_samples(
-        self, num_samples: int, seed: int | None = None
-    ) -> dict[str, np.ndarray]:
-        """Draws from q(ε) in constrained space: ``{parameter path: [S, ...]}``.
+    # ---- for each ε ----
 
-        Point and fixed hyperparameters repeat their value.
+    def f(self, X: Inputs, full_cov: bool = False, full_output_cov: bool = False) -> Moments:
+        """Mean [S, N, P] and (co)variance of f for each ε.
 
-        :param num_samples: The number S of draws.
-        :param seed: The seed of the draws; the model's own by default.
+        Functions are independent given ε.
+
+        :returns: mean, and variance [S, N, P]; with ``full_cov`` [S, P, N, N], with
+            ``full_output_cov`` [S, N, P, P], with both [S, N, P, N, P].
         """
-        require_count("num_samples", num_samples)
-        if seed is not None:
-            require_count("seed", seed)
-        parameters, q = self.parameter_vector, self.hyperparameter_posterior
-        if q is None:
-            draws = np.repeat(parameters.value()[None], num_samples, axis=0)
+        mean, variance = self._latent_moments(X, full_cov)
+        if not full_output_cov:
+            return mean, variance
+        if not full_cov:
+            return mean, tf.linalg.diag(variance)
+        diagonal = tf.linalg.diag(tf.transpose(variance, [0, 2, 3, 1]))
+        return mean, tf.transpose(diagonal, [0, 1, 3, 2, 4])
+
+    def y(self, X: Inputs) -> Moments:
+        """Mean and variance [S, N, P] of the observations for each ε."""
+        observe = self._compiled(_observed, self._specs())
+        mean, variance = observe(self.draws, X, *self._latent_moments(X, full_cov=False))
+        return mean, variance
+
+    def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
+        """``log p(y_n | ε)`` [S, N] for each ε."""
+        score = self._compiled(_scored, (*self._specs(), spec(None, self.local.output_dim)))
+        return score(self.draws, X, *self._latent_moments(X, full_cov=False), Y)
+
+    def _latent_moments(self, X: Inputs, full_cov: bool) -> Moments:
+        if self.dense is None or tf.is_tensor(X):
+            mean, variance = self._tensor_moments(X, full_cov)
         else:
-            seed = self.settings.seed if seed is None else seed
-            draws = np.asarray(q.sample(num_samples, seed))
-        return parameters.constrained(draws)
+            with blas_threads_for(self.process.num_pseudo_points):
+                moments = (joint if full_cov else marginals)(self.dense, X)
+            mean, variance = map(tf.constant, moments)
+        if not tf.is_symbolic_tensor(mean):
+            _refuse_overflow(X, mean, variance)
+        return mean, variance
 
-    def export(self, path: PathLike) -> None:
-        """Write all that predictions need to a file, for :func:`streaming_gp.runtime.load`.
+    # ---- in TensorFlow: at inputs that are tensors, and for conditional pseudo-points ----
 
-        That makes the same predictions with NumPy alone, but learns no more.
+    @cached_property
+    def _tensors(self) -> tuple[tf.Tensor, Any, Conditioned]:
+        """The values of ε, the stack of pseudo-observations, and its factorisation at every ε."""
+        with tf.init_scope():  # now, even while a caller is being traced
+            local = self.local
+            draws = tf.constant(self.draws)
+            stack = local.gp.stack(self.process.compact.pseudo_observations, local.input_dim)
+            if self.dense is not None:
+                return draws, stack, padded(self.dense, local.gp.num_groups)
+            condition = self._compiled(
+                _conditioned, (self._draws_spec(), local.gp.stack_spec(local.input_dim))
+            )
+            found = condition(draws, stack)
+            if not bool(tf.reduce_all(tf.math.is_finite(found.white))):
+                raise NumericalError("the covariance of the pseudo-points is not positive")
+            return draws, stack, found
 
-        :param path: The file; one that was there is replaced.
-        :raises InvalidDataError: before any data, for conditional pseudo-points, and for a kernel
-            or mean function that has no NumPy form.
-        :raises OSError: if the file cannot be written; a file that was there stays as it was.
+    def _tensor_moments(self, X: Inputs, full_cov: bool) -> Moments:
+        gp, D = self.local.gp, self.local.input_dim
+        S, G = self._num_draws, gp.num_groups
+        factorisation = spec(S, None, None, None), spec(S, G, None, gp.num_latent // G)
+        signature = self._draws_spec(), gp.stack_spec(D), Conditioned(*factorisation), spec(None, D)
+        at = self._compiled(_predicted, signature, full_cov)
+        size = int(np.prod(self._tensors[2].white.shape))
+        chunk = max(256, CHUNK_ELEMENTS // max(1, size))
+        if full_cov or X.shape[0] is None or X.shape[0] <= chunk:
+            mean, variance = at(*self._tensors, X)
+            return mean, variance
+        pieces = [at(*self._tensors, X[i : i + chunk]) for i in range(0, X.shape[0], chunk)]
+        mean, variance = (tf.concat(parts, axis=1) for parts in zip(*pieces, strict=True))
+        return mean, variance
+
+    @property
+    def _num_draws(self) -> int | None:
+        """S as graphs see it: one ε has a graph of its own, which is smaller."""
+        return 1 if len(self.draws) == 1 else None
+
+    def _draws_spec(self) -> tf.TensorSpec:
+        return spec(self._num_draws, self.local.parameters.size)
+
+    def _specs(self) -> tuple[tf.TensorSpec, ...]:
+        moments = spec(self._num_draws, None, self.local.gp.num_latent)
+        return self._draws_spec(), spec(None, self.local.input_dim), moments, moments
+
+    def _compiled(self, function: Callable[..., Any], signature: Any, *options: bool) -> Any:
+        given = partial(function, self.local, *options)
+        return self.local.graphs.compiled(given, *signature, of=options)
+
+
+class PosteriorCache:
+    """The newest posterior of one model, whose factorisation the next one extends.
+
+    :param local: The model.
+    :param make: Makes a posterior from its fields.
+    """
+
+    def __init__(self, local: LocalModel, make: Callable[..., Posterior]) -> None:
+        self._local = local
+        self._make = make
+        self._newest: Posterior | None = None
+        self._conditioning = threading.Lock()
+
+    def token(self, process: Process) -> bytes:
+        """Bytes that change whenever q(ε) does, or a value that is not in ε."""
+        q = process.hyperparameters
+        values = [self._local.parameters.value()] if q is None else q.natural
+        return b"".join(np.asarray(part).tobytes() for part in values) + self._local.fixed_values()
+
+    def at(self, process: Process, draws: np.ndarray, token: bytes) -> Posterior:
+        """The posterior of a process at these values of ε [S, E].
+
+        Threads that want the same one wait for the one that factorises it.
+
+        :param token: The :meth:`token` of when the draws were taken; while it stays the same, so do
+            the draws, which rounding might change.
+        :raises NumericalError: if the covariance of the pseudo-observations is not positive.
         """
-        if self._now.dims[0] is None:
-            raise InvalidDataError("a model can be exported once it has seen data")
-        exported_files.write(path, exported(self._predictor(self._now.dims[0])))
-
-    def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
-
-        With a pseudo-point at every input and Gaussian noise this is the exact log evidence as a
-        function of kernel and mean function; elsewhere the sum of local free energies, carried by
-        the pseudo-observations to other values of ε.
-        """
-        if None in self._now.dims:
-            return tf.zeros([], tf.float64)
-        with tf.init_scope():
-            local = self._compile_for_dims().local
-            process = self._now.ledger.posterior.compact
-            stack = local.gp.stack(process.pseudo_observations, local.input_dim)
-            log_scale = np.asarray(process.log_scale)  # a Python number would be kept for ever
-        with local.parameters.substituted(local.parameters.tensor()):
-            return local.gp.log_normaliser(local.gp.condition(stack)) + log_scale
-
-    def _inputs(self, X: Any) -> pr.Inputs:
-        """X [N, D] in float64, checked once unless its values are not known yet."""
-        if tf.is_symbolic_tensor(X):  # inside a tf.function
-            return tf.cast(X, tf.float64)
-        checked = as_matrix("Xnew", X, self._now.dims[0])
-        refuse_indices(self.kernel, checked)
-        has_gradient = isinstance(X, (tf.Tensor, tf.Variable))
-        return tf.cast(X, tf.float64) if has_gradient else checked
-
-    def _predictor(self, input_dim: int, output_dim: int | None = None) -> Predictions:
-        """A predictor for the posterior; P is guessed before any data."""
-        with tf.init_scope():  # conditioning happens now, even while a caller is being traced
-            refuse_in_graphs("a prediction")
-            with self._turns.swapping:
-                outputs = self._now.dims[1] or output_dim or default_output_dim(self)
-                self._compiled = compiled = self._compile(input_dim, outputs)
-                process = self._now.ledger.posterior
-                draws = self._draws(compiled.parameters, process)
-                token = _token(compiled, process)
-            return compiled.predictor(process, draws, token)
+        local = self._local
+        with self._conditioning:
+            newest = self._newest
+            if newest is None or newest.token != token or len(newest.draws) != len(draws):
+                dense = None
+                if type(local.gp) is GaussianProcess:
+                    dense = Factorised(PriorAt(local.prior, draws))
+            elif newest.process is process:
+                return newest
+            else:
+                dense, draws = newest.dense, newest.draws
+            if dense is not None:
+                with blas_threads_for(process.num_pseudo_points):
+                    dense = dense.conditioned_on(plain(process))
+            self._newest = self._make(
+                local=local, process=process, draws=draws, token=token, dense=dense
+            )
+            return self._newest
 
 
-def _token(compiled: CompiledGP, process: Process) -> bytes:
-    """Changes whenever q(ε) does, or a value that is not in ε."""
-    q = process.hyperparameters
-    of_epsilon = [compiled.parameters.value()] if q is None else q.natural
-    values = b"".join(np.asarray(part).tobytes() for part in of_epsilon)
-    return values + compiled.local.fixed_values()
+# ---- compiled ----
 
 
-def default_output_dim(model: LedgerGP) -> int:
-    """P of the data that a model expects before it has seen any."""
-    switched = isinstance(model.likelihood, gpflow.likelihoods.SwitchedLikelihood)
-    return int(model.num_latent_gps) + int(switched)  # its last column says which likelihood
+def _observed(local: LocalModel, draws: tf.Tensor, X: tf.Tensor, *moments: tf.Tensor) -> Moments:
+    """Mean and variance [S, N, P] of the observations at moments [S, N, L] of f."""
+
+    def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> Moments:
+        with local.parameters.substituted(epsilon):
+            return site_rules.predictive_moments(local.likelihood, X, mean, variance)
+
+    found: Moments = at_each_sample(at, draws, *moments)
+    return found
+
+
+def _scored(local: LocalModel, draws: tf.Tensor, X: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
+    """Log densities [S, N] of Y [N, P], which follows moments [S, N, L] of f."""
+    *moments, Y = given
+
+    def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+        with local.parameters.substituted(epsilon):
+            return site_rules.predictive_log_density(local.likelihood, X, mean, variance, Y)
+
+    return at_each_sample(at, draws, *moments)
+
+
+def _conditioned(local: LocalModel, draws: tf.Tensor, stack: Any) -> Any:
+    def at(epsilon: tf.Tensor) -> Conditioned:
+        with local.parameters.substituted(epsilon):
+            return local.gp.condition(stack)
+
+    return at_each_sample(at, draws)
+
+
+def _predicted(
+    local: LocalModel,
+    full_cov: bool,
+    draws: tf.Tensor,
+    stack: Any,
+    factorisation: Conditioned,
+    X: tf.Tensor,
+) -> Any:
+    """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] of f(X)."""
+
+    def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> Moments:
+        with local.parameters.substituted(epsilon):
+            return local.gp.predict(stack, Conditioned(*parts), X, full_cov)
+
+    return at_each_sample(at, draws, *factorisation)
+
+
+# ---- mixtures and samples ----
+
+_BETWEEN = {
+    (False, False): "snp,snp->np",
+    (True, False): "snp,smp->pnm",
+    (False, True): "snp,snq->npq",
+    (True, True): "snp,smq->npmq",
+}
+
+
+def mixture_moments(
+    means: tf.Tensor, variances: tf.Tensor, full_cov: bool = False, full_output_cov: bool = False
+) -> Moments:
+    """Mean and (co)variance of an equal mixture over the leading axis, in GPflow's shapes.
+
+    ε moves all means together, so that outputs are correlated even where they are independent
+    given ε.
+
+    :param means: The mean under each ε, [S, N, P].
+    :param variances: The (co)variance under each ε, as :meth:`Posterior.f` gives it.
+    :returns: mean [N, P], and variance [N, P] or covariance [P, N, N], [N, P, P] or [N, P, N, P].
+    """
+    mean = tf.reduce_mean(means, axis=0)
+    shift = means - mean
+    between = tf.einsum(_BETWEEN[full_cov, full_output_cov], shift, shift)
+    weight = 1.0 / tf.cast(tf.shape(means)[0], means.dtype)
+    return mean, tf.reduce_mean(variances, axis=0) + weight * between
 
 
 def _scaled_noise(
@@ -234,3 +407,15 @@ def _scaled_noise(
     jitter = 1e-6 * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     chol = tf.linalg.cholesky(tf.linalg.set_diag(variances, diagonal + jitter))
     return tf.einsum("spnm,smp->snp" if full_cov else "snpq,snq->snp", chol, noise)
+
+
+def _refuse_overflow(X: Inputs, *moments: tf.Tensor) -> None:
+    """Refuse inputs so large that squares of them are infinite.
+
+    :raises NumericalError: if a moment is not finite.
+    """
+    if not all(np.isfinite(one).all() for one in moments):
+        raise NumericalError(
+            "predictions are not finite, as covariances overflow: wanted smaller inputs, got some "
+            f"of size {np.abs(X).max():.3g}"
+        )

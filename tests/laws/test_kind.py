@@ -184,7 +184,7 @@ def test_graphs_keep_no_model(rng):
     model.update((X, Y))
     model.predict_y(X)
     kept, gone = weakref.ref(graphs(model, (1, 1))), weakref.ref(model)
-    held = weakref.ref(next(iter(model._compiled._predictors.values()))._held)
+    held = weakref.ref(model._compiled.posteriors._newest)
     del model
     gc.collect()
     assert kept() is not None

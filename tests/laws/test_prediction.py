@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import prediction, tensor_predictor
+from streaming_gp.gp import prediction
 from streaming_gp.gp.process import moments
 from streaming_gp.gp.process.factorised import ROW
 from streaming_gp.gp.process.process import Process
@@ -102,7 +102,7 @@ def test_predict_y_adds_the_noise_and_its_uncertainty(model, Xnew):
 
 
 @pytest.mark.parametrize(
-    ("module", "converted"), [(moments, np.asarray), (tensor_predictor, tf.constant)]
+    ("module", "converted"), [(moments, np.asarray), (prediction, tf.constant)]
 )
 def test_predictions_in_chunks_are_the_same(model, rng, monkeypatch, module, converted):
     X = converted(rng.uniform(-2, 2, (700, 2)))
@@ -145,10 +145,10 @@ def test_after_a_batch_is_absorbed_what_was_factorised_is_extended(rng, Xnew):
     model = regressor(pseudo_points=EVERY_INPUT)
     model.update(smooth_data(rng, ROW))
     model.predict_f(Xnew)
-    before = model._predictor(2).held.factorised
+    before = model._posterior(2).dense
     model.update(smooth_data(rng, 20), learn=False)
     found = model.predict_f(Xnew)
-    after = model._predictor(2).held.factorised
+    after = model._posterior(2).dense
     assert after.rows[0] is before.rows[0]
     for one, other in zip(found, copy.deepcopy(model).predict_f(Xnew), strict=True):
         np.testing.assert_array_equal(one, other)

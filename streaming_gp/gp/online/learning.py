@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning import LearningGP
-from streaming_gp.gp.online.online import OnlineGP
+from streaming_gp.gp.online.online import OnlineGP, factor_of, refuse_foreign
 from streaming_gp.gp.online.start import online_state
 from streaming_gp.gp.online.state import OnlineState
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.strategies import MERGED
 from streaming_gp.gp.turns import one_at_a_time
-from streaming_gp.inputs import as_name, require_positive, require_positive_integer
+from streaming_gp.inputs import as_name
 
 
 class OnlineLearningGP(LearningGP):
@@ -32,10 +29,7 @@ class OnlineLearningGP(LearningGP):
             positive, the model has seen no data, its noise is not Gaussian of one variance, its
             functions do not share one kernel, or its factors do not stand alone.
         """
-        require_positive_integer("budget", budget)
-        memory = budget if memory is None else memory
-        require_positive("memory", memory)
-        return OnlineGP(self, int(budget), float(memory))
+        return OnlineGP(self, budget, memory)
 
     @one_at_a_time
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
@@ -51,25 +45,17 @@ class OnlineLearningGP(LearningGP):
         :raises InvalidDataError: if the object is another model's, or the name is taken.
         """
         name = as_name("name", f"online-{self.num_updates}" if name is None else name)
-        if not isinstance(online, OnlineGP):
-            raise InvalidDataError(f"wanted an online object, got a {type(online).__name__}")
-        if online.model is not self:
-            raise InvalidDataError("wanted an online object of this model, got another model's")
-        if name in (*self.factors, MERGED):
-            raise InvalidDataError(f"the name {name!r} is taken: the ledger has {[*self.factors]}")
-        absorbed = False
+        refuse_foreign(online, self, name, self.factors)
 
-        def take(state: OnlineState) -> OnlineState:
-            nonlocal absorbed
-            observations = state.own_observations()
-            if observations is not None:
-                self._commit_online(name, observations, state.log_evidence)
-                state.settle()
-                absorbed = True
-            return state
+        def commit(observations: PseudoObservations, log_evidence: float) -> None:
+            compiled, ledger = self._compile_for_dims(), self._now.ledger
+            epsilon = self._point_estimate(ledger, compiled)
+            factor = factor_of(
+                compiled.local, epsilon, ledger.posterior, observations, log_evidence
+            )
+            self._commit(compiled, ledger.replaced(name, factor), epsilon, 1)
 
-        online.exchange(take)
-        return name if absorbed else None
+        return name if online.hand_over(commit) else None
 
     def online_state(
         self, budget: int, memory: float, own: PseudoObservations | None = None
@@ -80,20 +66,6 @@ class OnlineLearningGP(LearningGP):
         """
         if None in self._now.dims:
             raise InvalidDataError("one point at a time wants a model that has learned a batch")
-        compiled = self._compile_for_dims()
-        local, epsilon = compiled.local, self._point_estimate(self._now.ledger, compiled)
-        return online_state(local, epsilon, self.posterior_process, budget, memory, own)
-
-    def _commit_online(
-        self, name: str, observations: PseudoObservations, log_evidence: float
-    ) -> None:
-        compiled = self._compile_for_dims()
-        epsilon = self._point_estimate(self._now.ledger, compiled)
-        before, normaliser = self.posterior_process, compiled.fitter.factorisations.log_normaliser
-        after = Process((*before.pseudo_observations, observations))
-        gained = normaliser(epsilon, after) - normaliser(
-            epsilon, Process(before.pseudo_observations)
-        )
-        constant = log_evidence - gained
-        factor = PseudoPointFactor((observations,), before.unit_of_epsilon, constant)
-        self._commit(compiled, self._now.ledger.replaced(name, factor), epsilon, 1)
+        compiled, ledger = self._compile_for_dims(), self._now.ledger
+        epsilon = self._point_estimate(ledger, compiled)
+        return online_state(compiled.local, epsilon, ledger.posterior, budget, memory, own)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.inputs import as_float64, as_real_array
+from streaming_gp.gp.strategies import MERGED
+from streaming_gp.inputs import (
+    as_float64,
+    as_real_array,
+    require_positive,
+    require_positive_integer,
+)
 from streaming_gp.numerics.threads import one_blas_thread
 
 FEW = 8
@@ -36,14 +47,18 @@ class OnlineGP:
 
     :param model: The model that it starts from, and that can take back what it learns.
     :param budget: The largest number of points that it holds.
-    :param memory: The number of observations in which the relevance of a point falls e-fold.
+    :param memory: The number of observations in which the relevance of a point falls e-fold; by
+        default the budget.
     """
 
-    def __init__(self, model: StartsOnline, budget: int, memory: float) -> None:
+    def __init__(self, model: StartsOnline, budget: int = 300, memory: float | None = None) -> None:
+        require_positive_integer("budget", budget)
+        memory = float(budget if memory is None else memory)
+        require_positive("memory", memory)
         self._lock = threading.Lock()
         self._exchanging = threading.Lock()
         self._since: list[tuple[np.ndarray, np.ndarray]] | None = None
-        self._model, self._state = model, model.online_state(budget, memory)
+        self._model, self._state = model, model.online_state(int(budget), memory)
 
     @property
     def model(self) -> StartsOnline:
@@ -116,6 +131,26 @@ class OnlineGP:
         self.exchange(build)
         self._model = model
 
+    def hand_over(self, commit: Callable[[PseudoObservations, float], None]) -> bool:
+        """Give away what was learned since the last time, as it is known from then on.
+
+        :param commit: Takes it, and its log evidence in nats. If it raises, nothing has changed.
+        :returns: whether anything was learned.
+        """
+        found = False
+
+        def take(state: OnlineState) -> OnlineState:
+            nonlocal found
+            observations = state.own_observations()
+            if observations is not None:
+                commit(observations, state.log_evidence)
+                state.settle()
+                found = True
+            return state
+
+        self.exchange(take)
+        return found
+
     def exchange(self, build: Callable[[OnlineState], OnlineState]) -> None:
         """Replace the state by one that is built from a copy of it, while others go on.
 
@@ -143,6 +178,42 @@ class OnlineGP:
         if not done:
             _learn(state, missed)
         return done
+
+
+def refuse_foreign(online: object, model: StartsOnline, name: str, factors: Iterable[str]) -> None:
+    """Refuse an object of another model, and a name that a factor has already.
+
+    :raises InvalidDataError: naming what came and what was wanted.
+    """
+    if not isinstance(online, OnlineGP):
+        raise InvalidDataError(f"wanted an online object, got a {type(online).__name__}")
+    if online.model is not model:
+        raise InvalidDataError("wanted an online object of this model, got another model's")
+    if name in (*factors, MERGED):
+        raise InvalidDataError(f"the name {name!r} is taken: the ledger has {[*factors]}")
+
+
+def factor_of(
+    local: LocalModel,
+    epsilon: np.ndarray,
+    process: Process,
+    observations: PseudoObservations,
+    log_evidence: float,
+) -> PseudoPointFactor:
+    """Observations as a factor that says nothing of ε, whose constant makes the log normaliser of a
+    process grow by their log evidence.
+
+    :param epsilon: ε [E].
+    :param process: Prior times the factors before.
+    :param log_evidence: ``log p(y | past)`` of what was observed, in nats.
+    """
+    at = Factorised(PriorAt(local.prior, epsilon[None]))
+    before = process.compact
+    after = Process((*process.pseudo_observations, observations)).compact
+    at = at.conditioned_on(plain(before))
+    gained = at.conditioned_on(plain(after)).log_normaliser - at.log_normaliser
+    constant = log_evidence - gained - (after.log_scale - before.log_scale + process.log_scale)
+    return PseudoPointFactor((observations,), process.unit_of_epsilon, constant)
 
 
 def _learn(state: OnlineState, observations: list[tuple[np.ndarray, np.ndarray]]) -> None:

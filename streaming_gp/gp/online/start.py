@@ -16,7 +16,7 @@ from streaming_gp.gp.fitting.thinning import least_lost
 from streaming_gp.gp.online.kernel import KnownProcess, process_at
 from streaming_gp.gp.online.soundness import clear_error
 from streaming_gp.gp.online.state import OnlineState
-from streaming_gp.gp.process.mixing import PairKernel
+from streaming_gp.gp.outputs import PairKernel
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 

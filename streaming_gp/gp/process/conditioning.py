@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from streaming_gp.gp.process import covariances as cov
 from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.numerics.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
@@ -85,18 +86,36 @@ def stacked(
 def packed(sizes: list[int]) -> tuple[list[int], int, int]:
     """Where members of these sizes start in blocks of the largest size; that size; how many blocks.
 
-    Each goes into the first block with room, so that one large member does not pad the others.
+    They stay in order, and one large member does not pad the others.
     """
     largest = max(sizes, default=1)
-    filled: list[int] = []
-    starts = []
+    starts, end = [], 0
     for size in sizes:
-        block = next((b for b, used in enumerate(filled) if used + size <= largest), len(filled))
-        if block == len(filled):
-            filled.append(0)
-        starts.append(block * largest + filled[block])
-        filled[block] += size
-    return starts, largest, max(1, len(filled))
+        if end % largest + size > largest:
+            end = -(-end // largest) * largest
+        starts.append(end)
+        end += size
+    return starts, largest, max(1, -(-end // largest))
+
+
+def padded(process: Factorised, num_groups: int) -> Conditioned:
+    """The factorisation of a process at S values of ε, for the stack of its members.
+
+    :param num_groups: The number G of groups.
+    :returns: L [S, G, R, R] and w [S, G, R, C]; padding stands by itself and has seen nothing.
+    """
+    members = process.members
+    starts, block, number = packed([len(one.Z) for one in members])
+    places = [start + np.arange(len(one.Z)) for one, start in zip(members, starts, strict=True)]
+    at = np.concatenate([np.zeros(0, int), *places])
+    S, size = len(process.prior.draws), block * number
+    chol = np.tile(np.eye(size), (S * num_groups, 1, 1))
+    white = np.zeros((S * num_groups, size, process.prior.num_columns))
+    for group, L in enumerate(process.chol):
+        chol[group][np.ix_(at, at)], white[group][at] = L, process.white[group]
+    return Conditioned(
+        *(tf.constant(a.reshape(S, num_groups, *a.shape[1:])) for a in (chol, white))
+    )
 
 
 @check_shapes("matrix: [K, Q, R]", "factor: [G, n, M, M]", "return: [K_or_G, Q, R]")

@@ -90,6 +90,17 @@ class Factorised:
             for group in range(number)
         ]
 
+    @property
+    def chol(self) -> Iterator[np.ndarray]:
+        """L [R, R] of every group."""
+        for group in range(len(self.prior.groups)):
+            L, start = np.zeros((self.size, self.size)), 0
+            for row in self.rows:
+                mine = slice(start, start + row.size)
+                L[mine, :start], L[mine, mine] = row.left[group], row.chol[group]
+                start = mine.stop
+            yield L
+
     def conditioned_on(self, members: Sequence[PseudoObservations]) -> Factorised:
         """The process conditioned on these and nothing else; what both have in front is shared.
 
