@@ -32,7 +32,6 @@ from streaming_gp.gp.state import ModelState
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
     IndependentPseudoPoints,
-    LearningSample,
     OwnPseudoPoints,
     PrivatePseudoPoints,
     PseudoPointStrategy,
@@ -54,7 +53,6 @@ __all__ = [
     "HyperparameterStrategy",
     "Independent",
     "IndependentPseudoPoints",
-    "LearningSample",
     "LearningSchedule",
     "LocalBound",
     "LocalOptimiser",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -190,7 +190,7 @@ class LearningGP(FederatedGP):
         strategy = self.settings.pseudo_points
         new = [name for name in shards if name not in self.factors]
         is_next = time is not None
-        ledger = self._room_for(shards, len(new), compiled, time)
+        ledger = self._remembered(time)
         if is_next and decided.learn:
             ledger = self.settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
@@ -205,7 +205,8 @@ class LearningGP(FederatedGP):
         }  # fmt: skip
         done = pvi.step(ledger, fits, pvi.Damping(rho, len(fits)), self.settings.policy)
         point = self._point_after(done, compiled, is_round)
-        after = strategy.merge(compiled.fitter, done.ledger, point)
+        kept = list(shards) if is_round else []
+        after = strategy.merge(compiled.fitter, done.ledger, point, kept)
         changes: dict[str, Any] = {"only_class": decided.only_class}
         if any(report.iterations for report in done.reports.values()):
             changes["shift"] = self._shift_to(point, compiled, done.ledger)
@@ -226,17 +227,6 @@ class LearningGP(FederatedGP):
             return self._point_estimate(done.ledger, compiled)
         (point,) = (report.epsilon for report in done.reports.values())
         return point
-
-    def _room_for(
-        self, shards: Iterable[str], num_new: int, compiled: CompiledGP, time: float | None
-    ) -> GPLedger:
-        """What is left of the ledger, with room for so many new shards among these."""
-        ledger = self._remembered(time)
-        if num_new == 0:
-            return ledger
-        epsilon = self._point_estimate(ledger, compiled)
-        strategy = self.settings.pseudo_points
-        return strategy.make_room(compiled.fitter, ledger, epsilon, num_new, list(shards))
 
     def _remembered(self, time: float | None) -> GPLedger:
         """What is left of the ledger for the next batch, if it comes at a time."""
@@ -274,13 +264,10 @@ class LearningGP(FederatedGP):
 
         :param streams: Whether it is the next one of the stream, and not one of many visits.
         """
-        first = seed_of(self.settings.seed, 0)
         number = self._now.num_updates if streams else fingerprint(data[0])
         seed = seed_of(self.settings.seed, number)
         report = reporter(callback, name, self.settings.optimiser.most_iterations)
-        return Batch(
-            name, data, seed, report, rho < 1.0, learn, stream_seed=first if streams else None
-        )
+        return Batch(name, data, seed, report, rho < 1.0, learn)
 
 
 def _dims(checked: Checked) -> tuple[int, int]:

@@ -83,18 +83,18 @@ def test_a_budget_is_never_exceeded(fitter, data):
     epsilon = fitter.local.parameters.value()
     ledger = pvi.Ledger(Process())
     for number, size in enumerate(sizes):
-        ledger = within_budget(fitter, ledger, budget, largest, epsilon, (), move=False)
-        assert ledger.posterior.num_pseudo_points + largest <= budget
         ledger = ledger.replaced(f"batch-{number}", said_of(rng, size))
+        ledger = within_budget(fitter, ledger, budget, epsilon, (), move=False)
         assert ledger.posterior.num_pseudo_points <= budget
+        assert f"batch-{number}" in ledger.factors  # the newest stays apart
 
 
 def test_no_room_beside_factors_that_must_stay_is_refused(fitter):
     rng = np.random.default_rng(0)
-    ledger = pvi.Ledger(Process()).with_factors({name: said_of(rng, 4) for name in "ab"})
+    ledger = pvi.Ledger(Process()).with_factors({name: said_of(rng, 4) for name in "abc"})
     epsilon = fitter.local.parameters.value()
-    with pytest.raises(InvalidDataError, match=r"no room for 4 more .* hold 8 of a budget of 10"):
-        within_budget(fitter, ledger, 10, 4, epsilon, ("a", "b"), move=False)
+    with pytest.raises(InvalidDataError, match=r"no room .* stay hold 12 of a budget of 10"):
+        within_budget(fitter, ledger, 10, epsilon, tuple("abc"), move=False)
 
 
 def ledger_of(rng, factors):

@@ -1,14 +1,12 @@
 """The part of a cavity near a batch."""
 
-import gpflow
 import numpy as np
 import pytest
 
 from streaming_gp.gp.fitting import compression
-from streaming_gp.gp.fitting.compression import nearby, neighbours
+from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.process import Process, PseudoObservations
 from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.single_observations import SingleObservations, singles
 from tests.laws.test_factorised import prior
 from tests.laws.test_process import observed
 from tests.tolerances import THROUGH_NUGGET
@@ -51,23 +49,6 @@ def test_points_near_the_batch_are_taken(rng):
     assert (found.pseudo_observations[0].Z > 0.0).all()
 
 
-def test_some_points_can_be_left_out_although_what_they_say_is_not(rng):
-    at = prior()
-    cavity = Process((at_inputs(rng, 30), at_inputs(rng, 30)))
-
-    def factorised(process):
-        return Factorised(at).conditioned_on(process.pseudo_observations)
-
-    some = rng.permutation(60)[:20]
-    (few,) = nearby(at, factorised, cavity, rng.uniform(-1, 1, (5, 2)), 8, some).pseudo_observations
-    Z = np.concatenate([one.Z for one in cavity.pseudo_observations])[some]
-    assert {tuple(z) for z in few.Z} < {tuple(z) for z in Z}
-    whole, reduced = factorised(cavity), factorised(Process((few,)))
-    for moment in ("mean", "covariance"):
-        a, b = (getattr(p, moment)(few.Z, p.project(few.Z)) for p in (whole, reduced))
-        np.testing.assert_allclose(a, b, atol=THROUGH_NUGGET)
-
-
 def test_far_from_all_points_there_is_the_prior(rng):
     at, cavity = prior(), Process((at_inputs(rng, 30),))
     found = nearby(
@@ -95,36 +76,3 @@ def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
     assert kept is whole
     assert rows.is_diagonal
     assert not whole.is_diagonal
-
-
-@pytest.mark.parametrize("num_groups", [1, 2])
-def test_neighbours_are_the_observations_nearest_to_each_input_as_they_are(rng, num_groups):
-    at = prior(num_groups, num_groups)
-    parts = [at_inputs(rng, number) for number in (30, 1, 12)]
-    parts = [
-        PseudoObservations(
-            one.Z, np.repeat(one.precision_factor, num_groups, axis=0),
-            np.concatenate([one.pseudo_targets + g for g in range(num_groups)]), 0.0,
-        )
-        for one in parts
-    ]  # fmt: skip
-    known, X = singles(Process(tuple(parts))), rng.uniform(-1.0, 1.0, (6, 2))
-    found = neighbours(at, known, X, 3)
-    Z = np.concatenate([one.Z for one in parts])
-    closeness = at.covariance(X, Z).mean(axis=0)  # of a stationary prior
-    wanted = {tuple(Z[i]) for i in np.argsort(-closeness, axis=1)[:, :3].ravel()}
-    assert len(found.Z) == len(wanted)
-    assert {tuple(z) for z in found.Z} == wanted
-    told = {tuple(z): y for one in parts for z, y in zip(one.Z, one.pseudo_targets[0], strict=True)}
-    np.testing.assert_array_equal(found.pseudo_targets[0], [told[tuple(z)] for z in found.Z])
-    rows = np.broadcast_to(3.0 * np.eye(len(found.Z)), found.precision_factor.shape)
-    np.testing.assert_array_equal(found.precision_factor, rows)
-
-
-def test_neighbours_are_the_most_correlated_where_variances_differ(rng):
-    """Far from zero a linear kernel covaries most; parallel inputs correlate."""
-    at = prior(kernel=gpflow.kernels.Linear(variance=1.0))
-    Z = np.array([[1.0, 0.0], [0.0, 0.0], [3.0, 9.0]])
-    known = SingleObservations(Z, np.ones((1, 3)), np.zeros((1, 3, 1)))
-    found = neighbours(at, known, np.array([[0.5, 0.0]]), 1)
-    np.testing.assert_array_equal(found.Z, Z[:1])

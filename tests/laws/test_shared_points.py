@@ -1,13 +1,11 @@
 """Shared pseudo-points."""
 
-import warnings
-
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError, PoorFitWarning
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.strategies import MERGED
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -155,23 +153,3 @@ def test_points_start_where_they_are_and_as_many_anew_as_asked(data):
 def test_what_cannot_start_anew_is_refused(options):
     with pytest.raises(InvalidDataError, match="fresh must lie between 0"):
         sgp.SharedPseudoPoints(5, **options)
-
-
-@pytest.mark.parametrize("number", [4, pytest.param(15, marks=pytest.mark.slow)])
-def test_a_warning_where_shared_points_end_far_below_points_of_the_batch_s_own(rng, number):
-    """Four points for two waves cannot hold them; fifteen can."""
-    X = np.sort(rng.uniform(-4, 4, (60, 1)), axis=0)
-    Y = np.sin(2.0 * X) + 0.05 * rng.standard_normal(X.shape)
-    Y[::10] += 3.0
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.StudentT(scale=0.1, df=3.0),
-        pseudo_points=sgp.SharedPseudoPoints(number), hyperparameters=FIXED,
-        optimiser=sgp.LocalOptimiser(max_iterations=16, rounds=4),
-    )  # fmt: skip
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", PoorFitWarning)
-        for rows in np.array_split(np.arange(60), 2):
-            model.update((X[rows], Y[rows]))
-    poor = [str(one.message) for one in caught if one.category is PoorFitWarning]
-    assert bool(poor) == (number == 4), poor
-    assert all("nats a datum below a fit on points of its own" in one for one in poor)

@@ -11,7 +11,6 @@ import tensorflow_probability as tfp
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import ParameterVector
-from streaming_gp.gp.hyperparameters.variational import variables_of
 from tests.oracles.builders import EVERY_INPUT, FIXED, kernel, model_of
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA
@@ -21,6 +20,12 @@ OF_A_FAMILY = 0.3
 """By how many standard deviations, or what share of them, a Gaussian may miss the posterior."""
 BY_DRAWS = 0.02
 """Relative error of moments of some ten thousand draws."""
+
+
+def variables_of(q, location, scale):
+    """Optimiser variables of a Gaussian."""
+    white = (np.linalg.solve(scale, part) for part in (q.mean - location, q.scale))
+    return np.ravel(type(q).from_mean_scale(*white).unconstrained())
 
 
 @pytest.mark.parametrize("full_covariance", [False, True])

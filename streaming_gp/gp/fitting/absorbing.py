@@ -131,17 +131,6 @@ class Absorbing:
         )  # fmt: skip
         return moved, factor, _report(epsilon, free_energy, found)
 
-    @one_blas_thread()
-    def bound_on_own_points(self, cavity: Process, batch: Batch, place: Place) -> float:
-        """The bound of a batch on points of its own, in nats.
-
-        :raises NumericalError: as :meth:`onto_shared`.
-        """
-        epsilon = self._epsilon(cavity, batch)
-        before = self.factorisations.at(epsilon, Process(cavity.compact.pseudo_observations))
-        found = self._absorbed(before, epsilon, batch, place, None)
-        return found.free_energy - self._penalty(cavity, epsilon)
-
     def _absorbed(
         self,
         cavity: Factorised,

@@ -17,12 +17,9 @@ from streaming_gp.gp.process.factorised import Factorised
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.process.single_observations import SingleObservations
 from streaming_gp.numerics import dense, triangular
 from streaming_gp.numerics.linalg import compress_rows
 
-Some = np.ndarray | None
-"""Which of the points come into question; None for all."""
 MOST_ROWS = 1000
 """Of more observations of one input each, those closest to a batch are looked at."""
 PROBES = 100
@@ -37,7 +34,6 @@ def nearby(
     cavity: Process,
     X: np.ndarray,
     number: int,
-    among: Some = None,
 ) -> Process:
     """The cavity's marginal at ``number`` of its points near X, as pseudo-observations of these.
 
@@ -49,43 +45,10 @@ def nearby(
     :param cavity: The cavity, whose q(ε) stays.
     :param X: The inputs of the batch [N, D].
     :param number: The largest number of points.
-    :param among: Which of the cavity's points come into question; None for all.
     """
-    members = plain(cavity)
-    if among is None:
-        members = _closest_rows(prior, members, X)
-    process = factorised(Process(members))
+    process = factorised(Process(_closest_rows(prior, plain(cavity), X)))
     Z = np.concatenate([one.Z for one in process.members])
-    Z = Z if among is None else Z[among]
-    return _reduced(process, Z[_most_correlated(process, X, Z, number)], cavity)
-
-
-def neighbours(
-    prior: PriorAt, known: SingleObservations, X: np.ndarray, number: int
-) -> PseudoObservations:
-    """The observations at the ``number`` of points nearest to each of X, as they are.
-
-    Nearest is most correlated in the prior at its ε. Unlike a marginal, which has been smoothed at
-    that ε, observations can also speak for shorter lengthscales (Vecchia 1988 conditions a datum on
-    its neighbours likewise).
-
-    :param prior: The prior at one ε.
-    :param known: The observations.
-    :param X: The inputs of the batch [N, D].
-    :param number: How many, fewer than there are.
-    """
-    closeness = _correlation(prior, X, known.Z)
-    nearest = np.argpartition(-closeness, number - 1, axis=1)[:, :number]
-    return known.rows(np.unique(nearest)).as_pseudo_observations()
-
-
-def _correlation(prior: PriorAt, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """Of f(X) and f(Z) [N, M], the mean over groups; 0 where a prior variance is."""
-    scale = np.sqrt(prior.variance(X)[:, :, None] * prior.variance(Z)[:, None, :])
-    return np.mean(prior.covariance(X, Z) / np.maximum(scale, np.finfo(float).tiny), axis=0)
-
-
-def _reduced(process: Factorised, points: np.ndarray, cavity: Process) -> Process:
+    points = Z[_most_correlated(process, X, Z, number)]
     observations = (_marginal(process, points),) if len(points) > 0 else ()
     return Process(observations, cavity.hyperparameters)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,10 +15,9 @@ from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.fitting import kept_on_shared
 from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.absorbing import Absorbing
-from streaming_gp.gp.fitting.anew import Anew
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
-from streaming_gp.gp.fitting.compression import Some, nearby
+from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.fitting.enough_values import over_enough_values
 from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.kept_bound import KeptBound
@@ -34,11 +32,8 @@ from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.pseudo_observations import Observations
-from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.threads import one_blas_thread
 
-MOST_PREDICTED = 300
-"""So many data of a batch are predicted to say how well that is done."""
 MOST_POINTS = 300
 """The free energy of what is kept is computed at every draw of ε as long as so few are held."""
 
@@ -60,24 +55,8 @@ class Fitter:
         self.solver = Solver(self.bound, self.factorisations, optimiser)
         self.absorbing = Absorbing(local, bound, self.factorisations, optimiser.steps_of_sites)
         self.kept_bound = KeptBound(local)
-        self.anew = Anew(local, optimiser)
         self.watch = Watch()
         self.merging = Merging(self.factorisations, optimiser, self.watch)
-        self._siblings: dict[tuple[LocalBound, LocalOptimiser], Fitter] = {(bound, optimiser): self}
-
-    def by(self, bound: LocalBound, full_effort_points: int | None = None) -> Fitter:
-        """Fits of the same model by another bound.
-
-        :param full_effort_points: As in :class:`LocalOptimiser`, where it is to be another.
-        """
-        optimiser = self.optimiser
-        if full_effort_points is not None:
-            optimiser = replace(optimiser, full_effort_points=full_effort_points)
-        if (bound, optimiser) not in self._siblings:
-            self._siblings[bound, optimiser] = found = Fitter(bound, self.local, optimiser)
-            found.watch, found.merging = self.watch, self.merging
-            found.problems = self.problems.under(found.bound)
-        return self._siblings[bound, optimiser]
 
     def location(self, cavity: Process) -> np.ndarray:
         """The mean [E] of the cavity's q(ε), or the point that the parameters hold."""
@@ -85,29 +64,14 @@ class Fitter:
         return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
 
     @one_blas_thread()
-    def nearby(self, cavity: Process, X: np.ndarray, number: int, among: Some = None) -> Process:
-        """The part of a cavity that matters at X [N, D], on at most ``number`` of (some) points."""
+    def nearby(self, cavity: Process, X: np.ndarray, number: int) -> Process:
+        """The part of a cavity that matters at X [N, D], on at most ``number`` of its points."""
         if cavity.num_pseudo_points <= number:
             return cavity
         epsilon = self.location(cavity)
         prior = PriorAt(self.local.prior, epsilon[None])
         at = partial(self.factorisations.at, epsilon)
-        return nearby(prior, at, cavity, X, number, among)
-
-    def log_density(self, process: Process, batch: Batch) -> float:
-        """The mean log density of a batch's targets, each alone, at the mean of q(ε), in nats.
-
-        The noise is Gaussian. Of a large batch only some data are looked at.
-        """
-        X, Y = batch.data
-        some = np.random.default_rng(batch.seed).permutation(len(X))[:MOST_PREDICTED]
-        epsilon = self.location(process)
-        mean, variance = self.factorisations.at(epsilon, process).marginals(X[some])
-        groups = len(some), len(mean), -1
-        noise = 1.0 / self.local.noise_precision(epsilon, X[some])
-        Y, noise = (np.reshape(one, groups).swapaxes(0, 1) for one in (Y[some], noise))
-        total = variance[:, :, None] + noise
-        return -0.5 * float(np.mean(LOG_TWO_PI + np.log(total) + np.square(Y - mean) / total))
+        return nearby(prior, at, cavity, X, number)
 
     def fit(
         self,
@@ -247,11 +211,11 @@ class Fitter:
         return report._replace(free_energy=found - float(q.kl_divergence(q_cavity)))
 
     def _noise(self, earlier: Process, batch: Batch) -> np.ndarray:
-        """Common random numbers [S, E], fewer where there are many earlier points or data."""
+        """Common random numbers [S, E], fewer where there are many earlier points."""
         size = self.local.parameters.size
         if not batch.learn:
             return np.zeros((1, size))
-        full = self.optimiser.is_full_effort(earlier.num_pseudo_points + batch.num_joined)
+        full = self.optimiser.is_full_effort(earlier.num_pseudo_points)
         return self.local.hyperparameters.noise(size, batch.seed, full)
 
     # ---- what comes out ----

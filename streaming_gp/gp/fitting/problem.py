@@ -40,10 +40,6 @@ class ProblemBuilder:
         self._cavity = cavity
         self._local = bound.local
 
-    def under(self, bound: BoundFunctions) -> ProblemBuilder:
-        """The same for another bound of the model, with which it shares the cavity's functions."""
-        return ProblemBuilder(bound, self._cavity)
-
     def with_data(
         self,
         data: Data,

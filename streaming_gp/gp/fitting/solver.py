@@ -17,7 +17,6 @@ from streaming_gp.gp.fitting.factorisations import Factorisations
 from streaming_gp.gp.fitting.memory import DivergenceGained
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fitting.problem import Data
-from streaming_gp.gp.hyperparameters.variational import VariationalHyperparameters, variables_of
 from streaming_gp.gp.process.process import Process
 
 
@@ -32,11 +31,6 @@ class Batch:
     :param hold: Whether points that the batch has had before stay where they are.
     :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
     :param epsilon: The ε [E] at which it is absorbed, where a point was learned a moment ago.
-    :param stream_seed: The seed that the first batch of its stream had, if it is the next one of
-        a stream and not one of many visits.
-    :param num_joined: How many data it has where some of them belong to earlier batches, else 0:
-        where there are many the bound is averaged over fewer draws of ε, as under many points.
-    :param start: The q(ε) at which its fit starts, where that is not the cavity's.
     :param sites: Where sites start that are found at one ε; with nothing said by default.
     """
 
@@ -47,9 +41,6 @@ class Batch:
     hold: bool = False
     learn: bool = True
     epsilon: np.ndarray | None = None
-    stream_seed: int | None = None
-    num_joined: int = 0
-    start: expfam.Gaussian | None = None
     sites: Sites | None = None
 
 
@@ -154,7 +145,8 @@ class Solver:
         move: bool,
     ) -> Solution:
         """Site steps and optimiser runs in turn; exact sites need one run only."""
-        variables = self._start(problem, cavity, batch.start)
+        has_seen_data = bool(cavity.pseudo_observations)
+        variables = self.local.hyperparameters.initial(self.local.parameters, has_seen_data)
         sites = NO_SITES
         if move or closed_form(self.bound, problem) is None:
             sites = initial_sites(self.bound, offsets, problem)
@@ -186,13 +178,6 @@ class Solver:
         return self._described(
             problem, cavity, offsets, variables, sites, -loss, iterations, clipped
         )
-
-    def _start(self, problem: Problem, cavity: Process, q: expfam.Gaussian | None) -> np.ndarray:
-        """Variables of ε at the start of a fit."""
-        strategy = self.local.hyperparameters
-        if q is not None and isinstance(strategy, VariationalHyperparameters):
-            return variables_of(q, problem.location.numpy(), problem.scale.numpy())
-        return strategy.initial(self.local.parameters, bool(cavity.pseudo_observations))
 
     def _described(
         self,

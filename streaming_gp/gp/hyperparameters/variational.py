@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from scipy.linalg import solve_triangular
 
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
@@ -163,16 +162,6 @@ class VariationalHyperparameters:
 def _family(strategy: VariationalHyperparameters) -> type[expfam.Gaussian]:
     default = expfam.Normal if strategy.full_covariance else expfam.MeanFieldNormal
     return default if strategy.family is None else strategy.family
-
-
-def variables_of(q: expfam.Gaussian, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Optimiser variables [V] of q(ε), which :meth:`VariationalHyperparameters.posterior` reads.
-
-    :param location: Where the whitened variables are zero [E].
-    :param scale: Their unit, a lower factor [E, E].
-    """
-    white = (solve_triangular(scale, part, lower=True) for part in (q.mean - location, q.scale))
-    return np.ravel(type(q).from_mean_scale(*white).unconstrained().numpy())
 
 
 def _centred(family: type[expfam.Gaussian], widths: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from streaming_gp.gp.strategies.conditional import ConditionalPseudoPoints
 from streaming_gp.gp.strategies.independent import IndependentPseudoPoints
-from streaming_gp.gp.strategies.learning_sample import LearningSample
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.private import PrivatePseudoPoints
 from streaming_gp.gp.strategies.protocol import MERGED, PseudoPointStrategy
@@ -12,7 +11,6 @@ __all__ = [
     "MERGED",
     "ConditionalPseudoPoints",
     "IndependentPseudoPoints",
-    "LearningSample",
     "OwnPseudoPoints",
     "PrivatePseudoPoints",
     "PseudoPointStrategy",

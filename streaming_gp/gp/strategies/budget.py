@@ -16,20 +16,24 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import MERGED
 
+MOST_MOVING = 300
+"""So many points move when others are projected onto them; of more, each matters little."""
+
 
 def within_budget(
     fitter: Fitter,
     ledger: GPLedger,
     budget: int,
-    wanted: int,
     epsilon: np.ndarray,
     kept: Collection[str],
     move: bool,
 ) -> GPLedger:
-    """The ledger with room for ``wanted`` more points.
+    """The ledger with at most ``budget`` points: of the older factors' points those go by which
+    least is lost.
 
-    All but the newest batches, which keep a quarter of the budget, are merged onto half of it. A
-    quarter becomes free, so that merging is rare and its cost is spread over many batches.
+    The newest batch stays apart, and others while they hold a tenth of the budget together. Where
+    batches are small, a tenth of the budget becomes free at once, so that merging is rare and its
+    cost is spread over many of them.
 
     :param budget: The largest number of points of all batches together.
     :param epsilon: The ε [E] at which information is weighed against location.
@@ -37,20 +41,20 @@ def within_budget(
     :param move: Whether points may move.
     :raises InvalidDataError: if the factors that must stay leave no room.
     """
-    if ledger.posterior.num_pseudo_points + wanted <= budget:
+    if ledger.posterior.num_pseudo_points <= budget:
         return ledger
-    apart = {*newest(ledger, budget // 4), *kept}
+    tenth = budget // 10
+    apart = {*newest(ledger, tenth, budget // 2), *kept}
+    held = sum(len(one.Z) for name, one in ledger.factors.items() if name in apart)
+    spare = tenth if len(list(ledger.factors.values())[-1].Z) <= tenth else 0
     older = [name for name in ledger.factors if name not in apart]
-    if older:
-        number = min(budget // 2, budget - wanted - _num_points(ledger, apart))
-        if number >= 1:
-            ledger = merged(fitter, ledger, older, number, epsilon, move)
-    if ledger.posterior.num_pseudo_points + wanted > budget:
+    number = min(budget - held, max(budget - held - spare, 1))
+    if number < 1 or not older:
         raise InvalidDataError(
-            f"no room for {wanted} more pseudo-points: the factors that stay hold "
-            f"{ledger.posterior.num_pseudo_points} of a budget of {budget}"
+            f"no room for so many pseudo-points: the factors that stay hold {held} of a budget of "
+            f"{budget}"
         )
-    return ledger
+    return merged(fitter, ledger, older, number, epsilon, move)
 
 
 def compressed(
@@ -72,13 +76,17 @@ def merged(
     epsilon: np.ndarray,
     move: bool,
 ) -> GPLedger:
-    """The named factors as one on at most ``number`` of their points, which may move."""
+    """The named factors as one on at most ``number`` of their points, which may move.
+
+    What newer batches say does not count in this, as they are merged later on.
+    """
     after = multiplied(ledger, names)
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
         return after
-    iterations = fitter.optimiser.projection_iterations if move else 0
-    fewer = fitter.merging.thinned(factor, said_beside(after, MERGED), epsilon, number, iterations)
+    moves = move and number <= MOST_MOVING
+    iterations = fitter.optimiser.projection_iterations if moves else 0
+    fewer = fitter.merging.thinned(factor, Process(), epsilon, number, iterations)
     return after.replaced(MERGED, fewer)
 
 
@@ -90,23 +98,15 @@ def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:
     return pvi.Ledger(ledger.prior, MappingProxyType({MERGED: product, **kept}))
 
 
-def said_beside(ledger: GPLedger, name: str) -> Process:
-    """What all other factors say of f; of ε alone they need not say anything proper."""
-    others = (factor for other, factor in ledger.factors.items() if other != name)
-    return Process(tuple(one for factor in others for one in factor.pseudo_observations))
-
-
-def newest(ledger: GPLedger, most_points: int) -> list[str]:
-    """The newest batches that hold at most so many points together."""
+def newest(ledger: GPLedger, some_points: int, most_points: int) -> list[str]:
+    """The newest batch, if it holds no more than ``most_points``, and those before it while all
+    hold at most ``some_points`` together.
+    """
     names: list[str] = []
     points = 0
     for name in reversed(list(ledger.factors)):
         points += len(ledger.factors[name].Z)
-        if points > most_points or name == MERGED:
+        if name == MERGED or points > (some_points if names else most_points):
             break
         names.append(name)
     return names
-
-
-def _num_points(ledger: GPLedger, names: Collection[str]) -> int:
-    return sum(len(factor.Z) for name, factor in ledger.factors.items() if name in names)

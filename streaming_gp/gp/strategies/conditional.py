@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +75,9 @@ class ConditionalPseudoPoints(OneAfterAnother):
         move = self.optimise_locations and not (batch.hold and at is not None)
         return ledger, *fitter.fit(question.cavity, batch, self.place, at, move)
 
-    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
+    def merge(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
+    ) -> GPLedger:
         return ledger
 
     def check_change(self, ledger: GPLedger, name: str) -> None:

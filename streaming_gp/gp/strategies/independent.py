@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -108,7 +109,9 @@ class IndependentPseudoPoints(OneAfterAnother):
             )
         )
 
-    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
+    def merge(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
+    ) -> GPLedger:
         """What older factors say of ε as one factor."""
         older = [name for name in ledger.factors if name != MERGED][:-1]
         return multiplied(ledger, older) if older else ledger

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
@@ -34,16 +32,6 @@ class OneAfterAnother:
             f"clients that fit on their own need private pseudo-points, got {self}: "
             "later factors would rest on earlier ones"
         )
-
-    def make_room(
-        self,
-        fitter: Fitter,
-        ledger: GPLedger,
-        epsilon: np.ndarray,
-        num_batches: int = 1,
-        kept: Collection[str] = (),
-    ) -> GPLedger:
-        return ledger
 
     def compressed(
         self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray

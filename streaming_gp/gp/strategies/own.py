@@ -102,21 +102,12 @@ class OwnPseudoPoints(abc.ABC):
         constant = factor.log_scale + kept.free_energy - report.free_energy
         return replace(factor, log_scale=constant), kept
 
-    def make_room(
-        self,
-        fitter: Fitter,
-        ledger: GPLedger,
-        epsilon: np.ndarray,
-        num_batches: int = 1,
-        kept: Collection[str] = (),
+    def merge(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         if self.budget is None:
             return ledger
-        wanted, move = num_batches * self.largest_batch, self.optimise_locations
-        return within_budget(fitter, ledger, self.budget, wanted, epsilon, kept, move)
-
-    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
-        return ledger
+        return within_budget(fitter, ledger, self.budget, epsilon, kept, self.optimise_locations)
 
     def compressed(
         self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray

@@ -60,26 +60,14 @@ class PseudoPointStrategy(Protocol):
         """
         ...
 
-    def make_room(
-        self,
-        fitter: Fitter,
-        ledger: GPLedger,
-        epsilon: np.ndarray,
-        num_batches: int = 1,
-        kept: Collection[str] = (),
+    def merge(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
-        """The ledger with room for so many new batches.
-
-        :param epsilon: The ε [E] at which information is weighed against location.
-        :param kept: Names of factors that must stay as they are.
-        :raises InvalidDataError: if there is no room to be made.
-        """
-        ...
-
-    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         """The ledger with no more factors and points than the strategy keeps.
 
         :param epsilon: The ε [E] at which factors are projected, if they are.
+        :param kept: Names of factors that must stay as they are.
+        :raises InvalidDataError: if these leave no room.
         """
         ...
 

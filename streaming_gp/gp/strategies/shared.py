@@ -18,7 +18,6 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import compressed, multiplied
-from streaming_gp.gp.strategies.far_below import warn_if_far_below
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present
 from streaming_gp.inputs import is_positive_integer, typed
@@ -107,8 +106,6 @@ class SharedPseudoPoints:
             ledger, question.cavity, cavity_in, batch, self.place, at, self.optimise_locations
         )
         after = cavity_in(moved).times([factor])
-        if batch.learn and not fitter.bound.is_conjugate:
-            warn_if_far_below(fitter, question.cavity, after, batch, report, self.number)
         kept = fitter.of_what_is_kept_on_shared(question.cavity, after, batch, report)
         return moved, factor, kept
 
@@ -121,17 +118,9 @@ class SharedPseudoPoints:
             "every fit would move the points of all others"
         )
 
-    def make_room(
-        self,
-        fitter: Fitter,
-        ledger: GPLedger,
-        epsilon: np.ndarray,
-        num_batches: int = 1,
-        kept: Collection[str] = (),
+    def merge(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
-        return ledger
-
-    def merge(self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray) -> GPLedger:
         """Older factors multiplied into one, which on shared points loses nothing."""
         own = [name for name in ledger.factors if name != MERGED]
         older = own[: -self.kept_batches]
