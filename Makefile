@@ -13,7 +13,7 @@ BENCH_READY = $(BENCH_VENV)/.ready
 FLOWER_VENV ?= .venv-flower
 FLOWER_READY = $(FLOWER_VENV)/.ready
 STREAMS_OUT ?= docs/results/streams
-PINS = examples/benchmarks/constraints.txt
+PINS = experiments/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
@@ -25,7 +25,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/banana.py --quick --out out/banana
+	$(BIN)/python -m experiments.papers.banana --quick --out out/banana
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -107,7 +107,7 @@ $(BENCH_READY): setup.cfg constraints.txt $(PINS)
 
 # Continues docs/results/streams; make bench-streams ONLY="'kin8nm-*/private*'" runs a part of it.
 bench-streams: $(BENCH_READY)
-	$(BENCH_VENV)/bin/python examples/benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
+	$(BENCH_VENV)/bin/python -m experiments.benchmarks --out $(STREAMS_OUT) $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) $(FLOWER_VENV) $(WHEEL_VENV) $(NEWEST_VENV) dist out docs/_build build *.egg-info

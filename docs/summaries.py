@@ -63,10 +63,10 @@ def first_sentence(docstring: str) -> str:
 
 
 def uses_of(name: str) -> list[str]:
-    """Links to the pages whose code names an object; where there is none, examples that do."""
+    """Links to the pages whose code names an object; where there is none, a script that does."""
     use = use_of(name)
     pages = [f":doc:`/{page}`" for page, code in code_of_pages().items() if use.search(code)]
-    return pages[:MOST] or [f"``{at}``" for at, code in examples().items() if use.search(code)][:1]
+    return pages[:MOST] or [f"``{at}``" for at, code in scripts().items() if use.search(code)][:1]
 
 
 def use_of(name: str) -> re.Pattern[str]:
@@ -102,10 +102,10 @@ def code_of(page: Path) -> str:
 
 
 @cache
-def examples() -> Mapping[str, str]:
-    """The examples' code."""
+def scripts() -> Mapping[str, str]:
+    """The code of the examples and experiments."""
     root = DOCS.parent
-    paths = sorted((root / "examples").glob("*.py"))
+    paths = [*sorted(root.glob("examples/*.py")), *sorted(root.glob("experiments/*/*.py"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 

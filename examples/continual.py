@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
-from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Results, parser, run, save_figure, write_results
+from tqdm import tqdm
 
 from streaming_gp import bnn, datasets, pvi
 from streaming_gp.datasets import Split

@@ -12,17 +12,13 @@ one of them on data that the others explain badly.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from common import Results, parser, run, save_figure, write_results
 from matplotlib.patches import Ellipse
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Results, parser, run, save_figure, write_results
 
 from streaming_gp import mixture, pvi
 

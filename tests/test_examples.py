@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import importlib
 import json
 import subprocess
 import sys
@@ -15,6 +14,14 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
+from experiments.measured import active_learning, bayesian_optimisation, posterior_averaging
+from experiments.papers import (
+    federated_sweep_methods,
+    federated_sweeps,
+    generalised_mnist,
+    generalised_stopping,
+    posterior_server_networks,
+)
 from streaming_gp import bnn, pvi
 from streaming_gp.datasets import Split, load_banana
 from streaming_gp.metrics import error_rate, mean_negative_log_density, smse
@@ -23,8 +30,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(script, out, *options):
+    """An example by its path, an experiment by its module."""
+    program = [script] if script.endswith(".py") else ["-m", script]
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script), "--out", str(out), *options],
+        [sys.executable, *program, "--out", str(out), *options],
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )
@@ -90,7 +100,7 @@ def test_a_barrett_stream_reaches_the_paper(barrett):
 
 @pytest.mark.example
 def test_the_banana_example_writes_figures_and_numbers(tmp_path):
-    finished = run("banana.py", tmp_path, "--quick")
+    finished = run("experiments.papers.banana", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     for figure in ("banana_stream.png", "banana_failure.png", "banana_methods.png"):
         assert (tmp_path / figure).stat().st_size > 20_000
@@ -103,7 +113,7 @@ def test_the_banana_example_writes_figures_and_numbers(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_the_banana_example_with_its_own_nuts_run(tmp_path):
-    finished = run("banana.py", tmp_path, "--nuts-samples", "50")
+    finished = run("experiments.papers.banana", tmp_path, "--nuts-samples", "50")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["nuts"]["samples"] == 50
@@ -113,7 +123,7 @@ def test_the_banana_example_with_its_own_nuts_run(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
-    finished = run("barrett_stream.py", tmp_path, "--quick")
+    finished = run("examples/barrett_stream.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert [r["batch"] for r in results["batches"]] == list(range(1, 7))
@@ -123,7 +133,7 @@ def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_path):
-    finished = run("seven_torques.py", tmp_path, "--quick")
+    finished = run("experiments.measured.seven_torques", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert [one["pseudo_points"] for one in results["summary"]] == [28, 28]
@@ -135,16 +145,18 @@ def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_pa
 @pytest.mark.slow
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
-    first = run("robot_arm.py", tmp_path, *options, "--methods", "private VI")
+    first = run("experiments.papers.robot_arm", tmp_path, *options, "--methods", "private VI")
     assert first.returncode == 0, first.stderr
     assert "simulated arm, not of a real one" in first.stdout
     kept = next((tmp_path / "runs").glob("*private VI*"))
     written = kept.stat().st_mtime_ns
-    both = run("robot_arm.py", tmp_path, *options, "--methods", "private VI", "shared VI")
+    both = run(
+        "experiments.papers.robot_arm", tmp_path, *options, "--methods", "private VI", "shared VI"
+    )
     assert both.returncode == 0, both.stderr
     assert "1 of 2 runs are there already" in both.stdout
     everything = "--methods", "private VI", "shared VI", "batch SGPR", "--finished"
-    finished = run("robot_arm.py", tmp_path, *options, *everything)
+    finished = run("experiments.papers.robot_arm", tmp_path, *options, *everything)
     assert finished.returncode == 0, finished.stderr
     assert "2 of 2 runs are there already" in finished.stdout
     assert kept.stat().st_mtime_ns == written
@@ -161,7 +173,7 @@ def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_endless_stream_stays_within_its_budget(tmp_path):
-    finished = run("endless_stream.py", tmp_path, "--quick")
+    finished = run("experiments.measured.endless_stream", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["summary"]["pseudo_points"] <= 60
@@ -172,7 +184,7 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_a_stream_that_is_killed_loses_nothing(tmp_path):
-    finished = run("killed_stream.py", tmp_path, "--quick")
+    finished = run("experiments.measured.killed_stream", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert sum(row["kills"] for row in rows) >= 5
@@ -183,7 +195,7 @@ def test_a_stream_that_is_killed_loses_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_threads_see_committed_states_alone(tmp_path):
-    finished = run("many_threads.py", tmp_path, "--quick")
+    finished = run("experiments.measured.many_threads", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     for row in json.loads((tmp_path / "results.json").read_text())["summary"]:
         assert row["of_no_state"] == row["errors"] == 0
@@ -193,7 +205,7 @@ def test_threads_see_committed_states_alone(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
-    finished = run("small_updates.py", tmp_path, "--quick")
+    finished = run("experiments.measured.small_updates", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     for kind, worst in (("regression", 0.5), ("labels", 0.4)):  # zero, or one half, has 0.7 or 0.5
@@ -205,7 +217,7 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
 
 @pytest.mark.example
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
-    finished = run("rows_of_a_batch.py", tmp_path, "--quick")
+    finished = run("experiments.measured.rows_of_a_batch", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     first, last = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert 0.0 < last["nats"] < first["nats"]
@@ -217,7 +229,7 @@ def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
-    finished = run("stochastic_ep_readings.py", tmp_path, "--quick")
+    finished = run("experiments.papers.stochastic_ep_readings", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     found = [float(row["test_log_likelihood"].split()[0]) for row in rows]
@@ -230,7 +242,7 @@ def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
-    finished = run("overconfidence.py", tmp_path, "--quick")
+    finished = run("experiments.measured.overconfidence", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     few, enough = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert few["warned"]
@@ -243,7 +255,7 @@ def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_tiny_batches_go_on_and_add_up(tmp_path):
-    finished = run("tiny_batches.py", tmp_path, "--quick")
+    finished = run("experiments.measured.tiny_batches", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     (row,) = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert row["all_finite"]
@@ -258,7 +270,7 @@ def test_tiny_batches_go_on_and_add_up(tmp_path):
 @pytest.mark.slow
 def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
-    finished = run("changing_world.py", tmp_path, "--quick")
+    finished = run("experiments.measured.changing_world", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
     assert {row["first_alarm"] for row in rows.values()} == {7}
@@ -271,7 +283,7 @@ def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp_path):
-    finished = run("three_arms.py", tmp_path, "--quick")
+    finished = run("experiments.measured.three_arms", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     found = {(one["epsilon"], one["order"]): one["beyond_one_model"] for one in rows}
@@ -285,7 +297,7 @@ def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp
 @pytest.mark.nvflare
 def test_three_organisations_bear_mishaps(tmp_path):
     pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
-    finished = run("organisations.py", tmp_path, "--quick")
+    finished = run("experiments.measured.organisations", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     for one in results["undisturbed"]:
@@ -301,7 +313,7 @@ def test_three_organisations_bear_mishaps(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
-    finished = run("control_loop.py", tmp_path, "--quick")
+    finished = run("examples/control_loop.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     found = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert found["points"] == 2000
@@ -312,9 +324,9 @@ def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
-    first = run("stochastic_ep.py", tmp_path, "--quick")
+    first = run("experiments.papers.stochastic_ep", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
-    again = run("stochastic_ep.py", tmp_path, "--quick")
+    again = run("experiments.papers.stochastic_ep", tmp_path, "--quick")
     assert "24 of 24 runs are there already" in again.stdout
     results = json.loads((tmp_path / "results.json").read_text())
     rows = {row["method"]: row for row in results["summary"]}
@@ -332,7 +344,7 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_memory(tmp_path):
-    finished = run("sampled_moments.py", tmp_path, "--quick")
+    finished = run("experiments.papers.sampled_moments", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     rows = {row["method"]: row for row in results["summary"]}
@@ -359,11 +371,13 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(
     folder.mkdir(parents=True)
     np.savez(folder / "data.npz", X=X, y=y, test_rows=np.arange(24).reshape(2, 12))
     options = "--quick", "--passes", "10", "--noise", noise, "--data", str(tmp_path)
-    first = run("stochastic_ep_networks.py", tmp_path / "out", *options)
+    first = run("experiments.papers.stochastic_ep_networks", tmp_path / "out", *options)
     assert first.returncode == 0, first.stderr
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
     assert len(kept) == 2 * (3 + more_runs)
-    again = run("stochastic_ep_networks.py", tmp_path / "out", *options, "--finished")
+    again = run(
+        "experiments.papers.stochastic_ep_networks", tmp_path / "out", *options, "--finished"
+    )
     assert again.returncode == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -379,10 +393,10 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_path):
-    first = run("posterior_server.py", tmp_path, "--quick")
+    first = run("experiments.papers.posterior_server", tmp_path, "--quick")
     assert first.returncode == 0, first.stderr
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-    assert run("posterior_server.py", tmp_path, "--quick").returncode == 0
+    assert run("experiments.papers.posterior_server", tmp_path, "--quick").returncode == 0
     assert {path: path.stat().st_mtime_ns for path in runs} == runs
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert {(one["method"], one["samples"]) for one in rows} >= {("SNEP", 2), ("SNEP", 10)}
@@ -395,7 +409,7 @@ def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_p
 
 @pytest.mark.slow
 def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
-    finished = run("clutter.py", tmp_path, "--quick")
+    finished = run("experiments.papers.clutter", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     found = {(row["problem"], row["method"]): row for row in results["one_dimensional"]}
@@ -413,7 +427,7 @@ def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(t
 @pytest.mark.example
 @pytest.mark.slow
 def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
-    finished = run("influence.py", tmp_path, "--quick")
+    finished = run("experiments.papers.influence", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     found = json.loads((tmp_path / "results.json").read_text())["influence"]
     for name, values in found.items():
@@ -425,7 +439,7 @@ def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_mixture_stream_finds_its_clusters(tmp_path):
-    finished = run("mixture_stream.py", tmp_path, "--quick")
+    finished = run("examples/mixture_stream.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     used = [one["components"] for one in results["stream"]]
@@ -437,9 +451,9 @@ def test_the_mixture_stream_finds_its_clusters(tmp_path):
 @pytest.mark.data
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
-    first = run("federated_mnist.py", tmp_path, *options, "pvi-natural")
+    first = run("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural")
     assert first.returncode == 0, first.stderr
-    both = run("federated_mnist.py", tmp_path, *options, "pvi-natural,fedavg")
+    both = run("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural,fedavg")
     assert both.returncode == 0, both.stderr
     assert "pvi-natural" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
@@ -454,10 +468,10 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tmp_path):
-    finished = run("short_visits.py", tmp_path, "--quick")
+    finished = run("experiments.measured.short_visits", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     written = (tmp_path / "results.json").read_bytes()
-    again = run("short_visits.py", tmp_path, "--quick")
+    again = run("experiments.measured.short_visits", tmp_path, "--quick")
     assert (again.returncode, again.stdout.count("last error")) == (0, 0), again.stderr
     assert (tmp_path / "results.json").read_bytes() == written
     rows = json.loads(written)["summary"]
@@ -470,9 +484,9 @@ def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tm
 @pytest.mark.data
 def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods", "gvi-1-core,gvi-10-cores")
-    swept = run("federated_sweeps.py", tmp_path, *options)
+    swept = run("experiments.papers.federated_sweeps", tmp_path, *options)
     assert swept.returncode == 0, swept.stderr
-    best = run("federated_sweeps.py", tmp_path, *options, "--best")
+    best = run("experiments.papers.federated_sweeps", tmp_path, *options, "--best")
     assert best.returncode == 0, best.stderr
     assert "-choose.json" not in best.stdout
     results = json.loads((tmp_path / "results.json").read_text())
@@ -486,31 +500,31 @@ def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
 
 
-def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    sweeps = importlib.import_module("federated_sweeps")
+def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
     rng = np.random.default_rng(0)
     X, Y = rng.random((40, 784), np.float32), rng.integers(10, size=(40, 1)).astype(float)
     data = Split(X, Y, X, Y)
-    task = sweeps.Task("pvi-sync", "iid", 1e-3, 0.1, 0, "mnist", quick=True, choose=True, longer=8)
+    task = federated_sweeps.Task(
+        "pvi-sync", "iid", 1e-3, 0.1, 0, "mnist", quick=True, choose=True, longer=8
+    )
 
     def stop(one):
         raise KeyboardInterrupt
 
-    whole = sweeps.perform(data, tmp_path / "whole", task, lambda one: None)
+    whole = federated_sweeps.perform(data, tmp_path / "whole", task, lambda one: None)
     with pytest.raises(KeyboardInterrupt):
-        sweeps.perform(data, tmp_path / "halves", task, stop)
-    halves = sweeps.perform(data, tmp_path / "halves", task, lambda one: None)
+        federated_sweeps.perform(data, tmp_path / "halves", task, stop)
+    halves = federated_sweeps.perform(data, tmp_path / "halves", task, lambda one: None)
     assert halves["round"] == whole["round"] == [1, 2]
     assert halves["test_nll"] == whole["test_nll"]
     assert not list((tmp_path / "halves").iterdir())
 
 
-def test_minibatches_of_one_class_are_a_whole_epoch(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    methods = importlib.import_module("federated_sweep_methods")
+def test_minibatches_of_one_class_are_a_whole_epoch():
     labels = np.repeat([0.0, 1.0, 2.0], [10, 20, 30])[:, None]
-    task = methods.OneClassTask(None, (np.zeros((60, 1)), labels), None, None, None, seed=3)
+    task = federated_sweep_methods.OneClassTask(
+        None, (np.zeros((60, 1)), labels), None, None, None, seed=3
+    )
     epoch = list(islice(task.minibatches(10), 6))
     assert sorted(np.concatenate(epoch)) == list(range(60))
     assert all(len(np.unique(labels[rows])) == 1 for rows in epoch)
@@ -519,7 +533,7 @@ def test_minibatches_of_one_class_are_a_whole_epoch(monkeypatch):
 @pytest.mark.example
 @pytest.mark.data
 def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
-    finished = run("continual.py", tmp_path, "--quick")
+    finished = run("examples/continual.py", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert [one["coreset"] for one in results["runs"]] == [0, 40]
@@ -532,7 +546,7 @@ def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnis
 @pytest.mark.example
 @pytest.mark.data
 def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
-    assert run("hostile_client.py", tmp_path, "--quick").returncode == 0
+    assert run("experiments.measured.hostile_client", tmp_path, "--quick").returncode == 0
     results = json.loads((tmp_path / "results.json").read_text())
     refused = {(one["partition"], one["client"]): one["refused"] for one in results["summary"]}
     assert refused["iid", "honest"] == refused["label", "honest"] == 0
@@ -545,12 +559,12 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
 @pytest.mark.data
 def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tmp_path):
     choice = ("--quick", "--seeds", "1", "--epsilons", "2", "--models", "logistic")
-    assert run("private_federation.py", tmp_path, *choice).returncode == 0
+    assert run("experiments.measured.private_federation", tmp_path, *choice).returncode == 0
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert [row["method"] for row in rows] == ["fedavg", "pvi"]
     assert all(0.0 < row["spent"] <= 2.0 for row in rows)
     assert all(row["error"] < 0.9 for row in rows)
-    again = run("private_federation.py", tmp_path, *choice)
+    again = run("experiments.measured.private_federation", tmp_path, *choice)
     assert "last error" not in again.stdout
     assert (tmp_path / "private_federation.png").stat().st_size > 10_000
 
@@ -558,7 +572,7 @@ def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tm
 @pytest.mark.slow
 @pytest.mark.example
 def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
-    assert run("hostile_client.py", tmp_path, "--quick", "--lies").returncode == 0
+    assert run("experiments.measured.hostile_client", tmp_path, "--quick", "--lies").returncode == 0
     rows = json.loads((tmp_path / "results.json").read_text())["lies"]
     found = {(row["shards"], row["rule"]): row for row in rows}
     plain, agreement = found["iid", "sum"], found["iid", "agreement, 3"]
@@ -571,7 +585,7 @@ def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_path):
-    script, options = "posterior_server_networks.py", ("--quick", "--studies")
+    script, options = "experiments.papers.posterior_server_networks", ("--quick", "--studies")
     first = run(script, tmp_path, *options, "methods")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count(".json: error") == 5
@@ -589,9 +603,7 @@ def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_
         assert (tmp_path / f"{study}.png").stat().st_size > 10_000
 
 
-def test_only_what_is_fast_is_run_by_more_seeds(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    networks = importlib.import_module("posterior_server_networks")
+def test_only_what_is_fast_is_run_by_more_seeds(tmp_path):
     arguments = argparse.Namespace(
         studies="methods", epochs=1.0, quick=False, full=False, seed=3, under=300.0, out=tmp_path
     )
@@ -599,22 +611,22 @@ def test_only_what_is_fast_is_run_by_more_seeds(monkeypatch, tmp_path):
     def keep(task):
         seconds = 100.0 if task.method == "adam" else 300.0
         record = {"label": task.method, "seed": task.seed, "epochs": 1.0, "seconds": [seconds]}
-        networks.write_json(tmp_path / "runs" / task.name, record)
+        posterior_server_networks.write_json(tmp_path / "runs" / task.name, record)
 
-    first = networks.tasks_of(3, arguments)
+    first = posterior_server_networks.tasks_of(3, arguments)
     assert len(first) == 5
-    assert not networks.tasks_of(4, arguments)  # before anything was run
+    assert not posterior_server_networks.tasks_of(4, arguments)  # before anything was run
     for task in first[:-1]:
         keep(task)
-    assert not networks.kept(arguments)  # one setting was not run
+    assert not posterior_server_networks.kept(arguments)  # one setting was not run
     keep(first[-1])
-    (repeated,) = networks.tasks_of(4, arguments)
+    (repeated,) = posterior_server_networks.tasks_of(4, arguments)
     assert repeated == dataclasses.replace(first[-1], seed=4)
     assert repeated.method == "adam"
     keep(repeated)
-    runs = networks.kept(arguments)
+    runs = posterior_server_networks.kept(arguments)
     assert [one["seed"] for one in runs["methods"]] == [3, 3, 3, 3, 3, 4]
-    once, more = networks.command(arguments, runs).split("; ")
+    once, more = posterior_server_networks.command(arguments, runs).split("; ")
     assert "--repetitions 1 --studies methods" in once
     assert "--repetitions 2 --under 300 --studies methods" in more
 
@@ -622,9 +634,13 @@ def test_only_what_is_fast_is_run_by_more_seeds(monkeypatch, tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_generalised_example_resumes(mnist, tmp_path):
-    first = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence")
+    first = run(
+        "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence"
+    )
     assert first.returncode == 0, first.stderr
-    both = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "divergence,rate")
+    both = run(
+        "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence,rate"
+    )
     assert both.returncode == 0, both.stderr
     assert "0.75" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
@@ -638,24 +654,22 @@ def test_the_generalised_example_resumes(mnist, tmp_path):
         assert (tmp_path / f"mnist_{study}.png").stat().st_size > 10_000
 
 
-def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    generalised = importlib.import_module("generalised_mnist")
+def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others():
     Y = np.repeat(np.arange(10.0, dtype=np.float32), 5000)[:, None]
-    found = generalised.contaminated(Y, 0.4, seed=1)
+    found = generalised_mnist.contaminated(Y, 0.4, seed=1)
     wrong = found != Y
     assert found.dtype == Y.dtype
     assert abs(wrong.mean() - 0.4) < 0.01
     by_label = np.bincount(found[wrong].astype(int), minlength=10) / wrong.sum()
     np.testing.assert_allclose(by_label, 0.1, atol=0.01)
-    np.testing.assert_array_equal(generalised.contaminated(Y, 0.0, seed=1), Y)
+    np.testing.assert_array_equal(generalised_mnist.contaminated(Y, 0.0, seed=1), Y)
 
 
 @pytest.mark.example
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path):
-    finished = run("generalised_stopping.py", tmp_path, "--quick")
+    finished = run("experiments.papers.generalised_stopping", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     rows = results["summary"]
@@ -671,25 +685,25 @@ def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path)
     assert (tmp_path / "mnist_stopping.png").stat().st_size > 10_000
 
 
-def test_random_prior_means_are_uniform_and_the_network_s_variances_stay(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    generalised = importlib.import_module("generalised_stopping")
+def test_random_prior_means_are_uniform_and_the_network_s_variances_stay():
     net = bnn.MeanFieldBNN([100, 100], gpflow.likelihoods.Softmax(100), prior_variance=0.5)
-    setting = generalised.Stopping(prior_means=0.1)
+    setting = generalised_stopping.Stopping(prior_means=0.1)
     mean, variance = setting.prior(net, 3).moments()
     assert np.abs(mean).max() <= 0.1
     counts, _ = np.histogram(mean, 5, (-0.1, 0.1))
     np.testing.assert_allclose(counts / len(mean), 0.2, atol=0.02)
     np.testing.assert_allclose(variance, 0.5, rtol=1e-6)
     assert not np.array_equal(mean, setting.prior(net, 4).moments()[0])
-    np.testing.assert_array_equal(generalised.Stopping().prior(net, 3).moments()[0], 0.0)
+    np.testing.assert_array_equal(generalised_stopping.Stopping().prior(net, 3).moments()[0], 0.0)
 
 
 @pytest.mark.example
 @pytest.mark.slow
 @pytest.mark.data
 def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_path):
-    finished = run("generalised_sequential.py", tmp_path, "--quick", "--studies", "start")
+    finished = run(
+        "experiments.papers.generalised_sequential", tmp_path, "--quick", "--studies", "start"
+    )
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     lost = {(row["alpha"], row["shares_start"]): row["lost"] for row in results["summary"]}
@@ -705,7 +719,9 @@ def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_
 @pytest.mark.example
 @pytest.mark.data
 def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_path):
-    finished = run("generalised_mnist.py", tmp_path, "--quick", "--studies", "magic")
+    finished = run(
+        "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "magic"
+    )
     assert finished.returncode == 2
     assert "error: no study 'magic'" in finished.stderr
 
@@ -713,7 +729,7 @@ def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_
 @pytest.mark.example
 @pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
 def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
-    finished = run("barrett_stream.py", tmp_path, "--quick", *options)
+    finished = run("examples/barrett_stream.py", tmp_path, "--quick", *options)
     assert finished.returncode != 0
     errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
@@ -723,7 +739,7 @@ def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
 @pytest.mark.example
 @pytest.mark.parametrize("options", [["--joints", "9"], ["--methods", "magic"]])
 def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
-    finished = run("robot_arm.py", tmp_path, "--quick", *options)
+    finished = run("experiments.papers.robot_arm", tmp_path, "--quick", *options)
     assert finished.returncode == 2
     assert [li for li in finished.stderr.splitlines() if li.startswith("error: ")]
     assert "Traceback" not in finished.stderr
@@ -733,7 +749,7 @@ def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
 def test_bad_data_end_an_example_with_one_line(tmp_path):
     (tmp_path / "banana").mkdir()
     (tmp_path / "banana" / "banana.csv").write_text("not the data")
-    finished = run("banana.py", tmp_path, "--quick", "--data", str(tmp_path))
+    finished = run("experiments.papers.banana", tmp_path, "--quick", "--data", str(tmp_path))
     assert finished.returncode == 2
     assert "error: " in finished.stderr
     assert "sha256" in finished.stderr
@@ -742,7 +758,7 @@ def test_bad_data_end_an_example_with_one_line(tmp_path):
 
 @pytest.mark.example
 def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
-    done = run("bayesian_optimisation.py", tmp_path, "--quick")
+    done = run("experiments.measured.bayesian_optimisation", tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert [row["method"] for row in rows] == ["streaming, four pending", "refit, compiled once"]
@@ -759,9 +775,8 @@ def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
 
 
 @pytest.mark.example
-def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    problems = importlib.import_module("bayesian_optimisation").PROBLEMS
+def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known():
+    problems = bayesian_optimisation.PROBLEMS
     at = {
         "Branin": [(np.pi + 5.0) / 15.0, 2.275 / 15.0],
         "Hartmann-6": [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573],
@@ -775,7 +790,7 @@ def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known
 
 @pytest.mark.example
 def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
-    done = run("million_points.py", tmp_path, "--quick")
+    done = run("experiments.measured.million_points", tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert found["points"] == 20_000
@@ -788,7 +803,7 @@ def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
 
 @pytest.mark.example
 def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
-    done = run("active_learning.py", tmp_path, "--quick")
+    done = run("experiments.measured.active_learning", tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 4
@@ -802,31 +817,30 @@ def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
 
 
 @pytest.mark.example
-def test_the_row_that_is_asked_for_is_the_one_that_tells_most(monkeypatch, rng):
+def test_the_row_that_is_asked_for_is_the_one_that_tells_most(rng):
     """What it gains is what conditioning on it does, with noise."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    example = importlib.import_module("active_learning")
-    candidates, references = example.CANDIDATES, example.REFERENCES
+    candidates, references = active_learning.CANDIDATES, active_learning.REFERENCES
     root = rng.standard_normal((candidates + references, 5))
     covariance, noise = root @ root.T, 0.3
     left = [
         np.trace((covariance - np.outer(c, c) / (c[one] + noise))[candidates:, candidates:])
         for one, c in enumerate(covariance[:candidates])
     ]
-    assert example.best(covariance, noise) == np.argmin(left)
+    assert active_learning.best(covariance, noise) == np.argmin(left)
 
 
 @pytest.mark.example
 @pytest.mark.slow  # eleven methods compile
 @pytest.mark.data
 def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
-    done = run("clients_that_differ.py", tmp_path, "--quick", "--seeds", "1", "--divided", "iid")
+    once = ("--quick", "--seeds", "1", "--divided", "iid")
+    done = run("experiments.measured.clients_that_differ", tmp_path, *once)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 12
     assert len({row["messages"] for row in rows}) == 1
-    all_asked = ("--quick", "--seeds", "1", "--clients", "10", "--methods", "masked")
-    done = run("clients_that_differ.py", tmp_path, *all_asked, "--divided", "iid")
+    all_asked = (*once, "--clients", "10", "--methods", "masked")
+    done = run("experiments.measured.clients_that_differ", tmp_path, *all_asked)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert {row["method"] for row in rows} > {"masked", "fedavg"}
@@ -834,16 +848,14 @@ def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     assert (tmp_path / "clients_that_differ.png").is_file()
 
 
-def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(monkeypatch, rng):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    example = importlib.import_module("posterior_averaging")
-    num_rows = 3 * example.AT_ONCE - 4  # whose minibatches of two do not make whole calls
+def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(rng):
+    num_rows = 3 * posterior_averaging.AT_ONCE - 4  # minibatches of two make no whole calls
     X = rng.standard_normal((num_rows, 2)).astype(np.float32)
     Y = (X[:, :1] > 0.0).astype(np.float32)
     net = bnn.MeanFieldBNN([2, 3, 2], gpflow.likelihoods.Softmax(2))
     q = net.initial(0)
     task = pvi.LocalTask(net, (X, Y), q, None, q, seed=0)
-    rule = example.LocalSGD(epochs=2, batch_size=2, rate=0.3, proximal=0.5)
+    rule = posterior_averaging.LocalSGD(epochs=2, batch_size=2, rate=0.3, proximal=0.5)
     last, means = rule.walked(task, np.asarray(q.mean))
     theta, iterates = tf.constant(q.mean), []
     for rows in islice(task.minibatches(2), len(X)):
@@ -857,22 +869,21 @@ def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(monkeypatch, rng):
     np.testing.assert_allclose(means, wanted, atol=1e-5)
 
 
-def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(monkeypatch, rng):
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    example = importlib.import_module("posterior_averaging")
+def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(rng):
     samples, start = rng.standard_normal((4, 6)), rng.standard_normal(6)
     rho = 1.0 / (1.0 + 3.0 * 0.5)
     covariance = rho * np.eye(6) + (1.0 - rho) * np.cov(samples.T)
     wanted = np.linalg.solve(covariance, start - samples.mean(axis=0))
-    np.testing.assert_allclose(example.shrunk_solve(samples, start, 0.5), wanted, atol=1e-9)
-    averaged = example.shrunk_solve(samples[:1], start, 0.5)
+    found = posterior_averaging.shrunk_solve(samples, start, 0.5)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    averaged = posterior_averaging.shrunk_solve(samples[:1], start, 0.5)
     np.testing.assert_allclose(averaged, start - samples[0], atol=1e-9)
 
 
 @pytest.mark.example
 @pytest.mark.slow
 def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
-    done = run("csv_stream.py", tmp_path, "--quick")
+    done = run("experiments.measured.csv_stream", tmp_path, "--quick")
     assert done.returncode == 0, done.stderr
     alone, killed = json.loads((tmp_path / "results.json").read_text())["summary"]
     assert alone["processes"] == 1

@@ -12,21 +12,17 @@ import gpflow
 import numpy as np
 import pytest
 
+from experiments.benchmarks import plan, streams
+from experiments.benchmarks.figures import unbeaten
+from experiments.benchmarks.machine import fast_routines
+from experiments.benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup
+from experiments.benchmarks.scores import pit_deviation, scores
+from experiments.benchmarks.summary import MEANS, means_of_best, summarised
+from experiments.measured.rows_of_a_batch import nats
 from streaming_gp.errors import InvalidDataError, StreamingGPError
+from tests.tolerances import ALGEBRA
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from benchmarks import plan, streams  # noqa: E402
-from benchmarks.figures import unbeaten  # noqa: E402
-from benchmarks.machine import fast_routines  # noqa: E402
-from benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup  # noqa: E402
-from benchmarks.scores import pit_deviation, scores  # noqa: E402
-from benchmarks.summary import MEANS, means_of_best, summarised  # noqa: E402
-from rows_of_a_batch import nats  # noqa: E402
-
-from tests.tolerances import ALGEBRA  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 OF = Hyperparameters(1.3, np.array([0.8, 1.4]), 0.05)
 
 
@@ -77,7 +73,7 @@ def test_the_window_is_the_exact_gp_on_the_newest_points(rng):
 
 
 def test_recursive_regression_on_random_features_is_bayesian_linear_regression(rng):
-    from benchmarks.methods.features import fourier
+    from experiments.benchmarks.methods.features import fourier
 
     X, Y = data(rng, 60)
     X_new = rng.uniform(-2.0, 2.0, (20, 2))
@@ -102,7 +98,7 @@ def test_a_learned_scale_mends_a_noise_that_is_too_small(rng):
 
 
 def test_many_random_features_are_nearly_the_kernel(rng):
-    from benchmarks.methods.features import fourier
+    from experiments.benchmarks.methods.features import fourier
 
     X = rng.uniform(-2.0, 2.0, (20, 2))
     phi = fourier(OF, 40_000, seed=0)(X)
@@ -110,7 +106,7 @@ def test_many_random_features_are_nearly_the_kernel(rng):
 
 
 def test_shared_points_of_one_batch_are_sgpr(rng):
-    from benchmarks.methods.shared_2017 import StreamingSparseGP
+    from experiments.benchmarks.methods.shared_2017 import StreamingSparseGP
 
     X, Y = data(rng, 60)
     Z, X_new = X[:15], rng.uniform(-2.0, 2.0, (20, 2))
@@ -123,7 +119,7 @@ def test_shared_points_of_one_batch_are_sgpr(rng):
 
 def test_shared_points_that_stay_are_sgpr_on_all_batches(rng):
     """At fixed points and hyperparameters the stream loses nothing."""
-    from benchmarks.methods.shared_2017 import StreamingSparseGP
+    from experiments.benchmarks.methods.shared_2017 import StreamingSparseGP
 
     X, Y = data(rng, 60)
     Z, X_new = X[::6], rng.uniform(-2.0, 2.0, (20, 2))
@@ -309,7 +305,7 @@ def test_unknown_names_are_named(pattern, message):
 
 
 def test_a_missing_module_is_named(monkeypatch):
-    from benchmarks.methods import learner
+    from experiments.benchmarks.methods import learner
 
     monkeypatch.setattr(learner, "find_spec", lambda name: None)
     with pytest.raises(StreamingGPError, match="river"):
@@ -341,7 +337,8 @@ def test_variants_are_planned_for_the_first_streams_alone():
 
 def run(out, *options):
     return subprocess.run(
-        [sys.executable, str(EXAMPLES / "benchmarks"), "--quick", "--out", str(out), *options],
+        [sys.executable, "-m", "experiments.benchmarks", "--quick", "--out", str(out), *options],
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )
@@ -357,7 +354,7 @@ def run(out, *options):
     ],
 )
 def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatch):
-    main = importlib.import_module("benchmarks.__main__")
+    main = importlib.import_module("experiments.benchmarks.__main__")
     monkeypatch.setattr(main, "_most_bytes", lambda: 2**29)
     assert message in main._ended([sys.executable, "-c", program], 1.0)
 

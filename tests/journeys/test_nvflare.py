@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.measured import organisations_world
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.reading import read
@@ -61,11 +62,7 @@ class Places:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "examples"))
-        found = Places(
-            tmp_path_factory.mktemp("places"), importlib.import_module("organisations_world")
-        )
+    found = Places(tmp_path_factory.mktemp("places"), organisations_world)
     yield found
     found.end()
 
@@ -183,10 +180,7 @@ def plain_tcp(places):
 
 def stranger(places):
     """A kit that somebody else has provisioned, for the same names."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "examples"))
-        world = importlib.import_module("organisations_world")
-    kits = world.provision(places.folder / "elsewhere")
+    kits = organisations_world.provision(places.folder / "elsewhere")
     assert "not let in" in intruded(places, kits / "clinic-a", "clinic-a")
 
 
