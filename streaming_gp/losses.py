@@ -14,11 +14,10 @@ import gpflow.likelihoods as gl
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.classes import number_of_classes
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import require_positive, require_probability, typed
 from streaming_gp.numerics.linalg import LOG_TWO_PI
-from streaming_gp.validation import observations
+from streaming_gp.validation import number_of_classes, observations
 
 _SERIES = 1e-7
 

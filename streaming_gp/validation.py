@@ -10,12 +10,14 @@ import numpy as np
 import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
-from streaming_gp.classes import SEVERAL_CLASSES, number_of_classes
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import as_float64, as_real_array
 
 Data = tuple[np.ndarray, np.ndarray]
 """Inputs X [N, D] and observations Y [N, P]."""
+
+SEVERAL_CLASSES = (gl.Softmax, gl.MultiClass)
+"""Likelihoods whose labels are numbers from 0, and whose means [N, C] are probabilities."""
 
 _LARGEST_SQUARED = 1e150
 
@@ -28,6 +30,13 @@ class WrapsLikelihood(Protocol):
     def likelihood(self) -> gl.Likelihood:
         """The GPflow likelihood whose support observations must lie in."""
         ...
+
+
+def number_of_classes(likelihood: Any) -> int | None:
+    """Two for a Bernoulli likelihood, C for one of several classes, and None for any other."""
+    if isinstance(likelihood, gl.Bernoulli):
+        return 2
+    return int(likelihood.num_classes) if isinstance(likelihood, SEVERAL_CLASSES) else None
 
 
 def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:

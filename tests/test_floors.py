@@ -14,7 +14,7 @@ FLOORS = [
     {"expfam"},
     {"pvi"},
     {"engines"},
-    {"classes", "samplers"},
+    {"samplers"},
     {"validation"},
     {"losses"},
     {"gp", "bnn", "linear", "mixture", "hierarchical", "flow"},

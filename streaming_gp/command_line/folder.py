@@ -10,7 +10,11 @@ from typing import Any
 import gpflow
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators.base import default_kernel, default_likelihood, logarithmic_parameters
+from streaming_gp.estimators.base import (
+    default_kernel,
+    default_likelihood,
+    logarithmic_parameters,
+)
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
 from streaming_gp.gp.journal_view import last_state
 from streaming_gp.serialization import write_bytes
@@ -49,6 +53,13 @@ class Settings:
         """Columns of words."""
         return [] if self.classes is None else [self.target]
 
+    def modules(self) -> tuple[Any, Any]:
+        """A new kernel and likelihood."""
+        start = default_kernel(len(self.features)).lengthscales.numpy()
+        with logarithmic_parameters():
+            kernel = _KERNELS[self.kernel](lengthscales=start)
+        return kernel, default_likelihood(None if self.classes is None else len(self.classes))
+
 
 class Folder:
     """Reads and writes a fit.
@@ -65,8 +76,6 @@ class Folder:
     def exists(self) -> bool:
         """Whether a fit was begun here."""
         return self._settings.exists()
-
-    # ---- begin and resume ----
 
     def begin(self, settings: Settings) -> None:
         """Note how the fit begins.
@@ -87,77 +96,62 @@ class Folder:
 
     def model(self, settings: Settings) -> StreamingGP:
         """The model after all batches that were completed."""
-        kernel, likelihood = _kernel(settings), _likelihood(settings)
+        kernel, likelihood = settings.modules()
         if any(self._journal.glob("*.npz")):
             return StreamingGP.resume(self._journal, kernel, likelihood)
         return StreamingGP(
             kernel,
             likelihood,
-            pseudo_points=_points(settings),
+            pseudo_points=PrivatePseudoPoints(
+                "all" if settings.classes is None else 10, budget=settings.budget
+            ),
             learning=UntilSettled(),
             seed=settings.seed,
             journal=self._journal,
         )
 
-    def learned(self) -> TableGP:
+    def table(self) -> TableGP:
         """The model with its columns, to predict with, while a fit may be going on.
 
         :raises FileFormatError: if there is none yet, or a file is damaged.
         """
         settings, record = self.settings(), self._read(self._table)
-        state = last_state(self._journal)
-        model = StreamingGP.from_state(state, _kernel(settings), _likelihood(settings))
+        model = StreamingGP.from_state(last_state(self._journal), *settings.modules())
         return TableGP.from_record(model, record)
+
+    def write_table(self, table: TableGP) -> None:
+        """Keep what the columns are, and in what units."""
+        _write(self._table, table.to_record())
 
     # ---- what each batch said ----
 
-    def note(self, record: dict[str, Any]) -> None:
+    def append_record(self, record: dict[str, Any]) -> None:
         """Keep what a batch said."""
         with self._log.open("a", encoding="utf-8") as log:
             log.write("\n" + json.dumps(record))  # a torn line before it stays alone
 
-    def keep(self, table: TableGP) -> None:
-        """Keep what the columns are, and in what units."""
-        _write(self._table, table.to_record())
-
     def records(self) -> list[dict[str, Any]]:
         """What each batch said; of the last before a process was killed that may be missing."""
         lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
-        found: dict[str, dict[str, Any]] = {}
+        records: dict[str, dict[str, Any]] = {}
         for line in lines:
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found[record["batch"]] = record
-        return [*found.values()]
+            records[record["batch"]] = record
+        return [*records.values()]
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise FileFormatError(
                 f"{self.path} holds no fit that has learned a batch: streaming-gp fit makes one"
             ) from None
         except ValueError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from None
-        return found
-
-
-def _kernel(settings: Settings) -> Any:
-    start = default_kernel(len(settings.features)).lengthscales.numpy()
-    with logarithmic_parameters():
-        return _KERNELS[settings.kernel](lengthscales=start)
-
-
-def _likelihood(settings: Settings) -> Any:
-    return default_likelihood(None if settings.classes is None else len(settings.classes))
-
-
-def _points(settings: Settings) -> PrivatePseudoPoints:
-    if settings.classes is None:
-        return PrivatePseudoPoints("all", budget=settings.budget)
-    return PrivatePseudoPoints(10, budget=settings.budget)
+        return content
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -23,11 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     :param arguments: The arguments; those of the process if None.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    asked = parser().parse_args(arguments)
-    command = importlib.import_module(f"streaming_gp.command_line.{asked.module}")
+    options = parser().parse_args(arguments)
+    commands = importlib.import_module("streaming_gp.command_line.commands")  # slow: TensorFlow
     try:
-        report = command.run(asked)
-        if asked.json:
+        report = getattr(commands, options.command)(options)
+        if options.json:
             print(json.dumps(report, allow_nan=False))
     except (StreamingGPError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -39,26 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """All arguments."""
-    found = argparse.ArgumentParser(
+    root = argparse.ArgumentParser(
         "streaming-gp", description="Gaussian processes that learn from a stream of CSV rows."
     )
-    commands = found.add_subparsers(required=True, metavar="command")
-    _fit(_command(commands, "fit", "fitting", "learn a CSV file, or go on where a run stopped"))
-    _predict(_command(commands, "predict", "predicting", "predict the rows of a CSV file"))
-    _inspect(_command(commands, "inspect", "inspecting", "what has been learned"))
-    _demo(_command(commands, "demo", "demo", "stream data that are made up, to see that it works"))
-    return found
+    commands = root.add_subparsers(required=True, metavar="command", dest="command")
 
-
-def _command(commands: Any, name: str, module: str, purpose: str) -> argparse.ArgumentParser:
-    found: argparse.ArgumentParser = commands.add_parser(name, help=purpose, description=purpose)
-    found.set_defaults(module=module)
-    found.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    return found
-
-
-def _fit(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+    add = _command(commands, "fit", "learn a CSV file, or go on where a run stopped").add_argument
     add("data", type=Path, help="CSV file with a header")
     add("--journal", type=Path, required=True, help="folder that keeps the model; made if missing")
     add("--target", help="column to predict")
@@ -69,27 +55,32 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("--budget", type=_positive, help="most pseudo-points (300)")
     add("--seed", type=int, help="seed of all random numbers (0)")
 
+    add = _command(commands, "predict", "predict the rows of a CSV file").add_argument
+    add("journal", type=Path, help="folder of a fit")
+    add("data", type=Path, help="CSV file with the input columns")
+    add("--out", type=Path, help="CSV file to write; by default standard output")
 
-def _predict(command: argparse.ArgumentParser) -> None:
-    command.add_argument("journal", type=Path, help="folder of a fit")
-    command.add_argument("data", type=Path, help="CSV file with the input columns")
-    command.add_argument("--out", type=Path, help="CSV file to write; by default standard output")
+    add = _command(commands, "inspect", "what has been learned").add_argument
+    add("journal", type=Path, help="folder of a fit")
+    add("--plots", type=Path, help="folder to draw figures into")
+
+    purpose = "stream data that are made up, to see that it works"
+    add = _command(commands, "demo", purpose).add_argument
+    add("--seed", type=int, default=0, help="seed of the data")
+    return root
 
 
-def _inspect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("journal", type=Path, help="folder of a fit")
-    command.add_argument("--plots", type=Path, help="folder to draw figures into")
-
-
-def _demo(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--seed", type=int, default=0, help="seed of the data")
+def _command(commands: Any, name: str, purpose: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=purpose, description=purpose)
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    return command
 
 
 def _names(text: str) -> list[str]:
-    found = [name.strip() for name in text.split(",")]
-    if not all(found) or len({*found}) != len(found):
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len({*names}) != len(names):
         raise argparse.ArgumentTypeError(f"wanted names that differ, with commas, got {text!r}")
-    return found
+    return names
 
 
 def _positive(text: str) -> int:

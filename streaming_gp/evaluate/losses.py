@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from gpflow.likelihoods import Bernoulli
 
-from streaming_gp.classes import SEVERAL_CLASSES, number_of_classes
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.evaluate.learner import HasLikelihood, Learner
 from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
+from streaming_gp.validation import SEVERAL_CLASSES, number_of_classes
 
 
 def losses(model: Learner, X: np.ndarray, Y: np.ndarray) -> np.ndarray:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from gpflow.likelihoods import Gaussian
 
-from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import StreamingGP, UpdateInfo
-from streaming_gp.gp.fitting.optimiser import Callback
-from streaming_gp.gp.turns import Turns, one_at_a_time
+from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.estimators.base import class_probabilities
+from streaming_gp.estimators.scaling import Scaling
+from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
 from streaming_gp.inputs import require_flag
-from streaming_gp.tables.asked import as_classes, as_names
-from streaming_gp.tables.missing import refuse_missing, with_targets
+from streaming_gp.tables.columns import Schema, as_classes, as_names, complete_rows
 from streaming_gp.tables.normalisation import Normalisation
-from streaming_gp.tables.schema import Schema
-from streaming_gp.tables.state import Rows, TableState
+
+
+@dataclass(frozen=True, eq=False)
+class TableState:
+    """Columns, scales and counts: all that a model of tables holds beside its ledger.
+
+    :param schema: Which columns are inputs and targets.
+    :param inputs: The scale of the inputs.
+    :param outputs: The scale of the targets.
+    :param num_rows: The number of rows that were learned from.
+    :param num_skipped: The number of rows that were skipped.
+    """
+
+    schema: Schema
+    inputs: Normalisation
+    outputs: Normalisation
+    num_rows: int = 0
+    num_skipped: int = 0
 
 
 class TableGP:
@@ -67,13 +83,13 @@ class TableGP:
             raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
         self.classes = None if classes is None else as_classes(classes, model.likelihood)
         self._scale = scale
-        self._turns = Turns()
         self._state: TableState | None = None
         self._skipped_first = 0  # before the first batch
+        self._lock = threading.RLock()
         if both := {*self._targets} & {*(self._features or ())}:
             raise InvalidDataError(f"a column is an input or a target, and {min(both)!r} is both")
 
-    # ---- what it knows ----
+    # ---- columns and counts ----
 
     @property
     def feature_names_in_(self) -> np.ndarray:
@@ -81,7 +97,7 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        return np.array(self._known().schema.features, dtype=object)
+        return np.array(self._present().schema.features, dtype=object)
 
     @property
     def num_rows(self) -> int:
@@ -99,20 +115,19 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        return self._known().inputs, self._known().outputs
+        return self._present().inputs, self._present().outputs
 
-    def _known(self) -> TableState:
+    def _present(self) -> TableState:
         if self._state is None:
             raise InvalidDataError("nothing has been learned yet")
         return self._state
 
     # ---- learning ----
 
-    @one_at_a_time
     def update(
         self,
         batch: Any,
-        callback: Callback | None = None,
+        callback: Callable[[Progress], None] | None = None,
         batch_id: str | None = None,
         learn: bool | None = None,
     ) -> UpdateInfo | None:
@@ -124,15 +139,16 @@ class TableGP:
         :raises InvalidDataError: if columns differ from those of the first batch, an input is
             missing, or a value is no number; and as :meth:`StreamingGP.update`.
         """
-        read = self._read(batch)
-        if read is None:
-            return None
-        rows, state = read
-        info = self.model.update(state.scaled(rows), callback, batch_id, learn)
-        self._state = state.with_batch(info.batch_id, rows, {*self.model.factors})
+        with self._lock:
+            X, Y, skipped, state = self._read(batch)
+            if len(X) == 0:
+                self._skip(skipped)
+                return None
+            scaled = state.inputs.applied.scaled(X), state.outputs.applied.scaled(Y)
+            info = self.model.update(scaled, callback, batch_id, learn)
+            self._count(state, info.batch_id, X, Y, skipped)
         return info
 
-    @one_at_a_time
     def recall(self, batch: Any, batch_id: str) -> bool:
         """Take note of a batch that the model itself has learned already, in another process.
 
@@ -143,46 +159,65 @@ class TableGP:
         :returns: whether it has a row with a target, and so was learned.
         :raises InvalidDataError: as :meth:`update`.
         """
-        read = self._read(batch)
-        if read is None:
-            return False
-        rows, state = read
-        self._state = state.with_batch(batch_id, rows, {*self.model.factors})
+        with self._lock:
+            X, Y, skipped, state = self._read(batch)
+            if len(X) == 0:
+                self._skip(skipped)
+                return False
+            self._count(state, batch_id, X, Y, skipped)
         return True
 
-    def _read(self, batch: Any) -> tuple[Rows, TableState] | None:
-        """The rows with targets, which are checked, and what is known of all before them.
-
-        None, and noted, if there are none.
-        """
-        if self._state is None:
+    def _read(self, batch: Any) -> tuple[np.ndarray, np.ndarray, int, TableState]:
+        """X and Y of the rows with targets, the number of the others, and the state before them."""
+        state = self._state
+        if state is None:
             schema = Schema.of(batch, self._targets, self._features, self.classes)
         else:
-            schema = self._state.schema
-        X, Y = schema.inputs(batch), schema.observed(batch)
+            schema = state.schema
+        X, Y = schema.inputs(batch), schema.observations(batch)
         if len(X) != len(Y):
             raise InvalidDataError(f"inputs have {len(X)} rows, and targets {len(Y)}")
-        refuse_missing(X, schema.features)
-        rows = Rows(*with_targets(X, Y))
-        if len(rows.X):
+        X, Y, skipped = complete_rows(X, Y)
+        if state is None:
             is_regression = isinstance(self.model.likelihood, Gaussian) and self.classes is None
-            scales = self._scale, self._scale and is_regression
-            return rows, self._state or TableState.of(schema, rows, scales, self._skipped_first)
-        if self._state is None:
-            self._skipped_first += rows.skipped
-        else:
-            self._state = replace(self._state, num_skipped=self.num_skipped + rows.skipped)
-        return None
+            inputs = Scaling.of(X, self._scale)
+            outputs = Scaling.of(Y, self._scale and is_regression)
+            state = TableState(
+                schema, Normalisation(inputs), Normalisation(outputs), 0, self._skipped_first
+            )
+        return X, Y, skipped, state
 
-    @one_at_a_time
+    def _count(
+        self, state: TableState, batch_id: str, X: np.ndarray, Y: np.ndarray, skipped: int
+    ) -> None:
+        """Note the rows of a batch that is in the ledger now."""
+        removable = {*self.model.factors}
+        self._state = replace(
+            state,
+            inputs=state.inputs.with_batch(batch_id, X).merged(removable),
+            outputs=state.outputs.with_batch(batch_id, Y).merged(removable),
+            num_rows=state.num_rows + len(X),
+            num_skipped=state.num_skipped + skipped,
+        )
+
+    def _skip(self, rows: int) -> None:
+        """Note rows of a table that has no target."""
+        if self._state is None:
+            self._skipped_first += rows
+        else:
+            self._state = replace(self._state, num_skipped=self.num_skipped + rows)
+
     def remove(self, batch_id: str) -> None:
         """Forget a batch, and what it said of the scale of all.
 
         :param batch_id: The name of its factor.
         :raises InvalidDataError: as :meth:`StreamingGP.remove`.
         """
-        self.model.remove(batch_id)
-        self._state = self._known().without(batch_id)
+        with self._lock:
+            self.model.remove(batch_id)
+            state = self._present()
+            inputs, outputs = state.inputs.without(batch_id), state.outputs.without(batch_id)
+            self._state = replace(state, inputs=inputs, outputs=outputs)
 
     # ---- prediction ----
 
@@ -192,11 +227,9 @@ class TableGP:
         :param batch: A table with the inputs; targets may be there too.
         :raises InvalidDataError: as :meth:`update`, or before the first batch.
         """
-        state = self._known()
-        X = state.schema.inputs(batch)
-        refuse_missing(X, state.schema.features)
-        scaled = state.inputs.applied.scaled(X)
-        mean, variance = map(np.asarray, self.model.predict_y(scaled))
+        state = self._present()
+        X = state.inputs.applied.scaled(state.schema.inputs(batch))
+        mean, variance = map(np.asarray, self.model.predict_y(X))
         units = state.outputs.applied
         if len(units.unit) != mean.shape[1]:  # one column of labels, several functions
             return mean, np.sqrt(variance)
@@ -210,9 +243,7 @@ class TableGP:
         """
         if self.classes is None:
             raise InvalidDataError("there are no classes; predict gives mean and deviation")
-        mean, _ = self.predict(batch)
-        both = np.hstack([1.0 - mean, mean]) if len(self.classes) == 2 else mean
-        return both / both.sum(axis=1, keepdims=True)
+        return class_probabilities(self.predict(batch)[0])
 
     # ---- plain values, for those who keep the model itself in a file or journal ----
 
@@ -221,16 +252,44 @@ class TableGP:
 
         :raises InvalidDataError: before the first batch.
         """
-        return self._known().to_record()
+        state = self._present()
+        schema = state.schema
+        return {
+            "features": list(schema.features),
+            "targets": list(schema.targets),
+            "classes": None if schema.classes is None else list(schema.classes),
+            "is_strict": schema.is_strict,
+            "num_rows": state.num_rows,
+            "num_skipped": state.num_skipped,
+            "inputs": state.inputs.to_record(),
+            "outputs": state.outputs.to_record(),
+        }
 
     @classmethod
     def from_record(cls, model: StreamingGP, record: Mapping[str, Any]) -> TableGP:
-        """What :meth:`to_record` described, around a model that was loaded or resumed.
+        """The same around a model that was loaded or resumed.
 
-        :raises FileFormatError: if it is no such record.
+        :param record: A record that :meth:`to_record` gave.
+        :raises FileFormatError: if it is none.
         """
-        state = TableState.from_record(record)
-        schema = state.schema
-        found = cls(model, schema.targets, schema.features, schema.classes)
-        found._state = state
-        return found
+        try:
+            classes = None if record["classes"] is None else tuple(record["classes"])
+            features, targets = tuple(record["features"]), tuple(record["targets"])
+            state = TableState(
+                Schema(features, targets, classes, record["is_strict"]),
+                Normalisation.from_record(record["inputs"]),
+                Normalisation.from_record(record["outputs"]),
+                record["num_rows"],
+                record["num_skipped"],
+            )
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"this is no record of a model of tables: {error!r}") from error
+        table = cls(model, targets, features, classes)
+        table._state = state
+        return table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())

@@ -1,8 +1,8 @@
-"""What batches say of the scale of their columns: sums, kept for each."""
+"""The scale of columns: of the first batch, and of all batches by the sums of each."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,23 +30,28 @@ class Sums:
         mean = values.mean(axis=0)
         return cls(len(values), mean, ((values - mean) ** 2).sum(axis=0))
 
-    def __add__(self, other: Sums) -> Sums:
-        """The sums of both (Chan, Golub & LeVeque 1983)."""
-        number, shift = self.number + other.number, other.mean - self.mean
-        squares = self.squares + other.squares + shift**2 * self.number * other.number / number
-        return Sums(number, self.mean + shift * other.number / number, squares)
+    @classmethod
+    def total(cls, parts: Iterable[Sums]) -> Sums:
+        """The sums of all rows of some parts, of which there is one at least (Chan et al. 1983)."""
+        first, *others = parts
+        number, mean, squares = first.number, first.mean, first.squares
+        for one in others:
+            shift, together = one.mean - mean, number + one.number
+            squares = squares + one.squares + shift**2 * number * one.number / together
+            number, mean = together, mean + shift * one.number / together
+        return cls(number, mean, squares)
 
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
     """The scale of columns: that of the first batch, which is applied, and that of all batches.
 
-    What is applied never changes, as pseudo-points lie in its units, and hyperparameters are
-    learned in them. So a batch that is removed leaves nothing behind, unless it was the first. The
-    sums of each batch are kept, and what is known of all of them is what the batches that are there
-    would give alone.
+    The one that is applied never changes, as pseudo-points lie in its units, and hyperparameters
+    are learned in them. So a batch that is removed leaves nothing behind, unless it was the first.
+    The sums of each batch are kept, so that the scale of all is that which the batches that are
+    there would give alone.
 
-    :param applied: What is applied.
+    :param applied: The scale that is applied.
     :param batches: The sums of each batch by its name, in order.
     """
 
@@ -57,13 +62,10 @@ class Normalisation:
 
     @property
     def running(self) -> Scaling:
-        """The scale of all batches that are there; what is applied if there are none."""
+        """The scale of all batches that are there; the one that is applied if there are none."""
         if not self.batches:
             return self.applied
-        first, *others = self.batches.values()
-        total = first
-        for one in others:
-            total = total + one
+        total = Sums.total(self.batches.values())
         spread = np.sqrt(total.squares / total.number)
         return Scaling(total.mean, np.where(spread == 0.0, 1.0, spread))
 
@@ -78,22 +80,19 @@ class Normalisation:
 
     def without(self, name: str) -> Normalisation:
         """The same without a batch."""
-        kept = {one: sums for one, sums in self.batches.items() if one != name}
-        return Normalisation(self.applied, kept)
+        others = {one: sums for one, sums in self.batches.items() if one != name}
+        return Normalisation(self.applied, others)
 
-    def merged(self, kept: Collection[str]) -> Normalisation:
+    def merged(self, removable: Collection[str]) -> Normalisation:
         """The same, with the sums of all batches but these as one, first in order.
 
-        :param kept: Names of batches that can still be removed.
+        :param removable: The names of the batches that can still be removed.
         """
-        gone = [sums for name, sums in self.batches.items() if name not in kept]
-        if len(gone) < 2:
+        permanent = [sums for name, sums in self.batches.items() if name not in removable]
+        if len(permanent) < 2:
             return self
-        total = gone[0]
-        for one in gone[1:]:
-            total = total + one
-        alone = {name: sums for name, sums in self.batches.items() if name in kept}
-        return Normalisation(self.applied, {self.MERGED: total, **alone})
+        others = {name: sums for name, sums in self.batches.items() if name in removable}
+        return Normalisation(self.applied, {self.MERGED: Sums.total(permanent), **others})
 
     # ---- plain values ----
 
@@ -110,7 +109,7 @@ class Normalisation:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Normalisation:
-        """What :meth:`to_record` gave."""
+        """The one whose :meth:`to_record` this is."""
         batches = {
             name: Sums(number, np.array(mean), np.array(squares))
             for name, (number, mean, squares) in record["batches"].items()

@@ -13,8 +13,7 @@ from tqdm import tqdm
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import UpdateInfo
 from streaming_gp.inputs import as_real_array
-from streaming_gp.tables.columns import is_table
-from streaming_gp.tables.missing import with_targets
+from streaming_gp.tables.columns import complete_rows, is_table
 from streaming_gp.tables.model import TableGP
 from streaming_gp.validation import as_matrix, as_pair
 
@@ -30,7 +29,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class StreamReport:
-    """What became of a source.
+    """The numbers of a source that came to its end.
 
     :param num_batches: The number of batches that were learned.
     :param num_rows: The number of rows in them.
@@ -64,7 +63,7 @@ def stream(
     :param label: The text in front of a progress bar on a terminal, or of a line for each batch
         elsewhere. Without it no progress is shown.
     :param report: Called with what ``update`` returned after every batch.
-    :returns: what became of the source.
+    :returns: the numbers of batches and rows.
     :raises InvalidDataError: if a batch is refused; says which. Those before it are learned.
     """
     start, batches, rows, skipped = time.perf_counter(), 0, 0, 0
@@ -72,7 +71,7 @@ def stream(
     with tqdm(source, desc=label, unit="batch", disable=label is None or not on_terminal) as bar:
         for number, batch in enumerate(bar, start=1):
             try:
-                info, size, missing = _learned(batch, model)
+                info, size, missing = _learn(batch, model)
             except InvalidDataError as error:
                 raise InvalidDataError(f"batch {number}, after {rows} rows: {error}") from error
             rows, skipped, batches = rows + size, skipped + missing, batches + bool(size)
@@ -83,12 +82,12 @@ def stream(
     return StreamReport(batches, rows, skipped, time.perf_counter() - start)
 
 
-def _learned(batch: Any, model: Learner | TableGP) -> tuple[Any, int, int]:
-    """What ``update`` returned, the number of rows that it saw, and of those that were skipped."""
+def _learn(batch: Any, model: Learner | TableGP) -> tuple[Any, int, int]:
+    """The result of ``update``, the number of rows that it saw, and of those that were skipped."""
     if isinstance(model, TableGP):
-        before, seen = model.num_skipped, model.num_rows
+        rows, skipped = model.num_rows, model.num_skipped
         info = model.update(batch)
-        return info, model.num_rows - seen, model.num_skipped - before
+        return info, model.num_rows - rows, model.num_skipped - skipped
     if is_table(batch) and not isinstance(batch, tuple):
         raise InvalidDataError(
             f"a {type(model).__name__} takes pairs (X, Y), got a {type(batch).__name__}; "
@@ -98,5 +97,5 @@ def _learned(batch: Any, model: Learner | TableGP) -> tuple[Any, int, int]:
     X, Y = as_matrix("X", X, None), as_real_array("Y", Y)
     skipped = 0
     if Y.ndim == 2 and len(X) == len(Y):  # else the model says what it wants
-        X, Y, skipped = with_targets(X, Y)
+        X, Y, skipped = complete_rows(X, Y)
     return (model.update((X, Y)) if len(X) else None), len(X), skipped

@@ -89,7 +89,7 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     with out.open() as file:
         titles, *rows = csv.reader(file)
     assert titles == ["y_mean", "y_sd"]
-    table = Folder(fitted).learned()
+    table = Folder(fitted).table()
     assert isinstance(table, TableGP)
     (chunk,) = read_csv(data)
     np.testing.assert_array_equal(np.array(rows, float), np.hstack(table.predict(chunk)))
@@ -119,10 +119,10 @@ def test_inspect_says_what_each_batch_said(fitted, tmp_path, capsys):
 
 def test_a_torn_note_of_a_batch_is_left_out(fitted, tmp_path):
     folder = Folder(tmp_path)
-    folder.note({"batch": "batch-0", "rows": 1})
+    folder.append_record({"batch": "batch-0", "rows": 1})
     with (tmp_path / "batches.jsonl").open("a") as log:
         log.write('\n{"batch": "bat')
-    folder.note({"batch": "batch-1", "rows": 2})
+    folder.append_record({"batch": "batch-1", "rows": 2})
     assert [one["batch"] for one in folder.records()] == ["batch-0", "batch-1"]
 
 
