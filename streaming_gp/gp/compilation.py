@@ -17,7 +17,7 @@ from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
 from streaming_gp.gp.modules import refuse_misfits
 from streaming_gp.gp.outputs import Outputs, outputs_of
 from streaming_gp.gp.prediction import PosteriorCache
-from streaming_gp.gp.process.covariances import latent_kernels
+from streaming_gp.gp.process.prior import latent_kernels
 from streaming_gp.gp.state import Settings
 from streaming_gp.gp.structure import Modules, refuse_change, structure
 from streaming_gp.numerics.threads import keep_freed_memory

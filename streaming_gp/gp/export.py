@@ -16,8 +16,8 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
-from streaming_gp.gp.process.conditioning import padded
-from streaming_gp.gp.process.covariances import latent_kernels
+from streaming_gp.gp.process.prior import latent_kernels
+from streaming_gp.gp.process.tensors import padded
 from streaming_gp.runtime import LIKELIHOODS, Description, exported
 from streaming_gp.runtime.exported import Draw, ExportedGP
 from streaming_gp.serialization import PathLike

@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from streaming_gp.gp.bounds import sites
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.conditioning import Stack
+from streaming_gp.gp.process.graphs import spec
 from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.tensors import Stack
 from streaming_gp.numerics.linalg import solve_lower
 from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.validation import Data

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.process import PseudoPointFactor
 from streaming_gp.gp.state import ModelState
 from streaming_gp.serialization import PathLike, leftovers, registered_classes, storable
 

@@ -20,8 +20,7 @@ from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.forgetting import next_time
 from streaming_gp.gp.ledger_operations import batch_name
 from streaming_gp.gp.modules import refuse_indices
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.seeds import fingerprint, seed_of
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo

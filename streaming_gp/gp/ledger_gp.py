@@ -19,8 +19,7 @@ from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.present import Present, ReadOnly
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.turns import Turns
 from streaming_gp.inputs import make_read_only
 

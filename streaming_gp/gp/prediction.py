@@ -22,12 +22,11 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.modules import refuse_indices
-from streaming_gp.gp.process.compiled import at_each_sample, spec
-from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess, padded
-from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.moments import CHUNK_ELEMENTS, joint, marginals
+from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
+from streaming_gp.gp.process.graphs import at_each_sample, spec
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess, padded
 from streaming_gp.inputs import require_count, require_flag, require_positive_integer
 from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.numerics.threads import blas_threads_for
@@ -120,7 +119,7 @@ class Posterior:
     process: Process
     draws: np.ndarray
     token: bytes
-    dense: Factorised | None
+    dense: DenseProcess | None
 
     # ---- mixtures over ε ----
 
@@ -214,7 +213,7 @@ class Posterior:
             mean, variance = self._tensor_moments(X, full_cov)
         else:
             with blas_threads_for(self.process.num_pseudo_points):
-                moments = (joint if full_cov else marginals)(self.dense, X)
+                moments = self.dense.predict(X, full_cov)
             mean, variance = map(tf.constant, moments)
         if not tf.is_symbolic_tensor(mean):
             _refuse_overflow(X, mean, variance)
@@ -305,7 +304,7 @@ class PosteriorCache:
             if newest is None or newest.token != token or len(newest.draws) != len(draws):
                 dense = None
                 if type(local.gp) is GaussianProcess:
-                    dense = Factorised(PriorAt(local.prior, draws))
+                    dense = DenseProcess(PriorAt(local.prior, draws))
             elif newest.process is process:
                 return newest
             else:

@@ -17,8 +17,7 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.properness import PropernessPolicy

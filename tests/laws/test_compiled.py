@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from streaming_gp.gp.process.compiled import Compiled, spec
+from streaming_gp.gp.process.graphs import Compiled, spec
 
 
 def test_several_functions_do_not_count_as_retracing_of_one():

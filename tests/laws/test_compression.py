@@ -6,7 +6,7 @@ import pytest
 from streaming_gp.gp.fitting import compression
 from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.process import Process, PseudoObservations
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
 from tests.laws.test_factorised import prior
 from tests.laws.test_process import observed
 from tests.tolerances import THROUGH_NUGGET
@@ -27,7 +27,7 @@ def test_the_marginal_at_the_points_is_kept(rng, num_latent, num_groups):
     )
 
     def factorised(process):
-        return Factorised(at).conditioned_on(process.pseudo_observations)
+        return DenseProcess(at).conditioned_on(process.pseudo_observations)
 
     X = rng.uniform(-2, 2, (5, 2))
     (few,) = nearby(at, factorised, cavity, X, 8).pseudo_observations
@@ -43,7 +43,7 @@ def test_points_near_the_batch_are_taken(rng):
     at = prior()
     cavity = Process((at_inputs(rng, 30, centre=-9.0), at_inputs(rng, 30, centre=9.0)))
     found = nearby(
-        at, lambda process: Factorised(at).conditioned_on(process.pseudo_observations),
+        at, lambda process: DenseProcess(at).conditioned_on(process.pseudo_observations),
         cavity, np.full((4, 2), 9.0), 10,
     )  # fmt: skip
     assert (found.pseudo_observations[0].Z > 0.0).all()
@@ -52,7 +52,7 @@ def test_points_near_the_batch_are_taken(rng):
 def test_far_from_all_points_there_is_the_prior(rng):
     at, cavity = prior(), Process((at_inputs(rng, 30),))
     found = nearby(
-        at, lambda process: Factorised(at).conditioned_on(process.pseudo_observations),
+        at, lambda process: DenseProcess(at).conditioned_on(process.pseudo_observations),
         cavity, np.full((4, 2), 1e3), 10,
     )  # fmt: skip
     assert found.pseudo_observations == ()
@@ -65,7 +65,7 @@ def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
 
     def factorised(process):
         seen.append(process)
-        return Factorised(at).conditioned_on(process.pseudo_observations)
+        return DenseProcess(at).conditioned_on(process.pseudo_observations)
 
     whole = observed(rng, 5)
     cavity = Process((at_inputs(rng, 25, centre=-9.0), at_inputs(rng, 25, centre=9.0), whole))

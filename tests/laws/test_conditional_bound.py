@@ -8,7 +8,7 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.gp import Conditional
 from streaming_gp.gp.bounds import Sites
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
 from tests.oracles.builders import FIXED, kernel
 from tests.oracles.problems import (
     COLUMNS,

@@ -8,8 +8,13 @@ from gpflow import kernels as gk
 
 import streaming_gp as sgp
 from streaming_gp.gp.export import describe_kernel
-from streaming_gp.gp.process.covariances import covariance, depends_on_differences, prior_mean
-from streaming_gp.gp.process.prior import among, between
+from streaming_gp.gp.process.prior import (
+    among,
+    between,
+    covariance,
+    depends_on_differences,
+    prior_mean,
+)
 from streaming_gp.runtime import kernel_of
 from tests.tolerances import ALGEBRA
 

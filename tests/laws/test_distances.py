@@ -8,9 +8,8 @@ from gpflow import kernels as gk
 from scipy.spatial.distance import cdist
 
 import streaming_gp as sgp
-from streaming_gp.gp.process.compiled import Compiled, spec
-from streaming_gp.gp.process.covariances import covariance
-from streaming_gp.gp.process.distances import FAR, FARTHEST, of_squared_distances
+from streaming_gp.gp.process.graphs import Compiled, spec
+from streaming_gp.gp.process.prior import FAR, FARTHEST, covariance, of_squared_distances
 from tests.conftest import uci
 from tests.tolerances import ALGEBRA
 

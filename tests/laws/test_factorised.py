@@ -7,8 +7,8 @@ import pytest
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process import GaussianProcess, PseudoObservations
-from streaming_gp.gp.process.compiled import Graphs
-from streaming_gp.gp.process.factorised import LEAST_PIVOT, ROW, Factorised
+from streaming_gp.gp.process.dense import LEAST_PIVOT, ROW, DenseProcess
+from streaming_gp.gp.process.graphs import Graphs
 from streaming_gp.gp.process.prior import PriorAt, PriorFunctions
 from tests.laws.test_process import observed
 from tests.tolerances import ALGEBRA
@@ -28,7 +28,7 @@ def test_a_process_that_grew_is_the_one_that_is_factorised_at_once(rng, num_late
     at = prior(num_latent, num_groups, white_noise=0.2)
     gp = at.functions.gp
     members = [observed(rng, m, num_groups, num_latent // num_groups) for m in (4, 1, 6, 4)]
-    grown = Factorised(at)
+    grown = DenseProcess(at)
     for member in members:
         grown = grown.extended(member)
     X = rng.uniform(-2, 2, (5, 2))
@@ -44,25 +44,25 @@ def test_a_process_that_grew_is_the_one_that_is_factorised_at_once(rng, num_late
 
 def test_what_two_processes_have_in_front_is_shared(rng):
     members = tuple(observed(rng, m) for m in (ROW, 2, ROW, 3))
-    whole = Factorised(prior()).conditioned_on(members)
+    whole = DenseProcess(prior()).conditioned_on(members)
     assert [len(row.members) for row in whole.rows] == [1, 2, 1]
     longer = whole.conditioned_on((*members, observed(rng, 2)))
     assert all(a is b for a, b in zip(longer.rows[:2], whole.rows[:2], strict=True))
     shorter = longer.conditioned_on((members[0], members[2]))
     assert shorter.rows[0] is whole.rows[0]
-    anew = Factorised(prior()).conditioned_on((members[0], members[2]))
+    anew = DenseProcess(prior()).conditioned_on((members[0], members[2]))
     X = rng.uniform(-2, 2, (5, 2))
     np.testing.assert_array_equal(shorter.project(X), anew.project(X))
     assert shorter.log_normaliser == anew.log_normaliser
-    assert Factorised(prior()).conditioned_on(()).log_normaliser == 0.0
+    assert DenseProcess(prior()).conditioned_on(()).log_normaliser == 0.0
 
 
 def test_one_member_after_another_gives_the_same_bit_for_bit(rng):
     members = [observed(rng, m) for m in (5, 30, 1, ROW, 40, 1, 30, 2)]
-    grown = Factorised(prior())
+    grown = DenseProcess(prior())
     for number in range(1, len(members) + 1):
         grown = grown.conditioned_on(members[:number])
-    anew = Factorised(prior()).conditioned_on(members)
+    anew = DenseProcess(prior()).conditioned_on(members)
     X = rng.uniform(-2, 2, (5, 2))
     for found, wanted in zip(grown.marginals(X), anew.marginals(X), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -74,8 +74,8 @@ def test_several_values_of_epsilon_are_each_by_itself(rng, num_latent, num_group
     draws = one.draws + 0.3 * rng.standard_normal((3, one.draws.shape[1]))
     members = [observed(rng, m, num_groups, num_latent // num_groups) for m in (4, 2)]
     X = rng.uniform(-2, 2, (5, 2))
-    together = Factorised(PriorAt(one.functions, draws)).extended(members[0]).extended(members[1])
-    apart = [Factorised(PriorAt(one.functions, each[None])).extended(*members) for each in draws]
+    together = DenseProcess(PriorAt(one.functions, draws)).extended(members[0]).extended(members[1])
+    apart = [DenseProcess(PriorAt(one.functions, each[None])).extended(*members) for each in draws]
     for found, *wanted in zip(
         together.marginals(X), *(process.marginals(X) for process in apart), strict=True
     ):
@@ -102,7 +102,7 @@ def test_a_covariance_that_is_not_positive_is_refused(rng):
     one = observed(rng, 3)
     broken = PseudoObservations(one.Z, one.precision_factor, one.pseudo_targets, -1e9)
     with pytest.raises(NumericalError, match="not positive"):
-        Factorised(prior()).extended(broken)
+        DenseProcess(prior()).extended(broken)
 
 
 def test_where_rounding_is_larger_than_the_noise_observations_are_taken_for_noisier(rng):
@@ -112,7 +112,7 @@ def test_where_rounding_is_larger_than_the_noise_observations_are_taken_for_nois
     y, root = np.sin(3.0 * X), np.full(300, 1e3)
     Z = np.stack([steps, X], axis=1).astype(float)
     seen = PseudoObservations(Z, np.diag(root)[None], (root * y)[None, :, None], 0.0)
-    found = Factorised(prior(kernel=kernel)).conditioned_on((seen,))
+    found = DenseProcess(prior(kernel=kernel)).conditioned_on((seen,))
     assert all(row.chol[0].diagonal().min() > LEAST_PIVOT for row in found.rows)
     mean, variance = found.marginals(Z)
     np.testing.assert_allclose(mean[0, :, 0], y, atol=0.03)

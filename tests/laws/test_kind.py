@@ -14,7 +14,7 @@ from gpflow import likelihoods as gl
 from gpflow.utilities import positive
 
 import streaming_gp as sgp
-from streaming_gp.gp.process import kind
+from streaming_gp.gp.process.graphs import MOST_KINDS
 from tests.oracles.builders import QUICK
 from tests.oracles.reference import smooth_data
 
@@ -197,5 +197,5 @@ def test_graphs_of_few_kinds_are_kept():
     last = [weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=10.0 + n)))) for n in range(20)]
     gc.collect()
     assert first() is None
-    num_kept = kind.MOST_KINDS // 2  # by what it is, and by how it learns
+    num_kept = MOST_KINDS // 2  # by what it is, and by how it learns
     assert [one() is not None for one in last] == [n >= 20 - num_kept for n in range(20)]

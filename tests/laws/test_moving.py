@@ -8,10 +8,9 @@ from scipy.optimize import check_grad
 import streaming_gp as sgp
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fitting.moving import Moving
-from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from tests.oracles.builders import FIXED, rough_kernel
 from tests.tolerances import THROUGH_CHOLESKY
 

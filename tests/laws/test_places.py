@@ -7,9 +7,9 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fitting.places import Places
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from tests.oracles.builders import FIXED
 from tests.tolerances import ALGEBRA
 
@@ -21,7 +21,7 @@ def cavity_of(kernel, precision):
     model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED)
     local = model._compile(1, 1).local
     known = PseudoObservations(Z, np.sqrt(precision) * np.eye(6)[None], np.ones((1, 6, 1)), 0.0)
-    return Factorised(PriorAt(local.prior, local.parameters.value()[None])).extended(known)
+    return DenseProcess(PriorAt(local.prior, local.parameters.value()[None])).extended(known)
 
 
 def test_they_are_those_of_the_cavity_whose_rounding_is_cut_off():

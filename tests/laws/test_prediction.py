@@ -11,8 +11,8 @@ import tensorflow as tf
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import prediction
-from streaming_gp.gp.process import moments
-from streaming_gp.gp.process.factorised import ROW
+from streaming_gp.gp.process import dense
+from streaming_gp.gp.process.dense import ROW
 from streaming_gp.gp.process.process import Process
 from tests.oracles.builders import EVERY_INPUT, predicted, regressor
 from tests.oracles.reference import smooth_data
@@ -101,9 +101,7 @@ def test_predict_y_adds_the_noise_and_its_uncertainty(model, Xnew):
     np.testing.assert_allclose(y_var - f_var, np.mean(draws), rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize(
-    ("module", "converted"), [(moments, np.asarray), (prediction, tf.constant)]
-)
+@pytest.mark.parametrize(("module", "converted"), [(dense, np.asarray), (prediction, tf.constant)])
 def test_predictions_in_chunks_are_the_same(model, rng, monkeypatch, module, converted):
     X = converted(rng.uniform(-2, 2, (700, 2)))
     whole = [np.asarray(t) for t in model.predict_f(X)]

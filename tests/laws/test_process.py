@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process import GaussianProcess, Process, PseudoObservations, PseudoPointFactor
-from streaming_gp.gp.process.conditioning import packed, times_factor
-from streaming_gp.gp.process.pseudo_observations import factored
+from streaming_gp.gp.process.observations import factored
+from streaming_gp.gp.process.tensors import packed, times_factor
 from tests.oracles.reference import conditioned_process
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 

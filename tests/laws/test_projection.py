@@ -8,8 +8,8 @@ import streaming_gp as sgp
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fitting.projection import Projection
-from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import PseudoPointFactor
 from tests.laws.test_process import observed
 from tests.oracles.builders import FIXED
 from tests.tolerances import THROUGH_CHOLESKY

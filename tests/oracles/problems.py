@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.gp.bounds.problem import Problem
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
 from tests.oracles.builders import NOISE, kernel, mean_of_two
 
 NUGGET, COLUMNS = 0.05, 2

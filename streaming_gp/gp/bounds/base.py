@@ -13,7 +13,7 @@ from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.tensors import GaussianProcess
 
 
 @dataclass(frozen=True)

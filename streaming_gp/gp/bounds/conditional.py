@@ -37,9 +37,9 @@ from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.process.compiled import at_each_sample
-from streaming_gp.gp.process.conditioning import SAYS_NOTHING, GaussianProcess
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.graphs import at_each_sample
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.tensors import SAYS_NOTHING, GaussianProcess
 from streaming_gp.numerics.linalg import solve_lower, solve_lower_transposed
 from streaming_gp.serialization import storable
 

@@ -19,10 +19,10 @@ from streaming_gp.gp.bounds.base import (
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites, is_conjugate
 from streaming_gp.gp.bounds.whitening import Cavity, LocalPosterior, grouped_sites
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import at_each_sample, mean_over_samples
-from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.graphs import at_each_sample, mean_over_samples
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.numerics.linalg import (
     LOG_TWO_PI,
     add_to_diagonal,

@@ -15,9 +15,9 @@ from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
 from streaming_gp.gp.bounds.whitening import LocalPosterior
 from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import at_each_sample
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.graphs import at_each_sample
+from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     logdet_from_cholesky,

@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.conditioning import (
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.tensors import (
     SAYS_NOTHING,
     Conditioned,
     FrozenStack,
     GaussianProcess,
 )
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
 from streaming_gp.numerics.linalg import solve_lower, solve_lower_transposed
 
 

@@ -33,9 +33,9 @@ from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import is_finite
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.process.compiled import at_each_sample
-from streaming_gp.gp.process.conditioning import FrozenStack, GaussianProcess
-from streaming_gp.gp.process.pseudo_observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.graphs import at_each_sample
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.tensors import FrozenStack, GaussianProcess
 from streaming_gp.numerics.linalg import (
     logdet_from_cholesky,
     solve_lower,

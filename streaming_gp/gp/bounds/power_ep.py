@@ -19,7 +19,7 @@ from streaming_gp.gp.bounds.whitening import (
     left_by_points,
     posterior_at_data,
 )
-from streaming_gp.gp.process.covariances import spread_over_latents
+from streaming_gp.gp.process.prior import spread_over_latents
 from streaming_gp.inputs import typed
 from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.serialization import storable

@@ -15,10 +15,9 @@ from streaming_gp.gp.collapsed.resting import LikelihoodAtData
 from streaming_gp.gp.collapsed.site_functions import SiteFunctions
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
-from streaming_gp.gp.process.compiled import Compiled, Graphs, spec
-from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.gp.process.kind import graphs_of_kind
+from streaming_gp.gp.process.graphs import Compiled, Graphs, graphs_of_kind, spec
 from streaming_gp.gp.process.prior import PriorFunctions
+from streaming_gp.gp.process.tensors import GaussianProcess
 
 
 class Earlier(NamedTuple):

@@ -10,8 +10,8 @@ from gpflow.likelihoods import Likelihood
 
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.gp.process.observations import Observations
+from streaming_gp.gp.process.tensors import GaussianProcess
 
 
 @runtime_checkable

@@ -45,9 +45,9 @@ from streaming_gp.gp.bounds.whitening import (
     projected_earlier,
     whiten,
 )
-from streaming_gp.gp.process.compiled import at_each_sample, mean_over_samples
-from streaming_gp.gp.process.covariances import spread_over_latents
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.graphs import at_each_sample, mean_over_samples
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.prior import spread_over_latents
 
 
 class Summary(NamedTuple):

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from streaming_gp.gp.bounds.problem import Earlier
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess, Stack, times_factor
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess, Stack, times_factor
 from streaming_gp.numerics import triangular
 from streaming_gp.numerics.linalg import (
     add_to_diagonal,

@@ -1,6 +1,6 @@
 """Conditions the prior on a cavity's pseudo-observations, forwards and backwards.
 
-With ``B = I + Rᵀ K R = L Lᵀ`` (see :mod:`streaming_gp.gp.process.conditioning`) and
+With ``B = I + Rᵀ K R = L Lᵀ`` (see :mod:`streaming_gp.gp.process.dense`) and
 ``P = L⁻¹ Rᵀ`` the projections ``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its
 mean ``m + Vᵀ w`` and its covariance ``k − Vᵀ V``. P itself is never made.
 """

@@ -12,7 +12,7 @@ from streaming_gp.gp.collapsed.bounds import AtEveryInput, OnPoints
 from streaming_gp.gp.collapsed.energy import energy
 from streaming_gp.gp.collapsed.known import Known
 from streaming_gp.gp.collapsed.prior_values import PriorValues, prior_values
-from streaming_gp.gp.process.compiled import FLOAT, at_each_sample, in_numpy, spec
+from streaming_gp.gp.process.graphs import FLOAT, at_each_sample, in_numpy, spec
 from streaming_gp.numerics.threads import one_blas_thread
 
 

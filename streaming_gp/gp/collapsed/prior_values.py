@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.bounds.sites import is_conjugate
-from streaming_gp.gp.process import covariances as cov
+from streaming_gp.gp.process import prior as cov
 
 
 class PriorValues(NamedTuple):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.sites import MIN_SITE_PRECISION, Sites, SiteSteps
-from streaming_gp.gp.process.compiled import Compiled, at_each_sample, spec
+from streaming_gp.gp.process.graphs import Compiled, at_each_sample, spec
 
 FALL = 1.0
 """Nats for each datum by which the expected log likelihood never falls but where a step went too

@@ -14,7 +14,7 @@ from streaming_gp.gp.collapsed.at_sites import SiteBound, moments
 from streaming_gp.gp.collapsed.functions import Terms, terms
 from streaming_gp.gp.collapsed.resting import LikelihoodAtData, Look, rested
 from streaming_gp.gp.collapsed.site_energy import Forwards, SiteEnergy
-from streaming_gp.gp.process.compiled import FLOAT, Compiled, in_numpy, spec
+from streaming_gp.gp.process.graphs import FLOAT, Compiled, in_numpy, spec
 from streaming_gp.numerics.threads import one_blas_thread
 
 

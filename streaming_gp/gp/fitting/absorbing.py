@@ -27,13 +27,12 @@ from streaming_gp.gp.fitting.places import Places, Start
 from streaming_gp.gp.fitting.problem import Place
 from streaming_gp.gp.fitting.projection import GPLedger, Projection
 from streaming_gp.gp.fitting.solver import Batch, FitReport
-from streaming_gp.gp.process.compiled import FLOAT
-from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.graphs import FLOAT
+from streaming_gp.gp.process.observations import Observations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.numerics.threads import one_blas_thread
 
 
@@ -108,7 +107,7 @@ class Absorbing:
         (X, Y), rest = batch.data, self.on_points
         epsilon = self._epsilon(cavity, batch)
         earlier = plain(cavity)
-        places = Places(Factorised(PriorAt(self.local.prior, epsilon[None])))
+        places = Places(DenseProcess(PriorAt(self.local.prior, epsilon[None])))
         data = places.at(X)
 
         def attempt(start: Start) -> tuple[GPLedger, Absorbed]:
@@ -133,7 +132,7 @@ class Absorbing:
 
     def _absorbed(
         self,
-        cavity: Factorised,
+        cavity: DenseProcess,
         epsilon: np.ndarray,
         batch: Batch,
         place: Place,

@@ -24,9 +24,9 @@ from streaming_gp.gp.fitting.places import Inputs, Places, Start
 from streaming_gp.gp.fitting.problem import Data
 from streaming_gp.gp.fitting.projection import Projection
 from streaming_gp.gp.fitting.solver import Solution
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.threads import one_blas_thread
 
@@ -65,7 +65,7 @@ class PointsAtRest:
         problem, epsilon = solution.problem, solution.report.epsilon
         X, observed = problem.X.numpy(), self.observed(problem.Y.numpy())
         if onto is not None:
-            data = Places(Factorised(onto.prior)).at(X)
+            data = Places(DenseProcess(onto.prior)).at(X)
             at = on_shared_points(onto, data, observed, plain(cavity))
         else:
             places = Places(factorisations.at(epsilon, Process(plain(cavity))))

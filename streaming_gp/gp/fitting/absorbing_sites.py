@@ -19,7 +19,7 @@ from streaming_gp.gp.collapsed.resting import Look, Rested, Step, rested
 from streaming_gp.gp.collapsed.site_energy import expected_of_earlier
 from streaming_gp.gp.fitting.absorbed import Absorbed
 from streaming_gp.gp.fitting.problem import Data
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
 
 MOST_ROUNDS = 8
 """Of fixed-point steps; one is enough but where a batch is far from what was expected."""
@@ -104,7 +104,7 @@ class SitesAtRest:
         self.resting = RestingSites(local, steps)
 
     def __call__(
-        self, cavity: Factorised, epsilon: np.ndarray, data: Data, start: Sites | None
+        self, cavity: DenseProcess, epsilon: np.ndarray, data: Data, start: Sites | None
     ) -> Absorbed:
         """What a batch says.
 

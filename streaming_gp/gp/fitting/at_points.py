@@ -14,7 +14,7 @@ from streaming_gp.gp.collapsed.stacks import transposed
 from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.places import Inputs, Places, Start
 from streaming_gp.gp.fitting.projection import OfPoints, Projection
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.numerics.linalg import compress_rows
 
 

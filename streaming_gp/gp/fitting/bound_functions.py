@@ -26,8 +26,8 @@ from streaming_gp.gp.fitting.collapsed import (
     power_of,
     site_functions,
 )
-from streaming_gp.gp.process.compiled import FLOAT, spec
-from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.gp.process.graphs import FLOAT, spec
+from streaming_gp.gp.process.observations import Observations
 
 
 class BoundFunctions:

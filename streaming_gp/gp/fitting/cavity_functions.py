@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.conditioning import Stack
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.tensors import Stack
 
 
 class CavityFunctions:

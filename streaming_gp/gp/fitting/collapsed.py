@@ -12,7 +12,7 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.collapsed.site_functions import SiteFunctions
-from streaming_gp.gp.process.conditioning import GaussianProcess
+from streaming_gp.gp.process.tensors import GaussianProcess
 
 LossAndGradient = Callable[..., tuple[float, np.ndarray]]
 

@@ -13,10 +13,10 @@ import numpy as np
 from scipy.linalg import eigh
 
 from streaming_gp.gp.fitting.problem import NUGGET
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics import dense, triangular
 from streaming_gp.numerics.linalg import compress_rows
 
@@ -30,7 +30,7 @@ CERTAIN = 1e-10
 
 def nearby(
     prior: PriorAt,
-    factorised: Callable[[Process], Factorised],
+    factorised: Callable[[Process], DenseProcess],
     cavity: Process,
     X: np.ndarray,
     number: int,
@@ -79,7 +79,9 @@ def _rows(one: PseudoObservations, kept: np.ndarray) -> PseudoObservations:
     return PseudoObservations(one.Z[kept], factor, one.pseudo_targets[:, kept], one.nugget)
 
 
-def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: int) -> np.ndarray:
+def _most_correlated(
+    process: DenseProcess, X: np.ndarray, Z: np.ndarray, number: int
+) -> np.ndarray:
     """Points that explain most of the prior variance at X, one after another.
 
     A point j explains ``Σ_n cov(f_n, f_j)² / var(f_j)``, given those before. There are none where
@@ -108,7 +110,7 @@ def _most_correlated(process: Factorised, X: np.ndarray, Z: np.ndarray, number: 
     return np.array(chosen, dtype=int)
 
 
-def _marginal(process: Factorised, points: np.ndarray) -> PseudoObservations:
+def _marginal(process: DenseProcess, points: np.ndarray) -> PseudoObservations:
     """Pseudo-observations that turn the prior at the points into the process's marginal.
 
     With ``K = L Lᵀ`` the covariance is ``L (I − A Aᵀ) Lᵀ``, which adds the precision

@@ -7,31 +7,30 @@ from dataclasses import replace
 import numpy as np
 
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.conditioning import GaussianProcess
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.numerics.threads import blas_threads_for
 
 
 class Factorisations:
-    """Factorised processes of one model.
+    """DenseProcess processes of one model.
 
     :param local: The model.
     """
 
     def __init__(self, local: LocalModel) -> None:
         self.local = local
-        self._held: tuple[bytes, Factorised] | None = None
+        self._held: tuple[bytes, DenseProcess] | None = None
 
-    def at(self, epsilon: np.ndarray, process: Process) -> Factorised:
+    def at(self, epsilon: np.ndarray, process: Process) -> DenseProcess:
         """A process at ε [E]; what it has in common with the one before is not computed again.
 
         :raises NumericalError: if the covariance of its pseudo-observations is not positive.
         """
         token = epsilon.tobytes() + self.local.fixed_values()
-        known = Factorised(PriorAt(self.local.prior, epsilon[None]))
+        known = DenseProcess(PriorAt(self.local.prior, epsilon[None]))
         if self._held is not None and self._held[0] == token:
             known = self._held[1]
         with blas_threads_for(process.num_pseudo_points):

@@ -27,11 +27,10 @@ from streaming_gp.gp.fitting.problem import Data, Place, ProblemBuilder
 from streaming_gp.gp.fitting.projection import GPLedger, Projection, projection_of
 from streaming_gp.gp.fitting.solver import Batch, FitReport, Solution, Solver
 from streaming_gp.gp.fitting.watch import Watch
-from streaming_gp.gp.process.compiled import FLOAT
-from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.graphs import FLOAT
+from streaming_gp.gp.process.observations import Observations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.numerics.threads import one_blas_thread
 
 MOST_POINTS = 300

@@ -18,12 +18,11 @@ from streaming_gp import expfam
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.fitting.problem import Data
-from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.moments import marginals
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics import triangular
 
 
@@ -58,7 +57,7 @@ class KeptBound:
         :param seed: The seed of the values of ε.
         """
         draws = self.draws(q, seed)
-        before = Factorised(PriorAt(self.local.prior, draws)).conditioned_on(plain(cavity))
+        before = DenseProcess(PriorAt(self.local.prior, draws)).conditioned_on(plain(cavity))
         after = before.extended(kept)
         expected = self.expected_log_likelihood(after, data)
         gain = sum(map(evidence_less_expectation, after.rows[-1].chol, after.rows[-1].white))
@@ -73,10 +72,10 @@ class KeptBound:
         noise = self.local.hyperparameters.noise(len(mean), seed)
         return np.asarray(mean + noise @ np.transpose(q.scale))
 
-    def expected_log_likelihood(self, process: Factorised, data: Data) -> float:
+    def expected_log_likelihood(self, process: DenseProcess, data: Data) -> float:
         """``Σ_n E log p(y_n | f_n, ε)``, summed over the values of ε of a process."""
         X, Y = data
-        return float(np.sum(self._expected(process.prior.draws, X, *marginals(process, X), Y)))
+        return float(np.sum(self._expected(process.prior.draws, X, *process.predict(X), Y)))
 
     def _expected_samples(
         self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor

@@ -15,10 +15,10 @@ import numpy as np
 
 from streaming_gp.gp.fitting.kept_bound import KeptBound, evidence_less_expectation
 from streaming_gp.gp.fitting.problem import Data
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics import triangular
 
 
@@ -34,16 +34,16 @@ def bound_at(
     """
     prior = PriorAt(kept_bound.local.prior, draws)
     earlier = plain(cavity)
-    new = Factorised(prior).conditioned_on(plain(after))
+    new = DenseProcess(prior).conditioned_on(plain(after))
     (row,) = new.rows
     total = kept_bound.expected_log_likelihood(new, data)
     total += sum(map(evidence_less_expectation, row.chol, row.white))
     total += sum(_expected_log(one, new) for one in earlier)
-    total -= Factorised(prior).conditioned_on(earlier).log_normaliser
+    total -= DenseProcess(prior).conditioned_on(earlier).log_normaliser
     return total / len(draws)
 
 
-def _expected_log(one: PseudoObservations, process: Factorised) -> float:
+def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
     """``E log t(u)`` of pseudo-observations of other points under a process, over all groups."""
     V = process.project(one.Z)
     if one.variables == process.members[0].variables:
@@ -58,7 +58,7 @@ def _expected_log(one: PseudoObservations, process: Factorised) -> float:
     return total
 
 
-def _projected_noise(process: Factorised) -> np.ndarray:
+def _projected_noise(process: DenseProcess) -> np.ndarray:
     """``L⁻¹ Rᵀ`` [S G, R, R]: what the points' own white noise adds to a projection on them."""
     (row,) = process.rows
     (member,) = row.members

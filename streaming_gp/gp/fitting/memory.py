@@ -10,7 +10,7 @@ import tensorflow as tf
 from streaming_gp.gp.bounds.base import divergence_gained
 from streaming_gp.gp.bounds.frozen import FrozenGaussianProcess
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
-from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process.graphs import spec
 
 
 class DivergenceGained:

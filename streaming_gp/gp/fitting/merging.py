@@ -12,8 +12,7 @@ from streaming_gp.gp.fitting.moving import Moving
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.fitting.thinning import thinned
 from streaming_gp.gp.fitting.watch import Watch
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.numerics.threads import one_blas_thread
 
 

@@ -20,8 +20,8 @@ from streaming_gp.gp.collapsed.cavity import Observed
 from streaming_gp.gp.collapsed.prior_values import PriorValues
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, minimise
 from streaming_gp.gp.fitting.problem import limits_within, spread
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics import triangular
 from streaming_gp.numerics.linalg import compress_rows
 

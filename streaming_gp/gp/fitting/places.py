@@ -11,8 +11,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.collapsed import stacks
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.problem import NUGGET, Place
-from streaming_gp.gp.process.factorised import Factorised, refuse_far_below_zero
-from streaming_gp.gp.process.rounding import SMALLEST_VARIANCE
+from streaming_gp.gp.process.dense import SMALLEST_VARIANCE, DenseProcess, refuse_far_below_zero
 
 
 class Start(NamedTuple):
@@ -49,13 +48,13 @@ class Places:
     :param cavity: The cavity at one ε.
     """
 
-    def __init__(self, cavity: Factorised) -> None:
+    def __init__(self, cavity: DenseProcess) -> None:
         self.cavity = cavity
 
     def at(self, X: np.ndarray) -> Inputs:
         """Inputs [N, D] under the cavity.
 
-        :raises NumericalError: as :meth:`.Factorised.marginals`.
+        :raises NumericalError: as :meth:`.DenseProcess.marginals`.
         """
         V, prior = self.cavity.project(X), self.cavity.prior.variance(X)
         variance = prior - np.einsum("grn,grn->gn", V, V)

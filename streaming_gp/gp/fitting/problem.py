@@ -15,9 +15,9 @@ from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_site
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.hyperparameters.protocol import Limits
-from streaming_gp.gp.process.compiled import FLOAT
+from streaming_gp.gp.process.graphs import FLOAT
+from streaming_gp.gp.process.observations import Observations
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import Observations
 
 NUGGET = 1e-6
 """Variance of the pseudo-points' white noise, relative to their mean cavity variance."""

@@ -16,11 +16,10 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.whitening import on_points
 from streaming_gp.gp.collapsed import stacks
-from streaming_gp.gp.process.compiled import FLOAT
-from streaming_gp.gp.process.factor import PseudoPointFactor
+from streaming_gp.gp.process.graphs import FLOAT
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 
 GPLedger = pvi.Ledger[Process]
 

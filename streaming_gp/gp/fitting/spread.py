@@ -11,7 +11,7 @@ from gpflow.kernels import Kernel, Product, Stationary, Sum
 from scipy.spatial.distance import cdist
 
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.process.covariances import latent_kernels
+from streaming_gp.gp.process.prior import latent_kernels
 
 
 def to_the_nearest(local: LocalModel, epsilon: np.ndarray, X: np.ndarray) -> float:

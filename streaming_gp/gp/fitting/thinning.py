@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from streaming_gp.gp.fitting.problem import NUGGET
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
+from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.numerics import dense, symmetric
 
 AT_ONCE = 128

@@ -15,8 +15,8 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.fitting.spread import to_the_nearest
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 from streaming_gp.numerics.quadrature import standard_normals
 
 MOST_ERROR = 5.0

@@ -12,8 +12,8 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.export import constrained_value, describe_kernel
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import spec
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.graphs import spec
 from streaming_gp.runtime import kernel_of
 
 

@@ -7,7 +7,7 @@ from streaming_gp.gp.learning import LearningGP
 from streaming_gp.gp.online.online import OnlineGP, factor_of, refuse_foreign
 from streaming_gp.gp.online.start import online_state
 from streaming_gp.gp.online.state import OnlineState
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.inputs import as_name
 

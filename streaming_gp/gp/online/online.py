@@ -11,11 +11,10 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.online.state import OnlineState
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.factorised import Factorised
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.inputs import (
     as_float64,
@@ -207,7 +206,7 @@ def factor_of(
     :param process: Prior times the factors before.
     :param log_evidence: ``log p(y | past)`` of what was observed, in nats.
     """
-    at = Factorised(PriorAt(local.prior, epsilon[None]))
+    at = DenseProcess(PriorAt(local.prior, epsilon[None]))
     before = process.compact
     after = Process((*process.pseudo_observations, observations)).compact
     at = at.conditioned_on(plain(before))

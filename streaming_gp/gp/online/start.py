@@ -17,8 +17,8 @@ from streaming_gp.gp.online.kernel import KnownProcess, process_at
 from streaming_gp.gp.online.soundness import clear_error
 from streaming_gp.gp.online.state import OnlineState
 from streaming_gp.gp.outputs import PairKernel
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
 
 LEAST_NOISE = 2.0 * NUGGET
 """As a part of the prior's variance: inverses are held, and with less noise rounding would decide

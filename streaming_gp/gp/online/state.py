@@ -33,7 +33,7 @@ from streaming_gp.gp.online.kernel import KnownProcess
 from streaming_gp.gp.online.rows import rows_of
 from streaming_gp.gp.online.selection import losses
 from streaming_gp.gp.online.soundness import clear_error, is_sound, sound
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations, factored
+from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.numerics import symmetric
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 

@@ -1,16 +1,14 @@
 """Gaussian processes as values: a prior conditioned on pseudo-observations."""
 
-from streaming_gp.gp.process.conditioning import Conditioned, GaussianProcess, Stack
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import (
-    ConditionalPseudoObservations,
-    PseudoObservations,
-)
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations, PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
+from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess, Stack
 
 __all__ = [
     "ConditionalPseudoObservations",
     "Conditioned",
+    "DenseProcess",
     "GaussianProcess",
     "Process",
     "PseudoObservations",

@@ -17,8 +17,7 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.point import EVIDENCE
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.memory import refuse_memory
 from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.selection import greedy_gain

@@ -11,9 +11,8 @@ from streaming_gp.gp.bounds.sites import Sites, nothing_said
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 
 ROWS = 300

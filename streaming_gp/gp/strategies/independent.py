@@ -17,9 +17,8 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
-from streaming_gp.gp.process.factor import PseudoPointFactor
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
 from streaming_gp.gp.strategies.protocol import MERGED

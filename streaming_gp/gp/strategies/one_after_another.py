@@ -10,8 +10,7 @@ from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 
 
 class OneAfterAnother:

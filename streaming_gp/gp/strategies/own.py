@@ -18,9 +18,8 @@ from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.point import DIVERGENCE
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.process.pseudo_observations import Observations
+from streaming_gp.gp.process.observations import Observations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.budget import compressed, within_budget
 from streaming_gp.gp.strategies.memory import refuse_memory
 from streaming_gp.inputs import is_positive_integer

@@ -14,8 +14,7 @@ from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies import every_input
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
 from streaming_gp.gp.strategies.selection import greedy_gain

@@ -13,8 +13,7 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 
 MERGED = "merged"
 """Name of the factor that holds the batches whose own factors are kept no longer."""

@@ -15,8 +15,7 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.factor import PseudoPointFactor
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.budget import compressed, multiplied
 from streaming_gp.gp.strategies.protocol import MERGED
 from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present

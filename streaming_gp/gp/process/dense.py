@@ -1,16 +1,26 @@
-"""A process factorised at one ε or several, as a value that is extended and not factorised again.
+"""A process conditioned densely, at one ε or several, which is extended and not factorised anew.
 
-With pseudo-observations one after another, ``B = I + Rᵀ K R = L Lᵀ`` grows by a block row for some
-more of them:
+With u = f(Z) stacked over pseudo-observations, R block diagonal and K = k(Z, Z) + nugget,
+
+- ``B = I + Rᵀ K R = L Lᵀ`` and ``w = L⁻¹ (s − Rᵀ m(Z))``
+- projection ``V = L⁻¹ Rᵀ k(Z, x)``
+- mean ``m(x) + Vᵀ w``, covariance ``k(x, x') − VᵀV'``
+- normaliser ``log 𝒵 = −½ log det B − ½ ‖w‖²``, as pseudo-observations carry no (2π) constants.
+
+Nothing here inverts k(Z, Z), and B is never worse conditioned than the observations are precise.
+For some more pseudo-observations (Z', R', s') B grows by a block row:
 
 - ``C = L⁻¹ Rᵀ k(Z, Z') R'``
 - ``L' = chol(I + R'ᵀ k(Z', Z') R' − Cᵀ C)``
 - ``w' = L'⁻¹ (s' − R'ᵀ m(Z') − Cᵀ w)``
 
-for new pseudo-observations (Z', R', s'), so that L, ``w = L⁻¹ (s − Rᵀ m)`` and the projections
-``V = L⁻¹ Rᵀ k(Z, X)`` of :mod:`.conditioning` are lists of blocks. An extended process shares
-blocks with the one that it came from. Which members make up a row is decided by their sizes alone,
-so that a process is the same bit for bit however it came about.
+so that L, w and V are lists of blocks. An extended process shares blocks with the one that it came
+from. Which members make up a row is decided by their sizes alone, so that a process is the same bit
+for bit however it came about.
+
+Another way to condition is a class with the same methods: :meth:`DenseProcess.conditioned_on`,
+:meth:`~DenseProcess.predict`, :attr:`~DenseProcess.log_normaliser`; and, for fits under it,
+:meth:`~DenseProcess.project`, :meth:`~DenseProcess.mean` and :meth:`~DenseProcess.covariance`.
 """
 
 from __future__ import annotations
@@ -24,9 +34,8 @@ from typing import NamedTuple
 import numpy as np
 
 from streaming_gp.errors import NumericalError
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
 from streaming_gp.numerics import dense, triangular
 
 LEAST_PIVOT = 0.7
@@ -34,8 +43,13 @@ LEAST_PIVOT = 0.7
 ROUNDING = (0.0, *10.0 ** np.arange(-10, -3))
 """Parts of the largest number by which rounding may be wrong; a kernel that is none is far more so.
 """
+SMALLEST_VARIANCE, MOST_ROUNDING = 1e-12, 0.5
+"""As parts of the prior variance: rounding of a variance below the one is cut off, and below zero
+it is less than the other."""
 ROW = 64
 """Members share a block row until they have so many points: many small products are slow."""
+CHUNK_ELEMENTS = 2**24
+"""The largest number of elements that an intermediate array of a prediction should have."""
 
 
 class _Row(NamedTuple):
@@ -54,7 +68,7 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Factorised:
+class DenseProcess:
     """A Gaussian process at S values of ε, conditioned on pseudo-observations.
 
     Arrays have an axis of S G groups: the G groups of latent functions at the first ε and so on.
@@ -68,7 +82,7 @@ class Factorised:
 
     @property
     def members(self) -> tuple[PseudoObservations, ...]:
-        """What it is conditioned on."""
+        """All pseudo-observations that it is conditioned on."""
         return tuple(one for row in self.rows for one in row.members)
 
     @property
@@ -101,20 +115,21 @@ class Factorised:
                 start = mine.stop
             yield L
 
-    def conditioned_on(self, members: Sequence[PseudoObservations]) -> Factorised:
-        """The process conditioned on these and nothing else; what both have in front is shared.
+    def conditioned_on(self, members: Sequence[PseudoObservations]) -> DenseProcess:
+        """The process conditioned on these and nothing else; a part in front that both have is
+        shared.
 
         :raises NumericalError: if a covariance of pseudo-observations is not positive.
         """
         wanted = _in_rows(members)
         pairs = zip(self.rows, wanted, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: _are_same(pair[0].members, pair[1]), pairs))
-        found = replace(self, rows=self.rows[:shared])
+        process = replace(self, rows=self.rows[:shared])
         for row in wanted[shared:]:
-            found = found.extended(*row)
-        return found
+            process = process.extended(*row)
+        return process
 
-    def extended(self, *members: PseudoObservations) -> Factorised:
+    def extended(self, *members: PseudoObservations) -> DenseProcess:
         """The process conditioned on more members, which are one block row.
 
         :raises NumericalError: if the covariance of the pseudo-observations is not positive.
@@ -127,18 +142,65 @@ class Factorised:
             self.prior.groups, self.prior.covariances(Z), self.prior.mean(Z),
             self._projections(Z), self.white, strict=True,
         )  # fmt: skip
-        found = [
-            _extension(members, group, _with_diagonal(K, nugget), mean, V, white)
+        blocks = [
+            _block_row(members, group, _with_diagonal(K, nugget), mean, V, white)
             for group, K, mean, V, white in parts
         ]
-        left, chol, white = (list(part) for part in zip(*found, strict=True))
+        left, chol, white = (list(part) for part in zip(*blocks, strict=True))
         return replace(self, rows=(*self.rows, _Row(members, left, chol, white)))
 
     # ---- at inputs ----
 
+    def predict(self, X: np.ndarray, full_cov: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [S, N, L] and variance [S, N, L], or covariance [S, L, N, N], of f(X) for each ε.
+
+        :raises NumericalError: as :meth:`marginals`.
+        """
+        gp, N = self.prior.functions.gp, len(X)
+        if full_cov:
+            V = self.project(X)
+            mean, covariance = self.mean(X, V), self.covariance(X, V)
+            variance = np.einsum("gnn->gn", covariance)
+            refuse_far_below_zero(variance, self.prior.variance(X))
+            by_draw = covariance.reshape(-1, gp.num_groups, N, N)
+            spread = np.broadcast_to(by_draw, (len(by_draw), gp.num_latent, N, N))
+        else:
+            chunk = max(256, CHUNK_ELEMENTS // max(1, self.size))
+            pieces = [self.marginals(X[i : i + chunk]) for i in range(0, N, chunk)]
+            mean, variance = (np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True))
+            by_draw = variance.reshape(-1, gp.num_groups, N).swapaxes(1, 2)
+            spread = np.broadcast_to(by_draw, (len(by_draw), N, gp.num_latent))
+        by_group = mean.reshape(-1, gp.num_groups, N, self.prior.num_columns)
+        return by_group.swapaxes(1, 2).reshape(-1, N, gp.num_latent), spread
+
+    def marginals(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [S G, N, C] and variance [S G, N] at X; one group after another, to save memory.
+
+        Rounding of variances below zero is cut off.
+
+        :raises NumericalError: if they are far below zero: then covariances with inputs as large as
+            these are wrong, such as a cosine of 1e300.
+        """
+        mean, prior = np.array(self.prior.mean(X)), self.prior.variance(X)
+        variance = np.array(prior)
+        for index, V in enumerate(self._projections(X)):
+            mean[index] += V.T @ self.white[index]
+            variance[index] -= np.einsum("rn,rn->n", V, V)
+        refuse_far_below_zero(variance, prior)
+        return mean, np.maximum(variance, SMALLEST_VARIANCE * prior)
+
     def project(self, X: np.ndarray) -> np.ndarray:
-        """``V = L⁻¹ Rᵀ k(Z, X)`` [S G, R, N]."""
+        """``V = L⁻¹ Rᵀ k(Z, X)`` [S G, R, N]: what the pseudo-observations know of f(X)."""
         return np.stack(list(self._projections(X)))
+
+    def mean(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """Mean [S G, N, C] at X, from its projection."""
+        return np.asarray(self.prior.mean(X) + np.swapaxes(V, 1, 2) @ np.stack(self.white))
+
+    def covariance(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """Covariance [S G, N, N] at X, from its projection."""
+        prior = self.prior.covariance(X)
+        return np.stack([k - dense.product(v.T, v) for k, v in zip(prior, V, strict=True)])
 
     def _projections(self, X: np.ndarray) -> Iterator[np.ndarray]:
         """V [R, N] of every group."""
@@ -157,43 +219,20 @@ class Factorised:
                 start = mine.stop
             yield V
 
-    def mean(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Mean [S G, N, C] at X, from its projection."""
-        return np.asarray(self.prior.mean(X) + np.swapaxes(V, 1, 2) @ np.stack(self.white))
-
-    def covariance(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Covariance [S G, N, N] at X, from its projection."""
-        prior = self.prior.covariance(X)
-        return np.stack([k - dense.product(v.T, v) for k, v in zip(prior, V, strict=True)])
-
-    def marginals(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean [S G, N, C] and variance [S G, N] at X; one group after another, to save memory.
-
-        Rounding of variances below zero is cut off.
-
-        :raises NumericalError: if they are far below zero: then covariances with inputs as large as
-            these are wrong, such as a cosine of 1e300.
-        """
-        mean, prior = np.array(self.prior.mean(X)), self.prior.variance(X)
-        variance = np.array(prior)
-        for index, V in enumerate(self._projections(X)):
-            mean[index] += V.T @ self.white[index]
-            variance[index] -= np.einsum("rn,rn->n", V, V)
-        refuse_far_below_zero(variance, prior)
-        return mean, np.maximum(variance, SMALLEST_VARIANCE * prior)
-
     # ---- of the whole ----
 
     @property
     def log_normaliser(self) -> float:
         """``log 𝒵`` of the members, without the log constants of factors, in nats: at one ε."""
-        return sum(_log_normaliser(row, self.prior.num_columns) for row in self.rows)
+        logdet = sum(float(np.sum(np.log(L.diagonal()))) for row in self.rows for L in row.chol)
+        fit = sum(float(np.sum(white**2)) for row in self.rows for white in row.white)
+        return -self.prior.num_columns * logdet - 0.5 * fit
 
 
 def refuse_far_below_zero(variance: np.ndarray, prior: np.ndarray) -> None:
     """Refuse variances that are wrong, and not only rounded.
 
-    :raises NumericalError: as :meth:`Factorised.marginals`.
+    :raises NumericalError: as :meth:`DenseProcess.marginals`.
     """
     if (variance < -MOST_ROUNDING * prior).any():
         raise NumericalError("covariances with inputs so large are wrong: wanted smaller ones")
@@ -201,20 +240,20 @@ def refuse_far_below_zero(variance: np.ndarray, prior: np.ndarray) -> None:
 
 def _with_diagonal(K: np.ndarray, values: np.ndarray) -> np.ndarray:
     """``K + diag(values)``."""
-    found = np.array(K)
-    np.einsum("mm->m", found)[:] += values
-    return found
+    changed = np.array(K)
+    np.einsum("mm->m", changed)[:] += values
+    return changed
 
 
 def _weighted(members: Sequence[PseudoObservations], group: int, B: np.ndarray) -> np.ndarray:
     """``Rᵀ B`` for the block diagonal R of some members, and B [M, N]."""
     ends = np.cumsum([len(one.Z) for one in members])
     pieces = np.split(B, ends[:-1])
-    found = [one.weighted(group, piece) for one, piece in zip(members, pieces, strict=True)]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    products = [one.weighted(group, piece) for one, piece in zip(members, pieces, strict=True)]
+    return products[0] if len(products) == 1 else np.concatenate(products)
 
 
-def _extension(
+def _block_row(
     members: Sequence[PseudoObservations],
     group: int,
     K: np.ndarray,
@@ -273,8 +312,3 @@ def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservat
 
 def _are_same(some: tuple[PseudoObservations, ...], others: tuple[PseudoObservations, ...]) -> bool:
     return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
-
-
-def _log_normaliser(row: _Row, num_columns: int) -> float:
-    logdets = sum(float(np.sum(np.log(chol.diagonal()))) for chol in row.chol)
-    return -num_columns * logdets - 0.5 * sum(float(np.sum(white**2)) for white in row.white)

@@ -1,4 +1,4 @@
-"""Pseudo-observations of a function: what a factor says about it."""
+"""Pseudo-observations of a function, by which factors speak of it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Conditions a Gaussian process on pseudo-observations: the linear algebra, in TensorFlow.
-
-With u = f(Z) stacked over pseudo-observations, R block diagonal and K = k(Z, Z) + nugget,
-
-- ``B = I + Rᵀ K R = L Lᵀ``
-- mean ``m(x) + k(x, Z) R B⁻¹ (s − Rᵀ m(Z))``
-- covariance ``k(x, x') − k(x, Z) R B⁻¹ Rᵀ k(Z, x')``
-- normaliser ``log 𝒵 = −½ log det B − ½ ‖L⁻¹ (s − Rᵀ m(Z))‖²``, as they carry no (2π) constants.
-
-Nothing here inverts k(Z, Z), and B is never worse conditioned than the observations are precise.
-"""
+"""The algebra of :mod:`.dense` in TensorFlow, for gradients by ε and by inputs, and in graphs."""
 
 from __future__ import annotations
 
@@ -17,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.gp.process import covariances as cov
-from streaming_gp.gp.process.compiled import spec
-from streaming_gp.gp.process.factorised import Factorised
-from streaming_gp.gp.process.pseudo_observations import PseudoObservations
-from streaming_gp.gp.process.rounding import MOST_ROUNDING, SMALLEST_VARIANCE
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.dense import MOST_ROUNDING, SMALLEST_VARIANCE, DenseProcess
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.numerics.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.numerics.shapes import check_shapes
 
@@ -98,7 +87,7 @@ def packed(sizes: list[int]) -> tuple[list[int], int, int]:
     return starts, largest, max(1, -(-end // largest))
 
 
-def padded(process: Factorised, num_groups: int) -> Conditioned:
+def padded(process: DenseProcess, num_groups: int) -> Conditioned:
     """The factorisation of a process at S values of ε, for the stack of its members.
 
     :param num_groups: The number G of groups.
