@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from streaming_gp.pvi.updates.sampled.sampling import Chain
+from streaming_gp.pvi.updates.sampling import Chain
 
 
 def transitions(

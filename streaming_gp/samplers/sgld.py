@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from streaming_gp.inputs import require_decay, require_positive, require_positive_integer, typed
 from streaming_gp.numerics.draws import standard_normal
-from streaming_gp.pvi.updates.sampled.sampling import Chain, Target
+from streaming_gp.pvi.updates.sampling import Chain, Target
 from streaming_gp.samplers.chain import transitions
 
 

@@ -119,10 +119,10 @@ class Uphill:
 
     rate: float
 
-    def at(self, numbers):
+    def begin_at(self, numbers):
         return (numbers,)
 
-    def moved(self, state, gradient):
+    def ascend(self, state, gradient):
         return (state[0] + self.rate * gradient,)
 
 

@@ -142,7 +142,7 @@ def test_steps_that_run_as_one_loop_are_the_steps_one_after_another(rng):
     X, Y = (np.resize(part, (STEPS * ROWS - 2, part.shape[1])) for part in labelled_data(rng))
     task = task_of(Seeded(), X, Y)
     rule = pvi.VariationalUpdate(2, ROWS, optimiser=pvi.SGD(RATE, momentum=0.0))
-    q, free_energy, steps = rule.fitted(task)
+    q, free_energy, steps = rule.fit(task)
     numbers, value = one_step_after_another(task)
     np.testing.assert_allclose(q.unconstrained(), numbers, rtol=ALGEBRA, atol=ALGEBRA)
     assert free_energy == pytest.approx(value, rel=ALGEBRA)

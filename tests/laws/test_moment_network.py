@@ -11,8 +11,8 @@ from streaming_gp import bnn, linear, pvi
 from streaming_gp.bnn.moment_network import relu_moments
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.pvi.updates.ep import power_ep, stochastic_ep
-from streaming_gp.pvi.updates.ep.tilted import swept
+from streaming_gp.pvi.updates import power_ep, stochastic_ep
+from streaming_gp.pvi.updates.power_ep import sweep
 from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, labelled_data, server, task_of
 
@@ -242,13 +242,13 @@ def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(
     kept = []
 
     def counting(step, task, factor, rows, sites=None):
-        found = swept(step, task, factor, rows, sites)
+        found = sweep(step, task, factor, rows, sites)
         kept.append([0 if one is None else size_of(one) for one in (found[0], found[1])])
         return found
 
     model, (X, Y) = small_network, regression(rng, 4)
     for module in (power_ep, stochastic_ep):
-        monkeypatch.setattr(module, "swept", counting)
+        monkeypatch.setattr(module, "sweep", counting)
     for keeps, passes in (("one", 2), ("all", 1)):  # power EP sweeps in each pass anew
         updates(4, passes)[keeps](task_of(model, X, Y))
     (shared, none), (_, sites) = kept

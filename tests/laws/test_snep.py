@@ -10,9 +10,8 @@ import tensorflow as tf
 from streaming_gp import datasets, linear, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
-from streaming_gp.pvi.updates.sampled import snep
-from streaming_gp.pvi.updates.sampled.moment_sharing import matched
-from streaming_gp.pvi.updates.sampled.sampling import Target
+from streaming_gp.pvi.updates import snep
+from streaming_gp.pvi.updates.sampling import Target, match_draws
 from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 from tests.oracles import reference
 from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
@@ -298,7 +297,7 @@ def test_the_chain_moves_with_its_target(rng, family):
     position = tf.constant(rng.standard_normal(2))
     old, new = (tuple(map(tf.convert_to_tensor, one.natural)) for one in cavities)
     state = snep.State(0, *factor.moments(), factor.natural, (position, tf.constant(7.0)))
-    found = snep.shifted(family, state, old, new)
+    found = snep.shift_chain(family, state, old, new)
     before, after = (one.times([factor.as_factor()]) for one in cavities)
     root = [np.asarray(q.scale) for q in (before, after)]
     wanted = after.mean + root[1] @ np.linalg.solve(root[0], position - before.mean)
@@ -484,7 +483,7 @@ def test_rules_without_workers_are_as_they_were(rng):
 def test_the_precision_of_few_draws_is_unbiased(rng, family):
     q = family.from_mean_scale(np.array([1.0, -2.0]), 0.8 * np.eye(2))
     draws = tf.reshape(q.sample(8 * 2000, 5), [2000, 8, 2])
-    found = tf.vectorized_map(lambda one: matched(family, one).natural[1], draws).numpy()
+    found = tf.vectorized_map(lambda one: match_draws(family, one).natural[1], draws).numpy()
     error = STANDARD_ERRORS * found.std(axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(found.mean(axis=0) - q.precision), error)
 
@@ -493,9 +492,9 @@ def test_the_precision_of_few_draws_is_unbiased(rng, family):
 def test_a_precision_takes_as_many_draws_as_leave_a_degree_of_freedom(family, fewest):
     q = family.from_mean_scale(np.array([1.0, -2.0]), 0.8 * np.eye(2))
     draws = q.sample(fewest, 5)
-    assert matched(family, draws).is_proper
+    assert match_draws(family, draws).is_proper
     with pytest.raises(NumericalError, match=f"wanted more than {fewest - 1}"):
-        matched(family, draws[1:])
+        match_draws(family, draws[1:])
 
 
 def test_moment_sharing_with_exact_moments_is_ep(rng):

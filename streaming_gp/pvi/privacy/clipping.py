@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from streaming_gp.pvi.model import Model
-from streaming_gp.pvi.updates.local.expected_log_likelihood import expected_log_likelihood_of
+from streaming_gp.pvi.updates.variational import expected_log_likelihood_of
 
 ClippedSum = Callable[..., tf.Tensor]
 """Of (family, numbers, X, Y, weights, seed, clip, by_spread): shaped as the numbers."""

@@ -14,7 +14,7 @@ from streaming_gp.pvi.compiled import tensors
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.privacy.noisy_gradients import NoisyGradients
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
+from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from streaming_gp.expfam import Divergence, ExponentialFamily, Factor, MeanField
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.privacy.noisy_gradients import NoisyGradients
 from streaming_gp.pvi.task import LocalTask
-from streaming_gp.pvi.updates.local.optimisers import LBFGS, SGD, Adam, StochasticOptimiser
-from streaming_gp.pvi.updates.local.variational import VariationalUpdate
+from streaming_gp.pvi.updates.optimisers import LBFGS, SGD, Adam, StochasticOptimiser
+from streaming_gp.pvi.updates.variational import VariationalUpdate
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,9 @@ class NoisyVariational(VariationalUpdate):
 
     gradients: NoisyGradients = field(kw_only=True)
 
-    def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+    def fit(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """q, no free energy, and steps made: a number that does not depend on data."""
-        optimiser = self.optimiser_or_adam
-        assert not isinstance(optimiser, LBFGS)
+        optimiser = self.stochastic_optimiser
         step = compiled_for(
             task.model,
             ("noisy step", optimiser, self.divergence),

@@ -20,9 +20,9 @@ from streaming_gp.pvi.privacy.noisy_variational import (
 )
 from streaming_gp.pvi.privacy.private_rule import PrivateRule
 from streaming_gp.pvi.task import LocalTask, UpdateRule
-from streaming_gp.pvi.updates.baselines.committee import AveragingUpdate, SplitPriorUpdate
-from streaming_gp.pvi.updates.local.fixed_point import FixedPointUpdate
-from streaming_gp.pvi.updates.local.variational import VariationalUpdate
+from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
+from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
+from streaming_gp.pvi.updates.variational import VariationalUpdate
 
 KNOWN = "VariationalUpdate, FixedPointUpdate, or AveragingUpdate or SplitPriorUpdate around one"
 

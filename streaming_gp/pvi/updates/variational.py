@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,64 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import require_not_negative, require_positive_integer, typed
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
+from streaming_gp.pvi.model import LikelihoodModel, LossModel, Model, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
-from streaming_gp.pvi.updates.local.expected_log_likelihood import (
-    ExpectedLogLikelihood,
-    expected_log_likelihood_of,
-)
-from streaming_gp.pvi.updates.local.optimisers import (
+from streaming_gp.pvi.updates.optimisers import (
     LBFGS,
     Adam,
     State,
     StochasticOptimiser,
     VariationalOnlineNewton,
+    value_and_gradient,
 )
-from streaming_gp.pvi.updates.local.plateau import Plateau
 
 STEPS_AT_ONCE = 10
 """So many run as one compiled loop: for small networks a call costs more than a step."""
+
+ExpectedLogLikelihood = Callable[..., tf.Tensor]
+"""``E_q[log p(Y | θ, X)]`` as a function of (q, X, Y, seed), in nats: a scalar."""
+
+
+def expected_log_likelihood_of(model: Model, loss: Any) -> ExpectedLogLikelihood:
+    """The model's expected log-likelihood, or minus the expected loss.
+
+    :param loss: A loss of :mod:`streaming_gp.losses`; None for ``−log p(y | θ)``.
+    :raises InvalidDataError: if there is a loss, and the model has no ``expected_loss``.
+    """
+    if loss is None:
+        own: LikelihoodModel = require(model, LikelihoodModel, "this update")
+        return lambda q, X, Y, seed: own.expected_log_likelihood(q, X, Y, seed)
+    expected: LossModel = require(model, LossModel, "a loss other than its own")
+    return lambda q, X, Y, seed: -expected.expected_loss(q, X, Y, seed, loss)
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The expected log-likelihood has not changed in several epochs (PGVI, section 5.2).
+
+    A client that stops there does not go on to prune weights that the data have explained already.
+
+    :param patience: The number of successive epochs without a change.
+    :param tolerance: The difference between two epochs, in nats for each datum, that still is none.
+    :raises InvalidDataError: if the patience is not positive, or the tolerance negative.
+    """
+
+    patience: int = 3
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require_positive_integer("patience", self.patience)
+        require_not_negative("tolerance", self.tolerance)
+
+    def is_reached(self, values: Sequence[float]) -> bool:
+        """Whether a fit is over.
+
+        :param values: The expected log-likelihood of a datum, in each epoch so far.
+        """
+        changes = np.abs(np.diff(values))[-self.patience :]
+        return len(changes) == self.patience and bool(np.all(changes <= self.tolerance))
 
 
 @typed
@@ -84,33 +124,37 @@ class VariationalUpdate:
             raise InvalidDataError("VariationalOnlineNewton is for the KL divergence only")
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        return _result(task, *self.fitted(task))
-
-    @property
-    def optimiser_or_adam(self) -> StochasticOptimiser | LBFGS:
-        """The optimiser; Adam at the rule's learning rate, where none is given."""
-        return self.optimiser or Adam(self.learning_rate)
+        q, free_energy, steps = self.fit(task)
+        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
     def worker(self) -> UpdateRule:
         """The rule for one client: with a memory if it is stateful."""
         return VariationalWorker(self) if self.stateful else self
 
-    def fitted(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
-        """q, its free energy (over stochastic steps the mean of the last epoch), and steps made."""
-        optimiser = self.optimiser_or_adam
-        if isinstance(optimiser, LBFGS):
-            return self._by_lbfgs(optimiser, task)
-        return self.by_steps(optimiser, task)[1:]
+    def fit(self, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
+        """q, its free energy (over stochastic steps the mean of the last epoch), and steps made.
 
-    def by_steps(
-        self, optimiser: StochasticOptimiser, task: LocalTask, memory: State | None = None
-    ) -> tuple[State, ExponentialFamily, float, int]:
-        """The optimiser's state after a visit, and what ``fitted`` says.
-
-        :param memory: Its state after the visit before; None if it begins anew.
         :raises ImproperError: if the divergence is not defined between q and the cavity.
         """
+        if isinstance(self.optimiser, LBFGS):
+            return self._by_lbfgs(self.optimiser, task)
+        return self.by_steps(task)[1:]
+
+    @property
+    def stochastic_optimiser(self) -> StochasticOptimiser:
+        """The optimiser of minibatches; Adam at the rule's learning rate where none is given."""
+        assert not isinstance(self.optimiser, LBFGS)
+        return self.optimiser or Adam(self.learning_rate)
+
+    def by_steps(
+        self, task: LocalTask, memory: State | None = None
+    ) -> tuple[State, ExponentialFamily, float, int]:
+        """The optimiser's state after a visit, and what ``fit`` says.
+
+        :param memory: Its state after the visit before; None if it begins anew.
+        """
         require_domain(self.divergence, task.start, task.cavity)
+        optimiser = self.stochastic_optimiser
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         steps = compiled_for(
             task.model,
@@ -121,15 +165,18 @@ class VariationalUpdate:
         )
         family, (X, Y), cavity = type(task.posterior), task.data, factor_tensors(task.cavity)
         start, size = task.start, task.size_of(self.batch_size)
-        state = optimiser.begin(start) if memory is None else optimiser.resumed(memory, start)
+        state = optimiser.begin(start) if memory is None else optimiser.resume(memory, start)
         batches, a_pass = task.minibatches(self.batch_size), -(-task.num_data // size)
         at_once = STEPS_AT_ONCE if jit else 1
         scale = tf.constant(task.num_data / size, cavity[1].dtype)
         per_datum: list[float] = []
         for epoch in range(self.epochs):
             total = np.zeros(2)
-            for first, rows, number in _groups(islice(batches, a_pass), at_once):
+            for first in range(0, a_pass, at_once):
+                group = [*islice(batches, min(at_once, a_pass - first))]
+                rows = np.resize(group, (at_once, size))  # the last is filled up, to have one size
                 seed = np.array([task.seed, epoch * a_pass + first], np.int32)
+                number = np.array(len(group), np.int32)
                 state, sums = steps(family, state, cavity, X[rows], Y[rows], seed, scale, number)
                 total += sums
             free_energy, expected = total / a_pass
@@ -142,18 +189,19 @@ class VariationalUpdate:
     def _by_lbfgs(self, optimiser: LBFGS, task: LocalTask) -> tuple[ExponentialFamily, float, int]:
         """The free energy is made deterministic by one seed for all iterations."""
         require_domain(self.divergence, task.start, task.cavity)
-        value_and_gradient = compiled_for(
+        objective = compiled_for(
             task.model,
             ("objective", self.divergence, self.loss),
-            lambda model: _objective(expected_log_likelihood_of(model, self.loss), self.divergence),
+            lambda model: _compiled_objective(
+                expected_log_likelihood_of(model, self.loss), self.divergence
+            ),
         )
-        X, Y = task.data
-        seed = np.array([task.seed, 0], np.int32)
+        (X, Y), seed = task.data, np.array([task.seed, 0], np.int32)
         family, size, cavity = type(task.posterior), task.num_data, factor_tensors(task.cavity)
 
         def per_datum(numbers: tf.Tensor) -> tuple[float, tf.Tensor]:
             numbers = tf.cast(numbers, cavity[1].dtype)
-            value, gradient = value_and_gradient(family, numbers, cavity, X, Y, seed)
+            value, gradient = objective(family, numbers, cavity, X, Y, seed)
             return float(value) / size, gradient / size
 
         q, value, steps = optimiser.maximise(per_datum, task.start)
@@ -165,31 +213,13 @@ class VariationalWorker:
 
     def __init__(self, rule: VariationalUpdate) -> None:
         self._rule = rule
-        self._optimiser: Any = rule.optimiser_or_adam
         self._memory: State | None = None
 
     def __call__(self, task: LocalTask) -> LocalResult:
-        state, q, free_energy, steps = self._rule.by_steps(self._optimiser, task, self._memory)
-        lost = not all(np.isfinite(part).all() for part in state)
-        self._memory = None if lost else state
-        return _result(task, q, free_energy, steps)
-
-
-def _result(task: LocalTask, q: ExponentialFamily, free_energy: float, steps: int) -> LocalResult:
-    return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
-
-
-def _groups(
-    batches: Iterator[np.ndarray], at_once: int
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Minibatches in groups: the number of the first, the rows of all [K, B], and how many they
-    are; the last group is filled up, so that all have one size.
-    """
-    for first in count(0, at_once):
-        rows = [*islice(batches, at_once)]
-        if not rows:
-            return
-        yield first, np.resize(rows, (at_once, len(rows[0]))), np.array(len(rows), np.int32)
+        state, q, free_energy, steps = self._rule.by_steps(task, self._memory)
+        is_finite = all(np.isfinite(part).all() for part in state)
+        self._memory = state if is_finite else None
+        return LocalResult(factor_of(q, task.cavity, free_energy), free_energy, steps)
 
 
 def _compiled_steps(
@@ -227,15 +257,18 @@ def _compiled_steps(
     return steps
 
 
-def _objective(expected: ExpectedLogLikelihood, divergence: Divergence) -> Callable[..., Any]:
+def _compiled_objective(
+    expected: ExpectedLogLikelihood, divergence: Divergence
+) -> Callable[..., Any]:
     """Free energy and its gradient by unconstrained numbers."""
 
     @tf.function(reduce_retracing=True)
-    def compiled(family: Any, numbers: Any, given: Any, X: Any, Y: Any, seed: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(numbers)
-            q = family.from_unconstrained(numbers)
-            free_energy = expected(q, X, Y, seed) - divergence(q, Factor(family, *given))
-        return free_energy, tape.gradient(free_energy, numbers)
+    def objective(family: Any, numbers: Any, given: Any, X: Any, Y: Any, seed: Any) -> Any:
+        return value_and_gradient(
+            family,
+            numbers,
+            lambda q: expected(q, X, Y, seed),
+            lambda q: divergence(q, Factor(family, *given)),
+        )
 
-    return compiled
+    return objective

@@ -1,11 +1,11 @@
-"""Fixed-point updates: natural gradients of the local free energy (PVI 2018, section 3.3)."""
+"""Natural gradients of the local free energy (PVI 2018, section 3.3), and where they are exact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -14,12 +14,29 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
 from streaming_gp.inputs import require_positive_integer, typed
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.damping import damped
-from streaming_gp.pvi.model import Model, NaturalGradientModel
+from streaming_gp.pvi.model import ConjugateModel, Model, NaturalGradientModel
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates.local.expected_log_likelihood import expected_log_likelihood_of
+from streaming_gp.pvi.updates.power_ep import evidence
+from streaming_gp.pvi.updates.variational import expected_log_likelihood_of
+
+
+@dataclass(frozen=True)
+class AnalyticUpdate:
+    """The factor is the likelihood itself, which a conjugate model gives as ``likelihood_factor``
+    (PVI 2018, section 3.1).
+
+    :raises InvalidDataError: for a model that has no such method.
+    """
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        if not isinstance(task.model, ConjugateModel):
+            name = type(task.model).__name__
+            raise InvalidDataError(f"{name} is not conjugate: it has no likelihood_factor")
+        factor: Factor = task.model.likelihood_factor(*task.data).as_arrays()
+        return LocalResult(factor, evidence(task.cavity, factor), steps=1)
 
 
 @typed
@@ -69,6 +86,23 @@ class FixedPointUpdate:
         return Checks(max_precision_loss=1e-3) if honest else None
 
     def __call__(self, task: LocalTask) -> LocalResult:
+        batches = task.minibatches(self.batch_size)
+        factor, q = task.own, task.start
+        for step, rows in enumerate(islice(batches, self.steps)):
+            if step > 0:
+                q = (task.cavity * factor).normalised()
+            target = self.target(task, q, factor, rows, step)
+            if self.divergence != KL():
+                target = target * _excess(self.divergence, q, task.cavity)
+            factor = damped(factor, target, self.damping)
+        return LocalResult(factor, steps=self.steps)
+
+    def target(self, task: LocalTask, q: Any, own: Any, rows: np.ndarray, step: int) -> Factor:
+        """``∂/∂μ E_q[log p(y | θ)]`` of all data, by a minibatch.
+
+        :param own: The client's factor at this step, or None.
+        :param rows: The numbers of the minibatch's rows.
+        """
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         gradient = compiled_for(
             task.model,
@@ -76,17 +110,9 @@ class FixedPointUpdate:
             lambda model: natural_gradient(model, self.loss, jit),
         )
         X, Y = task.data
-        factor: Any = task.own
-        q = task.start
-        for step, rows in enumerate(islice(task.minibatches(self.batch_size), self.steps)):
-            if step > 0:
-                q = (task.cavity * factor).normalised()
-            seed = np.array([task.seed, step], np.int32)
-            target = gradient(q, X[rows], Y[rows], seed, task.num_data / len(rows))
-            if self.divergence != KL():
-                target = target * _excess(self.divergence, q, task.cavity)
-            factor = damped(factor, target, self.damping)
-        return LocalResult(factor, steps=self.steps)
+        seed = np.array([task.seed, step], np.int32)
+        factor: Factor = gradient(q, X[rows], Y[rows], seed, task.num_data / len(rows))
+        return factor
 
 
 def natural_gradient(model: Model, loss: Any, jit: bool) -> Callable[..., Factor]:
@@ -123,3 +149,30 @@ def _excess(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> Fac
     slope = type(q)(*tensors(q.natural)).natural_gradient(lambda q: divergence(q, cavity))
     natural = zip(q.natural, cavity.natural, slope.natural, strict=True)
     return Factor(type(q), tuple(np.asarray(a - b - c) for a, b, c in natural))
+
+
+@typed
+@dataclass(frozen=True)
+class StochasticNaturalGradientUpdate:
+    """A worker of stochastic natural-gradient descent (SNGD; PVI 2018, appendix E.6).
+
+    Each visit answers with the natural gradient of one minibatch, scaled to all the client's data.
+    In synchronous rounds the server's damping ρ is the rate: with λ the natural parameters of q and
+    λ₀ those of the prior, ``λ ← (1 − ρ) λ + ρ (λ₀ + Σ_m (N_m / B) ∂/∂μ E_q[Σ log p(y | θ)])``. The
+    answer is that of ``FixedPointUpdate(batch_size=batch_size)``. But the rule sets the server's
+    limits on answers aside, as gradients of few rows of one class may well take away what others
+    know; and ``Momentum`` is not for it.
+
+    :param batch_size: The number B of rows of a minibatch; all if None, or if there are fewer.
+    :raises InvalidDataError: if it is not positive.
+    """
+
+    batch_size: int | None = 100
+    checks: ClassVar[Checks] = NO_LIMITS
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            require_positive_integer("batch_size", self.batch_size)
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        return FixedPointUpdate(batch_size=self.batch_size)(task)

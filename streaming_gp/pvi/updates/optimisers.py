@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.optimize
@@ -16,37 +17,67 @@ from streaming_gp.inputs import require_decay, require_positive, typed
 from streaming_gp.pvi.adam import AdamFormula
 
 State = tuple[tf.Tensor, ...]
+"""What places q, and then what an optimiser remembers of gradients."""
 DataTerm = Callable[[Any], tf.Tensor]
 """The expected log-likelihood of a member of the family, or what takes its place."""
 Penalty = Callable[[Any], tf.Tensor]
 """Divergence of a member of the family from the cavity."""
 
 
-class StochasticOptimiser(Protocol):
-    """A step of it sees one minibatch, and is compiled as a whole."""
+class StochasticOptimiser(abc.ABC):
+    """A step of it sees one minibatch, and is compiled as a whole: a frozen dataclass.
 
+    :cvar num_places: How many entries of a state place q.
+    """
+
+    num_places: ClassVar[int] = 1
+
+    @abc.abstractmethod
     def begin(self, q: Any) -> State:
-        """Its state at q."""
-        ...
+        """Its state at q, without a memory."""
 
-    def resumed(self, state: State, q: Any) -> State:
+    def resume(self, state: State, q: Any) -> State:
         """Its state at q, with what an earlier state remembers of gradients."""
-        ...
+        return *self.begin(q)[: self.num_places], *state[self.num_places :]
 
+    @abc.abstractmethod
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
     ) -> tuple[State, tf.Tensor]:
         """The next state, and the free energy at the present one."""
-        ...
 
+    @abc.abstractmethod
     def member(self, family: Any, state: State) -> Any:
         """q at a state."""
-        ...
+
+
+class GradientOptimiser(StochasticOptimiser):
+    """Goes uphill in real numbers: the unconstrained ones of q, or a point [D]."""
+
+    @abc.abstractmethod
+    def begin_at(self, numbers: tf.Tensor) -> State:
+        """Its state at these numbers, which come first in it."""
+
+    @abc.abstractmethod
+    def ascend(self, state: State, gradient: tf.Tensor) -> State:
+        """The next state."""
+
+    def begin(self, q: Any) -> State:
+        return self.begin_at(tf.convert_to_tensor(q.unconstrained()))
+
+    def step(
+        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
+    ) -> tuple[State, tf.Tensor]:
+        free_energy, gradient = value_and_gradient(family, state[0], data_term, penalty)
+        return self.ascend(state, gradient), free_energy
+
+    def member(self, family: Any, state: State) -> Any:
+        return family.from_unconstrained(state[0])
 
 
 @typed
 @dataclass(frozen=True)
-class Adam(AdamFormula):
+class Adam(AdamFormula, GradientOptimiser):
     """Adam (Kingma & Ba 2015) on the unconstrained numbers of q.
 
     :param learning_rate: The size of a step, about.
@@ -57,36 +88,19 @@ class Adam(AdamFormula):
 
     learning_rate: float = 2e-3
 
-    def begin(self, q: Any) -> State:
-        return self.at(tf.convert_to_tensor(q.unconstrained()))
-
-    def at(self, numbers: tf.Tensor) -> State:
-        """Its state at these numbers, which come first in it."""
+    def begin_at(self, numbers: tf.Tensor) -> State:
         zeros = tf.zeros_like(numbers)
         return numbers, zeros, zeros, tf.zeros([], numbers.dtype)
 
-    def resumed(self, state: State, q: Any) -> State:
-        return tf.convert_to_tensor(q.unconstrained()), *state[1:]
-
-    def step(
-        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
-    ) -> tuple[State, tf.Tensor]:
-        free_energy, gradient = _uphill(family, state[0], data_term, penalty)
-        return self.moved(state, gradient), free_energy
-
-    def moved(self, state: State, gradient: tf.Tensor) -> State:
-        """The next state, uphill."""
-        numbers, first, second, count = state
-        step, memory = self.ascent(gradient, first, second, count)
-        return numbers + step, *memory
-
-    def member(self, family: Any, state: State) -> Any:
-        return family.from_unconstrained(state[0])
+    def ascend(self, state: State, gradient: tf.Tensor) -> State:
+        numbers, *moments = state
+        step, after = self.ascent(gradient, *moments)
+        return numbers + step, *after
 
 
 @typed
 @dataclass(frozen=True)
-class SGD:
+class SGD(GradientOptimiser):
     """Gradient descent with momentum on the unconstrained numbers of q: v ← β v + g, a step of η v.
 
     :param learning_rate: The rate η. The free energy is a sum over rows, and so is its gradient g:
@@ -102,28 +116,18 @@ class SGD:
         require_positive("learning_rate", self.learning_rate)
         require_decay("momentum", self.momentum)
 
-    def begin(self, q: Any) -> State:
-        numbers = tf.convert_to_tensor(q.unconstrained())
+    def begin_at(self, numbers: tf.Tensor) -> State:
         return numbers, tf.zeros_like(numbers)
 
-    def resumed(self, state: State, q: Any) -> State:
-        return tf.convert_to_tensor(q.unconstrained()), state[1]
-
-    def step(
-        self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
-    ) -> tuple[State, tf.Tensor]:
+    def ascend(self, state: State, gradient: tf.Tensor) -> State:
         numbers, velocity = state
-        free_energy, gradient = _uphill(family, numbers, data_term, penalty)
         velocity = self.momentum * velocity + gradient
-        return (numbers + self.learning_rate * velocity, velocity), free_energy
-
-    def member(self, family: Any, state: State) -> Any:
-        return family.from_unconstrained(state[0])
+        return numbers + self.learning_rate * velocity, velocity
 
 
 @typed
 @dataclass(frozen=True)
-class VariationalOnlineNewton:
+class VariationalOnlineNewton(StochasticOptimiser):
     """Natural-gradient steps on mean and precision, with momentum (Khan et al. 2018).
 
     The precision moves by ``Λ + Δ + Δ²/(2Λ)``, which is positive whatever Δ (Lin, Schmidt & Khan
@@ -138,6 +142,7 @@ class VariationalOnlineNewton:
     learning_rate: float = 0.02
     precision_rate: float = 0.02
     momentum: float = 0.9
+    num_places: ClassVar[int] = 2
 
     def begin(self, q: Any) -> State:
         if not isinstance(q, MeanFieldNormal):
@@ -146,9 +151,6 @@ class VariationalOnlineNewton:
             )
         mean, precision = tf.convert_to_tensor(q.mean), tf.convert_to_tensor(q.precision)
         return mean, precision, tf.zeros_like(mean)
-
-    def resumed(self, state: State, q: Any) -> State:
-        return *self.begin(q)[:2], state[2]
 
     def step(
         self, family: Any, state: State, data_term: DataTerm, penalty: Penalty, cavity: Factor
@@ -206,15 +208,15 @@ class LBFGS:
         if not np.isfinite(loss(np.ravel(numbers))[0]):
             raise NumericalError("the local free energy is not finite where the fit starts")
         options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
-        found = scipy.optimize.minimize(
+        fit = scipy.optimize.minimize(
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
         )
-        value, place = (-float(found.fun), found.x) if np.isfinite(found.fun) else best
+        value, place = (-float(fit.fun), fit.x) if np.isfinite(fit.fun) else best
         q = type(start).from_unconstrained(place.reshape(numbers.shape))
-        return q.as_arrays(), value, int(found.nit)
+        return q.as_arrays(), value, int(fit.nit)
 
 
-def _uphill(
+def value_and_gradient(
     family: Any, numbers: tf.Tensor, data_term: DataTerm, penalty: Penalty
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The free energy of the member of these unconstrained numbers, and its gradient by them."""

@@ -12,8 +12,7 @@ from streaming_gp.expfam import KL, MeanFieldNormal
 from streaming_gp.inputs import require_not_negative, typed
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
-from streaming_gp.pvi.updates.baselines.mean_field import mean_of
-from streaming_gp.pvi.updates.local.variational import VariationalUpdate
+from streaming_gp.pvi.updates.variational import VariationalUpdate
 
 
 @typed
@@ -79,10 +78,21 @@ class AveragingUpdate:
             start, rule = replace(start, posterior=near, own=None), replace(rule, divergence=KL())
         else:
             rule = replace(rule, divergence=KL(weight=0.0))
-        q, _, steps = rule.fitted(start)
+        q, _, steps = rule.fit(start)
         factor = self._narrow(q).as_factor() / task.prior.as_factor()
         return LocalResult(factor**self.share, steps=steps)
 
     def _narrow(self, q: Any) -> MeanFieldNormal:
         mean = np.asarray(q.mean)
         return MeanFieldNormal.from_mean_variance(mean, np.full_like(mean, self.width**2))
+
+
+def mean_of(task: LocalTask) -> Any:
+    """The posterior mean of a task [D].
+
+    :raises InvalidDataError: if the posterior is no mean-field Gaussian.
+    """
+    if not isinstance(task.posterior, MeanFieldNormal):
+        family = type(task.posterior).__name__
+        raise InvalidDataError(f"wanted a mean-field Gaussian posterior, got a {family}")
+    return task.posterior.mean

@@ -14,8 +14,7 @@ from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates.sampled.loop import Loop, Natural, StabilisedLoop, added
-from streaming_gp.pvi.updates.sampled.sampling import (
+from streaming_gp.pvi.updates.sampling import (
     Chain,
     Sampler,
     Target,
@@ -23,6 +22,60 @@ from streaming_gp.pvi.updates.sampled.sampling import (
     log_likelihood_of,
     require_gaussian,
 )
+
+Natural = tuple[tf.Tensor, ...]
+"""Natural parameters."""
+SMALLEST_SHARE = 0.5  # of its variance that a factor keeps in one iteration, in every direction
+
+
+@dataclass(frozen=True)
+class StabilisedLoop:
+    """The factor is held, so that θ' takes part in every change of the cavity: with a θ' that lags
+    behind, workers that have moved together all move back. A factor keeps at least half its
+    variance in one iteration, so that it stays proper.
+    """
+
+    def anchor(self, cavity: Natural, factor: Natural) -> Natural:
+        """The natural parameters that are held from an outer iteration to the next.
+
+        :param cavity: The natural parameters of the cavity θ_{-i}.
+        :param factor: Those of the factor λ.
+        """
+        return factor
+
+    def auxiliary(self, cavity: Natural, anchor: Natural) -> Natural:
+        """θ' under this cavity."""
+        return add(cavity, anchor)
+
+    def limit(self, family: type[Gaussian], covariance: Any, before: Any) -> Any:
+        """The covariance of the factor after an iteration.
+
+        :param covariance: The one that the natural gradient leads to.
+        :param before: The one before.
+        """
+        return family.raised(covariance, SMALLEST_SHARE * before)
+
+
+@dataclass(frozen=True)
+class PublishedLoop:
+    """Algorithm 1 of Hasenclever et al. (2017) to the letter: θ' itself is held, and the variance
+    is left as the gradient makes it, but for ``min_variance``. A factor that a step makes improper
+    is lost, and its client begins anew.
+    """
+
+    def anchor(self, cavity: Natural, factor: Natural) -> Natural:
+        return add(cavity, factor)
+
+    def auxiliary(self, cavity: Natural, anchor: Natural) -> Natural:
+        return anchor
+
+    def limit(self, family: type[Gaussian], covariance: Any, before: Any) -> Any:
+        return covariance
+
+
+def add(a: Natural, b: Natural, weight: float = 1.0) -> Natural:
+    """``a + weight · b`` of natural parameters."""
+    return tuple(x + weight * y for x, y in zip(a, b, strict=True))
 
 
 @typed
@@ -63,7 +116,7 @@ class SNEPUpdate:
     sync: int = 10
     outer: int = 10
     min_variance: float = 0.0
-    loop: Loop = field(default_factory=StabilisedLoop)
+    loop: StabilisedLoop | PublishedLoop = field(default_factory=StabilisedLoop)
     server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -92,19 +145,14 @@ class SNEPUpdate:
         """The rule with a memory, for one client."""
         return SNEPWorker(self)
 
-    def rate(self, iteration: tf.Tensor, dtype: Any) -> tf.Tensor:
-        """ε_t."""
-        rate = self.learning_rate
-        return tf.cast(rate(iteration) if callable(rate) else rate, dtype)
-
 
 class State(NamedTuple):
-    """What a worker iterates on.
+    """A worker's, which its iterations change.
 
     :param iteration: The iteration t, from 0.
     :param mean: The factor's mean [D]; with the covariance these are γ, to all their digits.
     :param covariance: The factor's covariance, as far as its family keeps it.
-    :param anchor: What the loop holds of the newest outer iteration.
+    :param anchor: Natural parameters that the loop holds from the newest outer iteration.
     :param chain: The state of the sampler's chain.
     """
 
@@ -136,9 +184,9 @@ class SNEPWorker:
         """
         cavity = tensors(task.cavity.natural)
         if self._state is None or not self._has_entered(task.own):
-            self._state = self._begun(task)
+            self._begin(task)
         else:
-            self._state = shifted(self._family, self._state, self._cavity, cavity)
+            self._state = shift_chain(self._family, self._state, self._cavity, cavity)
         self._own, self._cavity = task.own, cavity
         self.advance(max(0, self._rule.sync - self._since))
         if self._state is None:
@@ -154,25 +202,22 @@ class SNEPWorker:
         :returns: whether there is something to go on with before the next question.
         """
         if self._state is not None and iterations > 0:
-            state = self._after(self._state, iterations)
-            self._state = state if state is not None and _is_sound(state) else None
+            iterate = compiled_for(
+                self._model,
+                ("snep", self._rule, self._family),
+                lambda model: _compiled(model, self._rule, self._family),
+            )
+            state = self._state
+            try:
+                for _ in range(iterations):
+                    state = iterate(state, self._cavity, *self._data, self._seed)
+                self._state = state if _is_sound(state) else None
+            except tf.errors.InvalidArgumentError:  # a decomposition of what is not finite
+                self._state = None
             self._since += iterations
         return self._state is not None
 
-    def _after(self, state: State, iterations: int) -> State | None:
-        advance = compiled_for(
-            self._model,
-            ("snep", self._rule, self._family),
-            lambda model: _compiled(model, self._rule, self._family),
-        )
-        try:
-            for _ in range(iterations):
-                state = advance(state, self._cavity, *self._data, self._seed)
-            return state
-        except tf.errors.InvalidArgumentError:  # a decomposition of what is not finite
-            return None
-
-    def _begun(self, task: LocalTask) -> State:
+    def _begin(self, task: LocalTask) -> None:
         family = require_gaussian(task)
         log_likelihood_of(task.model)
         own = task.own if task.own is not None and task.own.is_proper else task.start.as_factor()
@@ -182,7 +227,7 @@ class SNEPWorker:
         self._seed, self._since = tf.constant([task.seed, 0]), 0
         factor = family(*tensors(own.natural))
         anchor = self._rule.loop.anchor(tensors(task.cavity.natural), factor.natural)
-        return State(tf.constant(0), *factor.moments(), anchor, chain)
+        self._state = State(tf.constant(0), *factor.moments(), anchor, chain)
 
     def _has_entered(self, own: Factor | None) -> bool:
         """Whether the ledger's factor has changed since the newest question."""
@@ -192,14 +237,14 @@ class SNEPWorker:
         return not all(np.array_equal(a, b) for a, b in pairs)
 
 
-def shifted(family: type[Gaussian], state: State, old: Natural, new: Natural) -> State:
+def shift_chain(family: type[Gaussian], state: State, old: Natural, new: Natural) -> State:
     """The chain moves with its target when the cavity does (appendix B.2, eq. 28).
 
     :param old: The natural parameters of the cavity until now.
     :param new: The natural parameters of the cavity from now on.
     """
     factor = family.from_moments(state.mean, state.covariance).natural
-    before, after = family(*added(old, factor)), family(*added(new, factor))
+    before, after = family(*add(old, factor)), family(*add(new, factor))
     position = after.from_white(before.to_white(state.chain[0][None]))[0]
     return state._replace(chain=(position, *state.chain[1:]))
 
@@ -208,61 +253,41 @@ def _compiled(model: Any, rule: SNEPUpdate, family: type[Gaussian]) -> Callable[
     """One iteration as one compiled function. With a loop of TensorFlow's own around it a long θ
     fails from the second call on: variables that its memory optimiser puts there stay behind.
     """
+    loop, sampler, power = rule.loop, rule.sampler, 1.0 / rule.beta
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def advance(
-        state: State, cavity: Natural, X: tf.Tensor, Y: tf.Tensor, seed: tf.Tensor
-    ) -> State:
-        return _iteration(model, rule, family, state, cavity, X, Y, seed)
+    def iterate(state: State, cavity: Natural, X: Any, Y: Any, seed: tf.Tensor) -> State:
+        """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10).
 
-    return advance
+        Eq. 22 in central moments: with ``δ = x̄ − E_q[x]`` and the gap ``g = E_q[x] − m`` from the
+        factor's mean, ``m ← m + ε δ`` and ``V ← V + ε (g δᵀ + δ gᵀ + C − V_q) − ε² δ δᵀ``, where C
+        are the draws' second moments about ``E_q[x]``. Mean parameters themselves lose the digits
+        of a V much smaller than m². A step may leave the domain, which the loop may keep it from.
+        """
+        factor = family.from_moments(state.mean, state.covariance).natural
+        is_outer, newest = state.iteration % rule.outer == 0, loop.anchor(cavity, factor)
+        anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(newest, state.anchor, strict=True))
+        base = Factor(family, add(loop.auxiliary(cavity, anchor), factor, -power))
+        density = log_density(model, base, power, X, Y, sampler.batch_size)
+        q = family(*add(cavity, factor))
+        own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
+        chain, draws = sampler.step(state.chain, Target(density, q), own_seed)
 
+        centre, spread = q.moments()
+        away = draws - centre
+        delta = tf.reduce_mean(away, axis=0, keepdims=True)
+        epsilon = rule.learning_rate
+        rate = tf.cast(epsilon(state.iteration) if callable(epsilon) else epsilon, delta.dtype)
+        gap = (centre - state.mean)[None]
+        change = 2.0 * family.mean_product(gap, delta) + family.mean_product(away, away) - spread
+        covariance = state.covariance + rate * change
+        covariance -= tf.square(rate) * family.mean_product(delta, delta)
+        covariance = loop.limit(family, covariance, state.covariance)
+        if rule.min_variance > 0.0:
+            covariance = family.raised(covariance, float(rule.min_variance))
+        return State(state.iteration + 1, state.mean + rate * delta[0], covariance, anchor, chain)
 
-def _iteration(
-    model: Any,
-    rule: SNEPUpdate,
-    family: type[Gaussian],
-    state: State,
-    cavity: Natural,
-    X: tf.Tensor,
-    Y: tf.Tensor,
-    seed: tf.Tensor,
-) -> State:
-    """Outer step if it is time, draws, and the natural gradient (algorithm 1, steps 8 to 10)."""
-    factor = family.from_moments(state.mean, state.covariance).natural
-    is_outer, newest = state.iteration % rule.outer == 0, rule.loop.anchor(cavity, factor)
-    anchor = tuple(tf.where(is_outer, a, b) for a, b in zip(newest, state.anchor, strict=True))
-    base = Factor(family, added(rule.loop.auxiliary(cavity, anchor), factor, -1.0 / rule.beta))
-    density = log_density(model, base, 1.0 / rule.beta, X, Y, rule.sampler.batch_size)
-    q = family(*added(cavity, factor))
-    own_seed = tf.random.experimental.stateless_fold_in(seed, state.iteration)
-    chain, draws = rule.sampler.step(state.chain, Target(density, q), own_seed)
-    mean, covariance = _stepped(rule, family, state, q, draws)
-    return State(state.iteration + 1, mean, covariance, anchor, chain)
-
-
-def _stepped(
-    rule: SNEPUpdate, family: type[Gaussian], state: State, q: Gaussian, draws: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Eq. 22 in central moments: with ``δ = x̄ − E_q[x]`` and the gap ``g = E_q[x] − m`` from the
-    factor's mean, ``m ← m + ε δ`` and ``V ← V + ε (g δᵀ + δ gᵀ + C − V_q) − ε² δ δᵀ``, where C are
-    the draws' second moments about ``E_q[x]``.
-
-    Mean parameters themselves lose the digits of a V much smaller than m². A step may leave the
-    domain, which the loop may keep it from.
-    """
-    centre, spread = q.moments()
-    away = draws - centre
-    delta = tf.reduce_mean(away, axis=0, keepdims=True)
-    rate = rule.rate(state.iteration, delta.dtype)
-    gap = (centre - state.mean)[None]
-    change = 2.0 * family.mean_product(gap, delta) + family.mean_product(away, away) - spread
-    covariance = state.covariance + rate * change
-    covariance -= tf.square(rate) * family.mean_product(delta, delta)
-    covariance = rule.loop.kept(family, covariance, state.covariance)
-    if rule.min_variance > 0.0:
-        covariance = family.raised(covariance, float(rule.min_variance))
-    return state.mean + rate * delta[0], covariance
+    return iterate
 
 
 def _is_sound(state: State) -> bool:

@@ -11,7 +11,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,26 +22,14 @@ from streaming_gp.inputs import typed
 from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates.baselines.mean_field import mean_of
-from streaming_gp.pvi.updates.local.optimisers import Adam, State
-from streaming_gp.pvi.updates.sampled.sampling import log_likelihood_of
-
-
-class PointOptimiser(Protocol):
-    """Goes uphill; a dataclass, as compiled functions are kept by it."""
-
-    def at(self, numbers: tf.Tensor) -> State:
-        """Its state at a point [D], which comes first in it."""
-        ...
-
-    def moved(self, state: State, gradient: tf.Tensor) -> State:
-        """The next state."""
-        ...
+from streaming_gp.pvi.updates.committee import mean_of
+from streaming_gp.pvi.updates.optimisers import Adam, GradientOptimiser, State
+from streaming_gp.pvi.updates.sampling import log_likelihood_of
 
 
 @dataclass(frozen=True)
 class PointRule(abc.ABC):
-    """What such rules share. Each worker keeps a point and the state of its optimiser.
+    """Each worker keeps a point and the state of its optimiser.
 
     :param optimiser: The optimiser of the log-likelihood of all the client's data, estimated by a
         minibatch.
@@ -50,7 +38,7 @@ class PointRule(abc.ABC):
     :raises InvalidDataError: if they are not positive.
     """
 
-    optimiser: PointOptimiser = field(default_factory=Adam)
+    optimiser: GradientOptimiser = field(default_factory=Adam)
     sync: int = 10
     batch_size: int | None = 100
     checks: ClassVar[Checks] = NO_LIMITS
@@ -74,7 +62,7 @@ class PointRule(abc.ABC):
         return PointWorker(self)
 
     @abc.abstractmethod
-    def met(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
+    def meet(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
         """A worker's point [D] once it has seen the server's [D]."""
 
     @abc.abstractmethod
@@ -104,7 +92,7 @@ class PointWorker:
             self._begin(task)
         else:
             server = tf.convert_to_tensor(mean_of(task))
-            self._state = (self._rule.met(self._state[0], server), *self._state[1:])
+            self._state = (self._rule.meet(self._state[0], server), *self._state[1:])
         self.advance(max(0, self._rule.sync - self._since))
         assert self._state is not None
         factor = self._rule.factor(task, self._state[0].numpy(), np.asarray(self._gradients))
@@ -133,7 +121,7 @@ class PointWorker:
         log_likelihood_of(task.model)
         mean = tf.convert_to_tensor(mean_of(task))
         batch_size, optimiser = self._rule.batch_size, self._rule.optimiser
-        self._state = optimiser.at(mean)
+        self._state = optimiser.begin_at(mean)
         self._data, self._batches = task.data, task.minibatches(batch_size)
         self._scale = tf.constant(task.num_data / task.size_of(batch_size), mean.dtype)
         self._step = compiled_for(
@@ -141,7 +129,7 @@ class PointWorker:
         )
 
 
-def _compiled_step(model: Any, optimiser: PointOptimiser) -> Callable[..., Any]:
+def _compiled_step(model: Any, optimiser: GradientOptimiser) -> Callable[..., Any]:
     """One step of the optimiser on one minibatch, and its gradient."""
 
     @tf.function(reduce_retracing=True)
@@ -150,7 +138,7 @@ def _compiled_step(model: Any, optimiser: PointOptimiser) -> Callable[..., Any]:
             tape.watch(state[0])
             value = scale * tf.cast(model.log_likelihood(state[0][None], X, Y)[0], scale.dtype)
         gradient = tape.gradient(value, state[0])
-        return optimiser.moved(state, gradient), gradient
+        return optimiser.ascend(state, gradient), gradient
 
     return step
 
@@ -184,7 +172,7 @@ class ElasticUpdate(PointRule):
                 f"{self.moving_rate}, {self.share} and {self.width}"
             )
 
-    def met(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
+    def meet(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
         return point + self.moving_rate * (server - point)
 
     def factor(self, task: LocalTask, point: np.ndarray, gradients: np.ndarray) -> Factor:
@@ -201,7 +189,7 @@ class DownpourUpdate(PointRule):
     ``exp(gᵀθ)``, with g the sum of the gradients of ``sync`` steps, which ``ServerAdam`` reads.
     """
 
-    def met(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
+    def meet(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
         return server
 
     def factor(self, task: LocalTask, point: np.ndarray, gradients: np.ndarray) -> Factor:

@@ -1,1 +1,0 @@
-"""Rules of the methods that PVI is compared with."""

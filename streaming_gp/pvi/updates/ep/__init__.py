@@ -1,1 +1,0 @@
-"""Expectation propagation and its relatives."""

@@ -1,1 +1,0 @@
-"""Local fits of a free energy: exact, by an optimiser, or by natural gradients."""

@@ -1,1 +1,0 @@
-"""Local updates that draw from the tilted distribution."""
