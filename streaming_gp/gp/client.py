@@ -44,10 +44,12 @@ class GPUpdate:
             raise InvalidDataError(
                 f"GPUpdate is for clients of a StreamingGP, got a {type(model).__name__}"
             )
-        factor, report = model.fit_factor(task.data, task.cavity, task.own, self.keep_points)
+        fitted = model.fit_factor(task.data, task.cavity, task.own, self.keep_points)
         diagnostics = {
-            "nugget": report.nugget,
-            "clipped_sites": float(report.clipped_sites),
-            "unexplained": report.unexplained,
+            "nugget": fitted.nugget,
+            "clipped_sites": float(fitted.clipped_sites),
+            "unexplained": fitted.unexplained,
         }
-        return LocalResult(factor, report.free_energy, report.iterations, diagnostics=diagnostics)
+        return LocalResult(
+            fitted.factor, fitted.free_energy, fitted.iterations, diagnostics=diagnostics
+        )

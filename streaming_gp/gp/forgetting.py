@@ -14,7 +14,12 @@ from typing import Protocol, runtime_checkable
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.strategies.budget import multiplied
-from streaming_gp.gp.strategies.protocol import MERGED, PseudoPointStrategy
+from streaming_gp.gp.strategies.protocol import (
+    MERGED,
+    PseudoPointStrategy,
+    check_allowed,
+    check_window,
+)
 from streaming_gp.inputs import require_fraction, require_positive_integer, typed
 from streaming_gp.serialization import storable
 
@@ -73,7 +78,7 @@ class Fading:
         require_fraction("power", self.power)
 
     def check(self, pseudo_points: PseudoPointStrategy) -> None:
-        pseudo_points.check_apart(0)
+        check_allowed(pseudo_points, "fading")
 
     def forget(self, ledger: GPLedger, elapsed: float) -> GPLedger:
         return faded(ledger, self.power**elapsed)
@@ -98,7 +103,7 @@ class SlidingWindow:
         require_positive_integer("num_batches", self.num_batches)
 
     def check(self, pseudo_points: PseudoPointStrategy) -> None:
-        pseudo_points.check_apart(self.num_batches)
+        check_window(pseudo_points, self.num_batches)
 
     def forget(self, ledger: GPLedger, elapsed: float) -> GPLedger:
         known = [name for name, factor in ledger.factors.items() if factor.pseudo_observations]

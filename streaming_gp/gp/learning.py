@@ -14,14 +14,16 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.adoption import refuse_foreign, refuse_sizes
 from streaming_gp.gp.compilation import CompiledGP, unchanged
 from streaming_gp.gp.federated import FederatedGP
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.optimiser import Callback, reporter
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.forgetting import next_time
 from streaming_gp.gp.ledger_operations import batch_name
 from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.seeds import fingerprint, seed_of
+from streaming_gp.gp.strategies.protocol import check_allowed
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.gp.update_info import UpdateInfo
 from streaming_gp.gp.when_to_learn import Decision, decision, only_class_with
@@ -31,7 +33,7 @@ from streaming_gp.validation import as_data
 
 Data = tuple[Any, Any]
 Checked = Mapping[str, tuple[np.ndarray, np.ndarray]]
-Done = pvi.StepResult[Process, FitReport]
+Done = pvi.StepResult[Process, Fitted]
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
@@ -116,7 +118,7 @@ class LearningGP(FederatedGP):
         :raises InvalidDataError: as :meth:`update`, or if the strategies allow no rounds.
         :raises ImproperError: as :meth:`revisit`.
         """
-        self.settings.pseudo_points.check_round()
+        check_allowed(self.settings.pseudo_points, "rounds")
         self.settings.hyperparameters.check_round()
         if not shards:
             raise InvalidDataError("a synchronous round needs at least one shard, got none")
@@ -147,22 +149,25 @@ class LearningGP(FederatedGP):
     @one_at_a_time
     def fit_factor(
         self, data: Data, cavity: Process, own: PseudoPointFactor | None, hold: bool = True
-    ) -> tuple[PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         """Fit data under a cavity that someone else holds; the model itself learns nothing.
 
         :param data: X [N, D] and Y [N, P].
         :param cavity: Prior times all other factors.
         :param own: The factor that these data have now, if they have one.
         :param hold: Whether its points stay.
-        :returns: their new factor, and what was done.
+        :returns: their new factor and what was done.
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
+        strategy = self.settings.pseudo_points
+        check_allowed(strategy, "clients")
         self.settings.hyperparameters.check_round()
         checked = as_data(data, self.likelihood, *self._now.dims)
         compiled = self._compiled_to_fit(checked[0].shape[1], checked[1].shape[1])
         seed = seed_of(self.settings.seed, fingerprint(checked[0]))
         batch = Batch("", compiled.outputs.data(checked), seed, hold=hold)
-        return self.settings.pseudo_points.fit_alone(compiled.fitter, cavity, batch, own)
+        ledger = pvi.Ledger(cavity, {} if own is None else {batch.name: own})
+        return strategy.fit(compiled.fitter, ledger, pvi.Question(cavity, None), batch)
 
     # ---- one step ----
 
@@ -196,16 +201,16 @@ class LearningGP(FederatedGP):
         if (decided.learn or decided.is_held) and not ledger.factors:
             compiled.fitter.watch_first(ledger.posterior, own.values())
         fits = {
-            name: partial(
-                strategy.visit, compiled.fitter, ledger,
-                batch=self._batch(name, data, is_next, rho, callback, decided.learn),
+            name: _fit(
+                partial(strategy.fit, compiled.fitter, ledger),
+                self._batch(name, data, is_next, rho, callback, decided.learn),
             )
             for name, data in own.items()
-        }  # fmt: skip
+        }
         done = pvi.step(ledger, fits, pvi.Damping(rho, len(fits)), self.settings.policy)
         point = self._point_after(done, compiled, is_round)
         kept = list(shards) if is_round else []
-        after = strategy.merge(compiled.fitter, done.ledger, point, kept)
+        after = strategy.tidy(compiled.fitter, done.ledger, point, kept)
         changes: dict[str, Any] = {"only_class": decided.only_class}
         if any(report.iterations for report in done.reports.values()):
             changes["shift"] = self._shift_to(point, compiled, done.ledger)
@@ -267,6 +272,16 @@ class LearningGP(FederatedGP):
         seed = seed_of(self.settings.seed, number)
         report = reporter(callback, name, self.settings.optimiser.most_iterations)
         return Batch(name, data, seed, report, rho < 1.0, learn)
+
+
+def _fit(fit: Callable[[pvi.Question[Process], Batch], Fitted], batch: Batch) -> pvi.Fit[Fitted]:
+    """The fit of a batch as :func:`pvi.step` asks for it."""
+
+    def answer(question: pvi.Question[Process]) -> tuple[GPLedger | None, Any, Fitted]:
+        fitted = fit(question, batch)
+        return fitted.ledger, fitted.factor, fitted
+
+    return answer
 
 
 def _dims(checked: Checked) -> tuple[int, int]:

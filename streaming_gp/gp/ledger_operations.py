@@ -5,7 +5,8 @@ from __future__ import annotations
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.forgetting import faded
 from streaming_gp.gp.predictive_gp import PredictiveGP
-from streaming_gp.gp.strategies import MERGED
+from streaming_gp.gp.strategies.budget import compressed
+from streaming_gp.gp.strategies.protocol import MERGED, check_allowed, check_change
 from streaming_gp.gp.turns import one_at_a_time
 from streaming_gp.inputs import as_name, is_positive_integer, require_probability
 
@@ -40,7 +41,7 @@ class LedgerOperationsGP(PredictiveGP):
             on one another.
         """
         require_probability("power", power)
-        self.settings.pseudo_points.check_apart(0)
+        check_allowed(self.settings.pseudo_points, "fading")
         if self.factors:
             compiled = self._compile_for_dims()
             ledger = faded(self._now.ledger, power)
@@ -59,10 +60,12 @@ class LedgerOperationsGP(PredictiveGP):
             raise InvalidDataError(f"number of points must be a positive integer, got {number!r}")
         if self.posterior_process.num_pseudo_points <= number:
             return 0.0
+        strategy = self.settings.pseudo_points
+        check_allowed(strategy, "compression")
         compiled = self._compile_for_dims()
         epsilon = self._point_estimate(self._now.ledger, compiled)
-        ledger, loss = self.settings.pseudo_points.compressed(
-            compiled.fitter, self._now.ledger, number, epsilon
+        ledger, loss = compressed(
+            compiled.fitter, self._now.ledger, number, epsilon, strategy.allowed.moves
         )
         self._commit(compiled, ledger, epsilon)
         return loss
@@ -75,7 +78,7 @@ class LedgerOperationsGP(PredictiveGP):
                 f"no factor {name!r} in the ledger: it has {list(self.factors)} "
                 f"(batches under {MERGED!r} are kept together, not one by one)"
             )
-        self.settings.pseudo_points.check_change(self._now.ledger, name)
+        check_change(self.settings.pseudo_points, self._now.ledger, name)
         return name
 
 

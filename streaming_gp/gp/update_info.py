@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streaming_gp import pvi
-from streaming_gp.gp.fitting.solver import FitReport
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.process.process import Process
 
 
@@ -50,7 +50,7 @@ class UpdateInfo:
 
     @classmethod
     def of(
-        cls, batch_id: str, done: pvi.StepResult[Process, FitReport], rho: float, seconds: float
+        cls, batch_id: str, done: pvi.StepResult[Process, Fitted], rho: float, seconds: float
     ) -> UpdateInfo:
         """What a step did for one of its batches.
 

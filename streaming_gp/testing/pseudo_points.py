@@ -115,7 +115,7 @@ def _shards() -> dict[str, Data]:
 
 
 def _fit_client(model: StreamingGP) -> None:
-    factor, _ = model.fit_factor(_batch(6), model.posterior_process, None)
+    factor = model.fit_factor(_batch(6), model.posterior_process, None).factor
     objection = model.prior().objection_to(factor)
     ensure(objection is None, f"the factor of a client is one of this model: {objection}")
 

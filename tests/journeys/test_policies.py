@@ -38,9 +38,9 @@ class Replaced(sgp.PrivatePseudoPoints):
 
     said: expfam.Factor | None = None
 
-    def fit_alone(self, fitter, cavity, batch, own):
-        factor, report = super().fit_alone(fitter, cavity, batch, own)
-        return replace(factor, hyperparameters=self.said), report
+    def fit(self, fitter, ledger, question, batch):
+        fitted = super().fit(fitter, ledger, question, batch)
+        return replace(fitted, factor=replace(fitted.factor, hyperparameters=self.said))
 
 
 def model_whose_fits_say(share, policy):

@@ -49,9 +49,9 @@ class Unseeded(FirstInputs):
 @storable
 @dataclass(frozen=True)
 class Forgetful(FirstInputs):
-    """Does not make room."""
+    """Merges nothing."""
 
-    def make_room(self, fitter, ledger, epsilon, num_batches=1, kept=()):
+    def tidy(self, fitter, ledger, epsilon, kept=()):
         return ledger
 
 

@@ -239,8 +239,11 @@ def test_a_ledger_of_another_model_is_not_adopted(learned):
 FULL = sgp.VariationalHyperparameters(full_covariance=True)
 REFUSED = {
     "point hyperparameters": ({"hyperparameters": sgp.PointHyperparameters()}, "point hyperp"),
-    "shared points": ({"pseudo_points": sgp.SharedPseudoPoints(3)}, "got shared ones"),
-    "conditional points": ({"pseudo_points": sgp.ConditionalPseudoPoints(3)}, "would rest on"),
+    "shared points": ({"pseudo_points": sgp.SharedPseudoPoints(3)}, "got SharedPseudoPoints"),
+    "conditional points": (
+        {"pseudo_points": sgp.ConditionalPseudoPoints(3)},
+        "later factors rest on",
+    ),
 }
 
 

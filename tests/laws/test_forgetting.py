@@ -214,7 +214,7 @@ REFUSED = {
         lambda: known_model(
             sgp.PrivatePseudoPoints(3, budget=9), forgetting=sgp.SlidingWindow(5)
         ),
-        "a sliding window wants batches that stay apart",
+        "its budget merges batches",
     ),
     "shared": (
         lambda: known_model(

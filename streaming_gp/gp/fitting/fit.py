@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.bounds.problem import LocalModel, Problem
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting import kept_on_shared
+from streaming_gp.gp.fitting import every_input, kept_on_shared
 from streaming_gp.gp.fitting.absorbed import Left
 from streaming_gp.gp.fitting.absorbing import Absorbing
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions
@@ -20,6 +21,7 @@ from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
 from streaming_gp.gp.fitting.compression import nearby
 from streaming_gp.gp.fitting.enough_values import over_enough_values
 from streaming_gp.gp.fitting.factorisations import Factorisations
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.kept_bound import KeptBound
 from streaming_gp.gp.fitting.merging import Merging
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser, with_larger_nuggets
@@ -79,7 +81,7 @@ class Fitter:
         place: Place,
         at: Observations | None = None,
         move: bool = True,
-    ) -> tuple[PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         """Maximise the local free energy of a batch under ``cavity``, on points of its own.
 
         :param cavity: Prior times all other factors.
@@ -87,9 +89,30 @@ class Fitter:
         :param place: Chooses where its points start.
         :param at: The points to start from instead, if the batch has had some before.
         :param move: Whether the points move from there.
-        :returns: the batch's factor and what was done.
         :raises NumericalError: if the bound stays non-finite however large the nugget.
         """
+        factor, report = self.factor(cavity, batch, place, at, move)
+        kept = self.of_what_is_kept(cavity, batch, factor, report)
+        constant = factor.log_scale + kept.free_energy - report.free_energy
+        return Fitted(replace(factor, log_scale=constant), *kept)
+
+    def fit_at_every_input(self, cavity: Process, batch: Batch, most: int | None) -> Fitted:
+        """As :meth:`fit`, with a point at every input.
+
+        :param most: The largest number of points; None for no limit.
+        """
+        factor, report = every_input.fitted(self, cavity, batch, most)
+        return Fitted(factor, *report)
+
+    def factor(
+        self,
+        cavity: Process,
+        batch: Batch,
+        place: Place,
+        at: Observations | None = None,
+        move: bool = True,
+    ) -> tuple[PseudoPointFactor, FitReport]:
+        """The batch's factor and what was done, as the optimiser leaves it."""
 
         def attempt(problem: Problem) -> tuple[PseudoPointFactor, FitReport]:
             solution = self.solver.solve(problem, cavity, batch, move)
@@ -136,7 +159,7 @@ class Fitter:
         place: Place,
         at: Observations | None = None,
         move: bool = True,
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         """Fit a batch and all other pseudo-observations on one set of points (PVI 2018, app. C.3).
 
         The others enter the bound as observations ``s ≈ Rᵀf(Z_a)``, and what they said under the
@@ -145,7 +168,7 @@ class Fitter:
         :param ledger: All factors.
         :param cavity: Prior times all other factors.
         :param cavity_in: Gives that product in a ledger whose factors are on the new points.
-        :returns: the ledger on the new points, the batch's factor, and what was done.
+        :returns: the batch's factor, the ledger on the new points, and what was done.
         """
 
         def attempt(problem: Problem) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
@@ -160,8 +183,11 @@ class Fitter:
             noise = self._noise(cavity, batch)
             problem = self.problems.with_data(batch.data, noise, cavity, place, at, takes_over=True)
             found = with_larger_nuggets(attempt, problem)
-        self._warn(batch, *found[1:])
-        return found
+        moved, factor, report = found
+        self._warn(batch, factor, report)
+        after = cavity_in(moved).times([factor])
+        kept = self.of_what_is_kept_on_shared(cavity, after, batch, report)
+        return Fitted(factor, *kept, ledger=moved)
 
     def _warn(self, batch: Batch, factor: PseudoPointFactor, report: FitReport) -> None:
         self.watch.points(batch.name, len(factor.Z), report)

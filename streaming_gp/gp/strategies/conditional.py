@@ -9,17 +9,17 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import Conditional
+from streaming_gp.gp.bounds import Conditional, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.point import EVIDENCE
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
-from streaming_gp.gp.strategies.memory import refuse_memory
-from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
@@ -28,7 +28,7 @@ from streaming_gp.serialization import storable
 @storable
 @typed
 @dataclass(frozen=True)
-class ConditionalPseudoPoints(OneAfterAnother):
+class ConditionalPseudoPoints:
     """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
 
     The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
@@ -56,34 +56,38 @@ class ConditionalPseudoPoints(OneAfterAnother):
 
     # ---- the protocol ----
 
+    @property
+    def allowed(self) -> Allowed:
+        """Batches one after another, of which the newest can be taken out again."""
+        return Allowed(
+            clients=False,
+            rounds=False,
+            changes="newest",
+            fading=False,
+            compression=False,
+            because="later factors rest on earlier ones",
+        )
+
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
         """:raises InvalidDataError: for another bound than the variational one, or a point ε that
         remembers by the evidence.
         """
-        self._refuse_other_bounds(default)
+        if default != Variational():
+            raise InvalidDataError(f"{self} takes no other bound, got {default}")
         refuse_memory(hyperparameters, EVIDENCE, f"{self}: it keeps no factor that is free of ε")
         return Conditional()
 
-    def visit(
+    def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         own = ledger.factors.get(batch.name)
         at = None if own is None else own.pseudo_observations[0]
         move = self.optimise_locations and not (batch.hold and at is not None)
-        return ledger, *fitter.fit(question.cavity, batch, self.place, at, move)
+        return fitter.fit(question.cavity, batch, self.place, at, move)
 
-    def merge(
+    def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         return ledger
-
-    def check_change(self, ledger: GPLedger, name: str) -> None:
-        """:raises InvalidDataError: for all factors but the newest."""
-        newest = list(ledger.factors)[-1]
-        if name != newest:
-            raise InvalidDataError(
-                f"with conditional pseudo-points only the newest factor {newest!r} can be "
-                f"revisited or removed, as later ones rest on earlier ones; got {name!r}"
-            )

@@ -10,18 +10,18 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import Independent
+from streaming_gp.gp.bounds import Independent, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import multiplied
-from streaming_gp.gp.strategies.one_after_another import OneAfterAnother
-from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.gp.strategies.protocol import MERGED, Allowed
 from streaming_gp.gp.strategies.selection import greedy_variance
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
@@ -30,7 +30,7 @@ from streaming_gp.serialization import storable
 @storable
 @typed
 @dataclass(frozen=True)
-class IndependentPseudoPoints(OneAfterAnother):
+class IndependentPseudoPoints:
     """Shared points in the paper's own form (PVI 2018, appendix C.3): ``q(f, ε) = p(f | b, ε) q(b)
     q(ε)``.
 
@@ -64,11 +64,24 @@ class IndependentPseudoPoints(OneAfterAnother):
 
     # ---- the protocol ----
 
+    @property
+    def allowed(self) -> Allowed:
+        """Batches one after another, and nothing else."""
+        return Allowed(
+            clients=False,
+            rounds=False,
+            changes="none",
+            fading=False,
+            compression=False,
+            because="the newest factor has taken in all that was known",
+        )
+
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
         """:raises InvalidDataError: for another bound than the variational one, or a point ε."""
-        self._refuse_other_bounds(default)
+        if default != Variational():
+            raise InvalidDataError(f"{self} takes no other bound, got {default}")
         if isinstance(hyperparameters, PointHyperparameters):
             raise InvalidDataError(
                 f"{self} wants a distribution over the hyperparameters, or fixed ones, got "
@@ -76,17 +89,16 @@ class IndependentPseudoPoints(OneAfterAnother):
             )
         return Independent()
 
-    def visit(
+    def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         """The new factor takes the place of all that others say of f."""
         place = partial(self._among_all, fitter, question.cavity)
-        move = self.optimise_locations
-        factor, report = fitter.fit(question.cavity, batch, place, move=move)
+        found = fitter.fit(question.cavity, batch, place, move=self.optimise_locations)
         others = {
             name: replace(one, pseudo_observations=()) for name, one in ledger.factors.items()
         }
-        return ledger.with_factors(others), factor, report
+        return replace(found, ledger=ledger.with_factors(others))
 
     def _among_all(self, fitter: Fitter, cavity: Process, candidates: Candidates) -> np.ndarray:
         """Where points start, among the present ones and the batch's inputs."""
@@ -108,16 +120,9 @@ class IndependentPseudoPoints(OneAfterAnother):
             )
         )
 
-    def merge(
+    def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         """What older factors say of ε as one factor."""
         older = [name for name in ledger.factors if name != MERGED][:-1]
         return multiplied(ledger, older) if older else ledger
-
-    def check_change(self, ledger: GPLedger, name: str) -> None:
-        """:raises InvalidDataError: always, as the newest factor has taken in all others."""
-        raise InvalidDataError(
-            f"with {self} no factor can be revisited or removed, as the newest one has taken in "
-            f"all that was known; got {name!r}"
-        )

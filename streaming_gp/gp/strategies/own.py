@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.point import DIVERGENCE
-from streaming_gp.gp.process.observations import Observations
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
-from streaming_gp.gp.strategies.budget import compressed, within_budget
-from streaming_gp.gp.strategies.memory import refuse_memory
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.budget import within_budget
+from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.inputs import is_positive_integer
 
 
@@ -36,8 +36,8 @@ class OwnPseudoPoints(abc.ABC):
     :param number: The largest number of points that a batch gets.
     :param optimise_locations: Whether the locations are optimised together with the rest.
     :param budget: The largest number of points that all batches may hold together; where a batch
-        would exceed it, earlier factors are first projected onto fewer points, so that an endless
-        stream costs what its budget does. None for no budget.
+        exceeds it, earlier factors are projected onto fewer points, so that an endless stream costs
+        what its budget does. None for no budget.
     :raises InvalidDataError: if the numbers are not positive integers, or the budget does not hold
         twice a batch's points.
     """
@@ -74,6 +74,15 @@ class OwnPseudoPoints(abc.ABC):
 
     # ---- the protocol ----
 
+    @property
+    def allowed(self) -> Allowed:
+        """All, as every factor stands alone; within a budget no sliding window."""
+        return Allowed(
+            window=None if self.budget is None else 0,
+            moves=self.optimise_locations,
+            because="its budget merges batches, and bounds their points itself",
+        )
+
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
@@ -83,53 +92,23 @@ class OwnPseudoPoints(abc.ABC):
             refuse_memory(hyperparameters, DIVERGENCE, why)
         return default
 
-    def visit(
+    def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    ) -> Fitted:
+        """On points that start where they were, if the batch has had some.
+
+        Where only a part of its old factor was taken out, they stay there, as what stays of it.
+        """
         own = ledger.factors.get(batch.name)
-        if question.removed_fraction < 1.0:  # what stays of the old factor is on the old points
-            batch = replace(batch, hold=True)
-        return ledger, *self.fit_alone(fitter, question.cavity, batch, own)
+        known = own is not None and len(own.pseudo_observations) == 1
+        at = own.pseudo_observations[0] if own is not None and known else None
+        holds = at is not None and (batch.hold or question.removed_fraction < 1.0)
+        move = self.optimise_locations and not holds
+        return fitter.fit(question.cavity, batch, self.place, at, move)
 
-    def fit_alone(
-        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
-    ) -> tuple[PseudoPointFactor, FitReport]:
-        at = _points_of(own)
-        move = self.optimise_locations and not (batch.hold and at is not None)
-        factor, report = fitter.fit(cavity, batch, self.place, at, move)
-        kept = fitter.of_what_is_kept(cavity, batch, factor, report)
-        constant = factor.log_scale + kept.free_energy - report.free_energy
-        return replace(factor, log_scale=constant), kept
-
-    def merge(
+    def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         if self.budget is None:
             return ledger
         return within_budget(fitter, ledger, self.budget, epsilon, kept, self.optimise_locations)
-
-    def compressed(
-        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
-    ) -> tuple[GPLedger, float]:
-        return compressed(fitter, ledger, number, epsilon, self.optimise_locations)
-
-    def check_change(self, ledger: GPLedger, name: str) -> None:  # noqa: B027
-        """Every factor stands alone: nothing to refuse."""
-
-    def check_apart(self, num_batches: int) -> None:
-        """:raises InvalidDataError: for a window of batches within a budget, which merges them."""
-        if num_batches > 0 and self.budget is not None:
-            raise InvalidDataError(
-                "a sliding window wants batches that stay apart, and bounds the number of points "
-                f"itself; got {self}, whose budget merges batches"
-            )
-
-    def check_round(self) -> None:  # noqa: B027
-        """Every factor stands alone: nothing to refuse."""
-
-
-def _points_of(own: PseudoPointFactor | None) -> Observations | None:
-    """The points that a batch has had before, if its factor is on one set of them."""
-    if own is None or len(own.pseudo_observations) != 1:
-        return None
-    return own.pseudo_observations[0]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds import Exact
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.fitted import Fitted
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
-from streaming_gp.gp.strategies import every_input
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.own import OwnPseudoPoints
+from streaming_gp.gp.strategies.protocol import Allowed
 from streaming_gp.gp.strategies.selection import greedy_gain
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
@@ -78,17 +81,15 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         bound = Exact() if self.number == "all" else default
         return super().local_bound(bound, hyperparameters)
 
-    def fit_alone(
-        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
-    ) -> tuple[PseudoPointFactor, FitReport]:
-        if self.number != "all":
-            return super().fit_alone(fitter, cavity, batch, own)
-        return every_input.fitted(fitter, cavity, batch, self.budget)
+    @property
+    def allowed(self) -> Allowed:
+        """All; a budget merges batches that have a point at every input, whoever visits them."""
+        allowed = super().allowed
+        return replace(allowed, rounds=not (self.number == "all" and self.budget is not None))
 
-    def check_round(self) -> None:
-        """:raises InvalidDataError: for a point at every input within a budget."""
-        if self.number == "all" and self.budget is not None:
-            raise InvalidDataError(
-                "batches of a round are visited again, and a budget merges batches that have a "
-                f"pseudo-point at every input; got {self}"
-            )
+    def fit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+    ) -> Fitted:
+        if self.number != "all":
+            return super().fit(fitter, ledger, question, batch)
+        return fitter.fit_at_every_input(question.cavity, batch, self.budget)

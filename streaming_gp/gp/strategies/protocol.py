@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from streaming_gp import pvi
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
+from streaming_gp.gp.fitting.solver import Batch
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
+from streaming_gp.gp.process.process import Process
 
 MERGED = "merged"
 """Name of the factor that holds the batches whose own factors are kept no longer."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What can be done to the factors of a strategy; whoever asks for more is refused.
+
+    :param clients: Whether a client can fit its data that does not know the ledger.
+    :param rounds: Whether several batches can be fitted under one ledger.
+    :param changes: Which factors can be revisited or removed.
+    :param fading: Whether what factors say of f can fade.
+    :param window: The most batches that a sliding window can hold; None for any number.
+    :param compression: Whether factors can be projected onto fewer points.
+    :param moves: Whether points that are compressed may move.
+    :param because: Why not, where something is not allowed.
+    """
+
+    clients: bool = True
+    rounds: bool = True
+    changes: Literal["all", "newest", "none"] = "all"
+    fading: bool = True
+    window: int | None = None
+    compression: bool = True
+    moves: bool = True
+    because: str = ""
 
 
 @runtime_checkable
@@ -25,6 +52,11 @@ class PseudoPointStrategy(Protocol):
 
     :class:`~streaming_gp.OwnPseudoPoints` has all of this but the choice of points.
     """
+
+    @property
+    def allowed(self) -> Allowed:
+        """What can be done to its factors."""
+        ...
 
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
@@ -37,29 +69,18 @@ class PseudoPointStrategy(Protocol):
         """
         ...
 
-    def visit(
+    def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
+    ) -> Fitted:
         """Fit a batch under the cavity of a question.
 
-        :returns: the ledger that the new factor belongs into, which is another one only if earlier
-            factors were projected onto other points or learned ε with it; the factor, undamped;
-            and what was done.
+        :param ledger: All factors; of a client that knows its own alone, that one.
+        :returns: the factor, undamped, and what was done; with the ledger that it belongs into, if
+            other factors were projected onto other points.
         """
         ...
 
-    def fit_alone(
-        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
-    ) -> tuple[PseudoPointFactor, FitReport]:
-        """Fit a batch for a client that does not know the ledger.
-
-        :param cavity: Prior times all other factors.
-        :param own: The client's present factor, if it has one.
-        :raises InvalidDataError: if factors of this strategy rest on one another.
-        """
-        ...
-
-    def merge(
+    def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         """The ledger with no more factors and points than the strategy keeps.
@@ -70,34 +91,64 @@ class PseudoPointStrategy(Protocol):
         """
         ...
 
-    def compressed(
-        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
-    ) -> tuple[GPLedger, float]:
-        """The ledger as one factor on at most ``number`` points, and the nats that this loses.
 
-        :raises InvalidDataError: if factors of this strategy cannot be compressed.
-        """
-        ...
+_REFUSALS = {
+    "clients": "clients that fit on their own need pseudo-points of their own",
+    "rounds": "batches that are fitted under one ledger need pseudo-points of their own",
+    "fading": "nothing can be forgotten",
+    "compression": "factors cannot be compressed",
+}
 
-    def check_change(self, ledger: GPLedger, name: str) -> None:
-        """Refuse to revisit or remove a factor on which others rest.
 
-        :raises InvalidDataError: if others do.
-        """
-        ...
+def check_allowed(
+    strategy: PseudoPointStrategy, wanted: Literal["clients", "rounds", "fading", "compression"]
+) -> None:
+    """Refuse what a strategy does not allow.
 
-    def check_apart(self, num_batches: int) -> None:
-        """Refuse that factors of earlier batches fade or go one by one.
+    :raises InvalidDataError: naming it, the strategy, and the reason.
+    """
+    allowed = strategy.allowed
+    if not getattr(allowed, wanted):
+        raise InvalidDataError(f"{_REFUSALS[wanted]}, got {strategy}: {allowed.because}")
 
-        :param num_batches: How many of the newest batches need a factor of their own; 0 where
-            batches may be merged.
-        :raises InvalidDataError: if factors rest on one another, or are merged before that.
-        """
-        ...
 
-    def check_round(self) -> None:
-        """Refuse that several batches are fitted under one ledger.
+def check_window(strategy: PseudoPointStrategy, num_batches: int) -> None:
+    """Refuse a sliding window of more batches than a strategy keeps apart.
 
-        :raises InvalidDataError: if their factors would rest on one another.
-        """
-        ...
+    :raises InvalidDataError: naming both.
+    """
+    check_allowed(strategy, "fading")
+    most = strategy.allowed.window
+    if most is not None and num_batches > most:
+        raise InvalidDataError(
+            f"a sliding window of {num_batches} batches wants as many that are kept apart, got "
+            f"{strategy}: {strategy.allowed.because}"
+        )
+
+
+def check_change(strategy: PseudoPointStrategy, ledger: GPLedger, name: str) -> None:
+    """Refuse to revisit or remove a factor on which others rest.
+
+    :raises InvalidDataError: if others do.
+    """
+    allowed = strategy.allowed
+    if allowed.changes == "none":
+        raise InvalidDataError(
+            f"no factor can be revisited or removed: {allowed.because}; got {name!r} of {strategy}"
+        )
+    newest = list(ledger.factors)[-1]
+    if allowed.changes == "newest" and name != newest:
+        raise InvalidDataError(
+            f"only the newest factor {newest!r} can be revisited or removed: {allowed.because}; "
+            f"got {name!r} of {strategy}"
+        )
+
+
+def refuse_memory(hyperparameters: HyperparameterStrategy, name: str, why: str) -> None:
+    """Refuse a point ε that remembers by this name.
+
+    :param why: What has no such memory, and the reason.
+    :raises InvalidDataError: if it does.
+    """
+    if isinstance(hyperparameters, PointHyperparameters) and hyperparameters.remember == name:
+        raise InvalidDataError(f"a point ε cannot remember by {name!r} with {why}")

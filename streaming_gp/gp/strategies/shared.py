@@ -12,12 +12,13 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch, FitReport
+from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.process.process import Process, PseudoPointFactor
-from streaming_gp.gp.strategies.budget import compressed, multiplied
-from streaming_gp.gp.strategies.protocol import MERGED
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.strategies.budget import multiplied
+from streaming_gp.gp.strategies.protocol import MERGED, Allowed
 from streaming_gp.gp.strategies.selection import greedy_variance, mostly_present
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
@@ -83,15 +84,26 @@ class SharedPseudoPoints:
 
     # ---- the protocol ----
 
+    @property
+    def allowed(self) -> Allowed:
+        """A sliding window of the batches that are kept apart; nobody can fit alone."""
+        return Allowed(
+            clients=False,
+            rounds=False,
+            window=self.kept_batches,
+            moves=self.optimise_locations,
+            because="every fit moves the points of all others, and older ones become one factor",
+        )
+
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
         return default
 
-    def visit(
+    def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
-    ) -> tuple[GPLedger, PseudoPointFactor, FitReport]:
-        """Project all factors onto new shared points while the batch is fitted on them."""
+    ) -> Fitted:
+        """All factors are projected onto new shared points while the batch is fitted on them."""
 
         def cavity_in(moved: GPLedger) -> Process:
             cavity = moved.cavity(batch.name)
@@ -101,49 +113,14 @@ class SharedPseudoPoints:
 
         present = ledger.posterior.pseudo_observations
         at = present[0] if present and not self.optimise_locations else None
-        moved, factor, report = fitter.fit_onto_shared(
+        return fitter.fit_onto_shared(
             ledger, question.cavity, cavity_in, batch, self.place, at, self.optimise_locations
         )
-        after = cavity_in(moved).times([factor])
-        kept = fitter.of_what_is_kept_on_shared(question.cavity, after, batch, report)
-        return moved, factor, kept
 
-    def fit_alone(
-        self, fitter: Fitter, cavity: Process, batch: Batch, own: PseudoPointFactor | None
-    ) -> tuple[PseudoPointFactor, FitReport]:
-        """:raises InvalidDataError: always, as every fit moves the points of all factors."""
-        raise InvalidDataError(
-            "clients that fit on their own need pseudo-points of their own, got shared ones: "
-            "every fit would move the points of all others"
-        )
-
-    def merge(
+    def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
         """Older factors multiplied into one, which on shared points loses nothing."""
         own = [name for name in ledger.factors if name != MERGED]
         older = own[: -self.kept_batches]
         return multiplied(ledger, older) if older else ledger
-
-    def compressed(
-        self, fitter: Fitter, ledger: GPLedger, number: int, epsilon: np.ndarray
-    ) -> tuple[GPLedger, float]:
-        return compressed(fitter, ledger, number, epsilon, self.optimise_locations)
-
-    def check_change(self, ledger: GPLedger, name: str) -> None:
-        """Every factor stands alone."""
-
-    def check_apart(self, num_batches: int) -> None:
-        """:raises InvalidDataError: for a window of more batches than are kept apart."""
-        if num_batches > self.kept_batches:
-            raise InvalidDataError(
-                f"a sliding window of {num_batches} batches wants as many that are kept apart, "
-                f"got {self}"
-            )
-
-    def check_round(self) -> None:
-        """:raises InvalidDataError: always, as every fit moves the points of all factors."""
-        raise InvalidDataError(
-            "batches that are fitted under one ledger need pseudo-points of their own, got "
-            f"{self}: every fit would move the points of all others"
-        )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streaming_gp.gp.bounds.exact import at_every_input
 from streaming_gp.gp.bounds.sites import Sites, nothing_said
 from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.solver import Batch, FitReport
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.numerics.linalg import LOG_TWO_PI
+
+if TYPE_CHECKING:
+    from streaming_gp.gp.fitting.fit import Fitter
 
 ROWS = 300
 """ε is learned from so many data of a batch at most, under so many earlier points near them."""
@@ -96,7 +99,7 @@ def at_one_epsilon(
     """The factor of a batch at ε [E], with a point at each of its inputs; what was done."""
     if not fitter.bound.is_conjugate:
         at_rest = replace(batch, learn=False, epsilon=epsilon)
-        return fitter.fit(cavity, at_rest, _every_input, move=False)
+        return fitter.factor(cavity, at_rest, _every_input, move=False)
     observations, constant = likelihood(fitter, batch, epsilon)
     factor = PseudoPointFactor((observations,), cavity.unit_of_epsilon, constant)
     return factor, FitReport(epsilon, evidence(fitter, cavity, factor, epsilon), 0, 0.0, 0)
