@@ -15,7 +15,7 @@ THRESHOLD = 50.0
 
 
 class Detector(Protocol):
-    """What :class:`DriftAlarm` asks of a change detector; river's have it."""
+    """A change detector, as :class:`DriftAlarm` uses it; those of river are some."""
 
     @property
     def drift_detected(self) -> bool:
@@ -52,12 +52,11 @@ class DriftAlarm:
         values = np.ravel(np.asarray(log_density, dtype=float))
         if not np.isfinite(values).all():
             raise InvalidDataError("log densities must be finite")
-        found = [self._detects(value) for value in values.tolist()]
-        return any(found)
-
-    def _detects(self, value: float) -> bool:
-        self.detector.update(value)
-        return bool(self.detector.drift_detected)
+        is_alarm = False
+        for value in values.tolist():
+            self.detector.update(value)
+            is_alarm |= bool(self.detector.drift_detected)
+        return is_alarm
 
 
 def _page_hinkley() -> Detector:
@@ -68,5 +67,5 @@ def _page_hinkley() -> Detector:
             'the default drift alarm needs river: pip install "streaming-gp[river]", or give a '
             "detector of your own"
         ) from error
-    found: Detector = PageHinkley(delta=TOLERANCE, threshold=THRESHOLD, mode="down")
-    return found
+    detector: Detector = PageHinkley(delta=TOLERANCE, threshold=THRESHOLD, mode="down")
+    return detector

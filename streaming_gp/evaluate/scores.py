@@ -171,20 +171,14 @@ class Summary:
             "running_error_rate": self.running_error_rate,
             "running_nlpd": self.running_nlpd,
         }
-        return [
-            _finite(
+        records = []
+        for number, step in enumerate(self.steps):
+            record = {**asdict(step), "smse": step.smse}
+            record |= {name: means and means[number] for name, means in running.items()}
+            records.append(
                 {
-                    **asdict(step),
-                    "smse": step.smse,
-                    **{name: means and means[number] for name, means in running.items()},
+                    name: value if value is None or np.isfinite(value) else None
+                    for name, value in record.items()
                 }
             )
-            for number, step in enumerate(self.steps)
-        ]
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if value is None or np.isfinite(value) else None
-        for name, value in record.items()
-    }
+        return records

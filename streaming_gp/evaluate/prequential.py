@@ -1,0 +1,245 @@
+"""Test-then-train over the batches of a stream, with points of earlier batches kept to score."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from gpflow.likelihoods import Bernoulli, SwitchedLikelihood
+from tqdm import tqdm
+
+from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.evaluate.scores import Step, quotient
+from streaming_gp.inputs import as_real_array, require_count
+from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
+from streaming_gp.validation import SEVERAL_CLASSES, as_pair, number_of_classes
+
+
+class Learner(Protocol):
+    """What :func:`~streaming_gp.evaluate.prequential` asks of a model.
+
+    A model may also have a ``likelihood``, which says whether it classifies; a
+    ``posterior_process`` with its ``num_pseudo_points``; and what its ``update`` returns may have
+    the batch's local ``free_energy`` in nats.
+    """
+
+    def predict_y(self, Xnew: Any, /) -> tuple[Any, Any]:
+        """Mean and variance [N, P] of observations at X [N, D]."""
+
+    def predict_log_density(self, data: tuple[Any, Any], /) -> Any:
+        """``log p(y_n | x_n)`` [N], in nats."""
+
+    def update(self, data: tuple[Any, Any], /) -> Any:
+        """Learn from one batch."""
+
+
+class BatchError(StreamingGPError):
+    """A batch that could not be scored or learned; the cause is ``__cause__``.
+
+    :param batch: The number of the batch in the stream, from 1.
+    :param message: What could not be done with it, and why.
+    """
+
+    def __init__(self, batch: int, message: str) -> None:
+        super().__init__(f"batch {batch} {message}")
+        self.batch, self._message = batch, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchError, (self.batch, self._message)
+
+
+def prequential(
+    model: Learner,
+    batches: Iterable[tuple[Any, Any]],
+    *,
+    keep: int = 100,
+    keep_batches: int = 20,
+    seed: int = 0,
+    label: str | None = None,
+) -> Iterator[Step]:
+    """Score each batch under the model as it is, then let the model learn it (Dawid 1984; Gama,
+    Sebastião & Rodrigues 2013). The first batch is scored under the prior; :class:`Step` defines
+    the scores.
+
+    Memory is bounded: at most ``keep × keep_batches`` points are kept, random points of random
+    batches (reservoir sampling, Vitter 1985, so that every earlier batch is as likely to be among
+    them), and they are all predicted once after each update.
+
+    :param model: A :class:`StreamingGP <streaming_gp.StreamingGP>`, or any other :class:`Learner`.
+        One with a ``likelihood`` gets error rates if that is a Bernoulli, Softmax or MultiClass,
+        and squared errors otherwise, as does one without.
+    :param batches: Pairs of X [N, D] and Y [N, P], which are read one at a time.
+    :param keep: The number of points kept of a batch; 0 for no account of forgetting.
+    :param keep_batches: The number of batches of which points are kept.
+    :param seed: The seed of the choice of what is kept.
+    :param label: The text in front of a progress bar on a terminal, or of a line for each batch
+        elsewhere. Without it no progress is shown.
+    :returns: an iterator of one :class:`Step` a batch; nothing happens until it is asked.
+    :raises InvalidDataError: if ``keep`` or ``keep_batches`` is negative, or the likelihood is
+        switched and has no one mean of y.
+    :raises BatchError: while iterating, if the model raises; the steps before stand, and a
+        ``StreamingGP`` that could not learn the batch is as it was before it.
+    """
+    for name, number in {"keep": keep, "keep_batches": keep_batches, "seed": seed}.items():
+        require_count(name, number)
+    if isinstance(getattr(model, "likelihood", None), SwitchedLikelihood):
+        raise InvalidDataError("SwitchedLikelihood has no one mean of y, so no SMSE either")
+    return _steps(model, batches, _Reservoir(keep, keep_batches, seed), label)
+
+
+def _steps(
+    model: Learner, batches: Iterable[tuple[Any, Any]], reservoir: _Reservoir, label: str | None
+) -> Iterator[Step]:
+    targets = _Targets()
+    on_terminal = sys.stderr.isatty()
+    with tqdm(batches, desc=label, unit="batch", disable=label is None or not on_terminal) as bar:
+        for number, data in enumerate(bar, start=1):
+            step = _step(model, number, data, targets, reservoir)
+            bar.set_postfix_str(_line(step), refresh=False)
+            if label is not None and not on_terminal:
+                print(f"{label}, batch {number}: {_line(step)}")
+            yield step
+
+
+def _step(model: Learner, number: int, data: Any, targets: _Targets, reservoir: _Reservoir) -> Step:
+    with _batch_error(number, "could not be scored"):
+        X, Y = map(as_real_array, "XY", as_pair(data))
+        loss, nlpd = _losses(model, X, Y).mean(axis=0).tolist()
+    with _batch_error(number, "was scored but could not be learned"):
+        start = time.perf_counter()
+        info = model.update((X, Y))
+        seconds = time.perf_counter() - start
+    with _batch_error(number, "was learned but could not be scored again"):
+        loss_growth, nlpd_growth = reservoir.growth(model, X, Y)
+    targets.add(_as_matrix(Y))
+    is_regression = number_of_classes(getattr(model, "likelihood", None)) is None
+    process, free_energy = getattr(model, "posterior_process", None), None
+    if getattr(info, "free_energy", None) is not None:
+        free_energy = float(info.free_energy)
+    return Step(
+        batch=number,
+        num_points=len(X),
+        mse=loss if is_regression else None,
+        target_variance=targets.variance if is_regression else None,
+        error_rate=None if is_regression else loss,
+        nlpd=nlpd,
+        seconds=seconds,
+        num_pseudo_points=None if process is None else int(process.num_pseudo_points),
+        free_energy=free_energy,
+        forgetting=quotient(loss_growth, targets.variance if is_regression else 1.0),
+        forgetting_nlpd=nlpd_growth,
+    )
+
+
+@contextmanager
+def _batch_error(batch: int, message: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise BatchError(batch, f"{message}: {type(error).__name__}: {error}") from error
+
+
+def _line(step: Step) -> str:
+    name, score = ("SMSE", step.smse) if step.error_rate is None else ("error", step.error_rate)
+    number = "-" if score is None else f"{score:.3g}"
+    return f"{name} {number}, NLPD {step.nlpd:.3f}, {step.seconds:.1f} s"
+
+
+class _Targets:
+    """Number, means [P] and summed squared deviations [P] of all targets so far."""
+
+    def __init__(self) -> None:
+        self._number, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
+
+    def add(self, Y: np.ndarray) -> None:
+        """One more batch [N, P] (Chan, Golub & LeVeque 1983)."""
+        before, self._number = self._number, self._number + len(Y)
+        mean = Y.mean(axis=0)
+        shift = mean - self._mean
+        deviations = ((Y - mean) ** 2).sum(axis=0)
+        self._squares = self._squares + deviations + shift**2 * before * len(Y) / self._number
+        self._mean = self._mean + shift * len(Y) / self._number
+
+    @property
+    def variance(self) -> float:
+        """The mean over outputs."""
+        return float(np.mean(self._squares / self._number))
+
+
+class _Reservoir:
+    """A bounded random sample of batches, and of their points (Vitter 1985, algorithm R).
+
+    It holds X, Y and the mean losses [2] right after each batch was learned.
+
+    :param num_points: The largest number of points of a batch.
+    :param num_batches: The largest number of batches.
+    :param seed: The seed of the sample.
+    """
+
+    def __init__(self, num_points: int, num_batches: int, seed: int) -> None:
+        self._num_points, self._num_batches = num_points, num_batches
+        self._rng = np.random.default_rng(seed)
+        self._batches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._num_offered = 0
+
+    def growth(
+        self, model: Learner, X: np.ndarray, Y: np.ndarray
+    ) -> tuple[float | None, float | None]:
+        """Mean growth of both losses of earlier batches, if any; then the batch is offered, too.
+
+        :param model: A model that has just learned the batch.
+        :param X: The inputs of the batch [N, D].
+        :param Y: The targets of the batch [N, P].
+        """
+        if not self._num_points or not self._num_batches:
+            return None, None
+        rows = self._rng.permutation(len(X))[: self._num_points]
+        inputs = [*(earlier[0] for earlier in self._batches), X[rows]]
+        targets = [*(earlier[1] for earlier in self._batches), Y[rows]]
+        losses = _losses(model, np.concatenate(inputs), np.concatenate(targets))
+        cuts = np.cumsum([len(part) for part in inputs])[:-1]
+        *later, first = [part.mean(axis=0) for part in np.split(losses, cuts)]
+        growth = [now - earlier[2] for now, earlier in zip(later, self._batches, strict=True)]
+        self._offer(inputs[-1], targets[-1], first)
+        return tuple(np.mean(growth, axis=0).tolist()) if growth else (None, None)
+
+    def _offer(self, X: np.ndarray, Y: np.ndarray, losses: np.ndarray) -> None:
+        self._num_offered += 1
+        if len(self._batches) < self._num_batches:
+            self._batches.append((X, Y, losses))
+        elif (place := int(self._rng.integers(self._num_offered))) < self._num_batches:
+            self._batches[place] = X, Y, losses
+
+
+# ---- losses of single points, by what the model's likelihood says that it predicts ----
+
+
+def _losses(model: Learner, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Squared error or 0/1 loss, mean over outputs, and −log density, of every point: [N, 2]."""
+    density = _as_matrix(model.predict_log_density((X, Y))).sum(axis=1)  # it checks the batch, too
+    mean, targets = _as_matrix(model.predict_y(X)[0]), _as_matrix(Y)
+    loss = _loss(getattr(model, "likelihood", None), mean, targets)
+    return np.stack([loss.mean(axis=1), -density], axis=1)
+
+
+def _loss(likelihood: Any, mean: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Losses [N, P], or [N, 1] for several classes, of which the means [N, C] are probabilities."""
+    if isinstance(likelihood, SEVERAL_CLASSES):
+        return wrong_class(mean, targets)[:, None]
+    if mean.shape[1] not in (1, targets.shape[1]):  # 1: before any data P may be unknown
+        raise InvalidDataError(
+            f"predict_y gave means of {mean.shape[1]} outputs for targets of {targets.shape[1]}"
+        )
+    if isinstance(likelihood, Bernoulli):
+        return on_wrong_side(mean, targets)
+    return squared_error(mean, targets)
+
+
+def _as_matrix(values: Any) -> np.ndarray:
+    """Values [N] or [N, P] as floats [N, P]."""
+    array = np.asarray(values, float)
+    return array.reshape(len(array), -1)
