@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 import gpflow
@@ -16,10 +17,10 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import latent_kernels
-from streaming_gp.gp.process.tensors import padded
-from streaming_gp.runtime import LIKELIHOODS, Description, exported
-from streaming_gp.runtime.exported import Draw, ExportedGP
+from streaming_gp.runtime import LIKELIHOODS, Description, predictor
+from streaming_gp.runtime.predictor import Draw, ExportedGP
 from streaming_gp.serialization import PathLike
 
 _STATIONARY = ("variance", "lengthscales")
@@ -64,16 +65,31 @@ def export(path: PathLike, posterior: Posterior) -> None:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
-    local = posterior.local
-    stack = local.gp.stack(posterior.process.compact.pseudo_observations, local.input_dim)
-    factorised = [np.asarray(part) for part in padded(posterior.dense, local.gp.num_groups)]
-    draws = zip(posterior.draws, *factorised, strict=True)
+    S, G, C = len(posterior.draws), posterior.local.gp.num_groups, posterior.dense.prior.num_columns
+    says_nothing = PseudoObservations(
+        np.zeros((1, posterior.local.input_dim)), np.zeros((G, 1, 1)), np.zeros((G, 1, C)), 0.0
+    )
+    dense = posterior.dense
+    dense = dense.conditioned_on(dense.members or (says_nothing,))
+    at_each = (np.stack(list(of_groups)) for of_groups in (dense.chol, dense.white))
+    chol, white = (one.reshape(S, G, *one.shape[1:]) for one in at_each)
+    draws = zip(posterior.draws, chol, white, strict=True)
     content = ExportedGP(
-        Z=stack.Z.numpy(),
-        precision_factor=stack.precision_factor.numpy(),
+        Z=dense.Z,
+        precision_factor=tuple(_blocks(dense.members)),
         draws=tuple(_draw(posterior, *values) for values in draws),
     )
-    exported.write(path, content)
+    predictor.write(path, content)
+
+
+def _blocks(members: Iterable[PseudoObservations]) -> Iterator[np.ndarray]:
+    """The blocks of R, of which diagonal ones [G, M] are joined."""
+    for is_diagonal, some in groupby(members, lambda one: one.is_diagonal):
+        factors = [one.precision_factor for one in some]
+        if is_diagonal:
+            yield np.concatenate([np.diagonal(R, axis1=1, axis2=2) for R in factors], axis=1)
+        else:
+            yield from factors
 
 
 def _draw(posterior: Posterior, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray) -> Draw:

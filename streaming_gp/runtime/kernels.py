@@ -1,16 +1,203 @@
-"""GPflow's common kernels in NumPy, by name: stationary ones, others, and what combines them."""
+"""GPflow's common kernels in NumPy, by name; formulas and their order are those of GPflow."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.runtime import stationary
-from streaming_gp.runtime.covariance import Kernel
-from streaming_gp.runtime.description import Description, of_name
+
+T = TypeVar("T")
+Parameters = Mapping[str, np.ndarray | float]
+"""Parameters by name, constrained."""
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """A kernel, mean function or likelihood of GPflow, by its class's name and its values.
+
+    :param name: The name of its class.
+    :param parameters: Its parameters by name, constrained.
+    :param columns: The columns of X [d] that a kernel sees; all of them if None.
+    :param parts: The kernels that a kernel is made of.
+    """
+
+    name: str
+    parameters: Parameters = field(default_factory=dict)
+    columns: np.ndarray | None = None
+    parts: tuple[Description, ...] = ()
+
+
+def of_name(kind: str, name: str, forms: Mapping[str, T]) -> T:
+    """The entry of a registry.
+
+    :param kind: What the registry holds, for the error.
+    :raises InvalidDataError: if it has no such entry; names those that it has.
+    """
+    if name not in forms:
+        raise InvalidDataError(
+            f"there is no NumPy form of the {kind} {name}; there is one of {', '.join(forms)}"
+        )
+    return forms[name]
+
+
+class Kernel(ABC):
+    """A covariance function.
+
+    Each says what it wants of inputs (:meth:`prepared`, such as lengthscales divided out) and the
+    covariance between two sets of inputs prepared in this way, so that one of the sets can be
+    prepared once for all: :meth:`bind`.
+
+    :param description: Its class, parameters and columns.
+    """
+
+    def __init__(self, description: Description) -> None:
+        self.columns = description.columns
+        self.parameters = description.parameters
+
+    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        """Covariance [N, N2] between two sets of inputs [N, D] and [N2, D].
+
+        White noise has none between them, even where they are equal.
+        """
+        return self.between(self.prepared(X), self.prepared(X2))
+
+    def bind(self, Z: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """A function from X [N, D] to the covariance [R, N] between Z [R, D] and X.
+
+        What depends on Z alone is computed here, once.
+        """
+        points = self.prepared(Z)
+        return lambda X: self.between(points, self.prepared(X))
+
+    def variance(self, X: np.ndarray) -> np.ndarray:
+        """Variance [N] at inputs [N, D]; by default one and the same everywhere."""
+        return np.full(len(X), self.parameters["variance"])
+
+    @abstractmethod
+    def prepared(self, X: np.ndarray) -> Any:
+        """What :meth:`between` wants to know of inputs [N, D]."""
+
+    @abstractmethod
+    def between(self, one: Any, other: Any) -> np.ndarray:
+        """Covariance [N, N2] between two sets of prepared inputs."""
+
+    def centre(self, origin: np.ndarray) -> None:  # noqa: B027 — most kernels have no centre
+        """Count inputs from this point [D] on, if nothing but differences matters.
+
+        Where inputs lie far from zero in lengthscales, squares of distances would lose digits.
+        """
+
+    def seen(self, X: np.ndarray) -> np.ndarray:
+        """The columns of X that the kernel sees."""
+        return X if self.columns is None else X[:, self.columns]
+
+
+# ---- stationary kernels ----
+
+
+class Isotropic(Kernel):
+    """A function of ``r² = ‖(x − x') / ℓ‖²``."""
+
+    def __init__(self, description: Description) -> None:
+        super().__init__(description)
+        self.scale = self.parameters["variance"]
+        self.lengthscales = self.parameters["lengthscales"]
+        self.origin: np.ndarray | float = 0.0
+
+    def centre(self, origin: np.ndarray) -> None:
+        self.origin = self.seen(origin[None])[0]
+
+    def prepared(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scaled inputs [N, d] and their squared norms [N]."""
+        scaled = (self.seen(X) - self.origin) / self.lengthscales
+        return scaled, np.add.reduce(scaled * scaled, axis=-1)
+
+    def between(self, one: Any, other: Any) -> np.ndarray:
+        (A, squares_a), (B, squares_b) = one, other
+        r2 = A @ B.T
+        r2 *= -2.0
+        r2 += squares_a[:, None] + squares_b
+        return self.of_squared_distance(r2)
+
+    @abstractmethod
+    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
+        """The covariance at r²; rounding may have left it below zero."""
+
+
+class OfDistance(Isotropic):
+    """A function of r itself."""
+
+    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
+        return self.of_distance(np.sqrt(np.maximum(r2, 1e-36)))
+
+    @abstractmethod
+    def of_distance(self, r: np.ndarray) -> np.ndarray:
+        """The covariance at r."""
+
+
+class SquaredExponential(Isotropic):
+    """``σ² exp(−r²/2)``."""
+
+    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
+        return self.scale * np.exp(-0.5 * r2)
+
+
+class RationalQuadratic(Isotropic):
+    """``σ² (1 + r² / 2α)^−α``."""
+
+    def __init__(self, description: Description) -> None:
+        super().__init__(description)
+        self.alpha = self.parameters["alpha"]
+
+    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
+        return self.scale * (1.0 + 0.5 * r2 / self.alpha) ** -self.alpha
+
+
+class Exponential(OfDistance):
+    """``σ² exp(−r/2)``."""
+
+    def of_distance(self, r: np.ndarray) -> np.ndarray:
+        return self.scale * np.exp(-0.5 * r)
+
+
+class Matern12(OfDistance):
+    """``σ² exp(−r)``."""
+
+    def of_distance(self, r: np.ndarray) -> np.ndarray:
+        return self.scale * np.exp(-r)
+
+
+class Matern32(OfDistance):
+    """``σ² (1 + √3 r) exp(−√3 r)``."""
+
+    def of_distance(self, r: np.ndarray) -> np.ndarray:
+        scaled = np.sqrt(3.0) * r
+        return self.scale * (1.0 + scaled) * np.exp(-scaled)
+
+
+class Matern52(OfDistance):
+    """``σ² (1 + √5 r + 5/3 r²) exp(−√5 r)``."""
+
+    def of_distance(self, r: np.ndarray) -> np.ndarray:
+        scaled = np.sqrt(5.0) * r
+        return self.scale * (1.0 + scaled + scaled * scaled / 3.0) * np.exp(-scaled)
+
+
+class Cosine(Kernel):
+    """``σ² cos(2π Σ_d (x_d − x'_d) / ℓ_d)``."""
+
+    def prepared(self, X: np.ndarray) -> np.ndarray:
+        """``Σ_d x_d / ℓ_d`` [N]."""
+        return np.add.reduce(self.seen(X) / self.parameters["lengthscales"], axis=-1)
+
+    def between(self, one: Any, other: Any) -> np.ndarray:
+        return self.parameters["variance"] * np.cos(2.0 * np.pi * (one[:, None] - other))
 
 
 class Periodic(Kernel):
@@ -22,10 +209,9 @@ class Periodic(Kernel):
     def __init__(self, description: Description) -> None:
         super().__init__(description)
         base = kernel_of(description.parts[0])
-        if not isinstance(base, stationary.Isotropic):
+        if not isinstance(base, Isotropic):
             raise InvalidDataError(f"Periodic wants an isotropic kernel, got {type(base).__name__}")
         self.base = base
-        self.period = description.parameters["period"]
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return self.base.variance(X)
@@ -35,26 +221,26 @@ class Periodic(Kernel):
         return self.base.seen(X)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        sines = np.sin(np.pi * (one[:, None, :] - other) / self.period) / self.base.lengthscales
-        if isinstance(self.base, stationary.OfDistance):
+        angles = np.pi * (one[:, None, :] - other) / self.parameters["period"]
+        sines = np.sin(angles) / self.base.lengthscales
+        if isinstance(self.base, OfDistance):
             return self.base.of_distance(np.add.reduce(np.abs(sines), axis=-1))
         return self.base.of_squared_distance(np.add.reduce(sines * sines, axis=-1))
+
+
+# ---- others ----
 
 
 class Linear(Kernel):
     """``Σ_d σ²_d x_d x'_d``."""
 
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.scale = description.parameters["variance"]
-
     def variance(self, X: np.ndarray) -> np.ndarray:
-        return np.add.reduce(np.square(self.seen(X)) * self.scale, axis=-1)
+        return np.add.reduce(np.square(self.seen(X)) * self.parameters["variance"], axis=-1)
 
     def prepared(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``σ²_d x_d`` and x, both [N, d]."""
         seen = self.seen(X)
-        return seen * self.scale, seen
+        return seen * self.parameters["variance"], seen
 
     def between(self, one: Any, other: Any) -> np.ndarray:
         return one[0] @ other[1].T
@@ -63,41 +249,28 @@ class Linear(Kernel):
 class Polynomial(Linear):
     """``(Σ_d σ²_d x_d x'_d + γ)^p``."""
 
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.offset = description.parameters["offset"]
-        self.degree = description.parameters["degree"]
-
     def variance(self, X: np.ndarray) -> np.ndarray:
-        return (super().variance(X) + self.offset) ** self.degree
+        return self._powered(super().variance(X))
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return (super().between(one, other) + self.offset) ** self.degree
+        return self._powered(super().between(one, other))
+
+    def _powered(self, products: np.ndarray) -> np.ndarray:
+        return (products + self.parameters["offset"]) ** self.parameters["degree"]
 
 
-class Static(Kernel):
-    """A kernel for which only the number of inputs matters."""
-
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.scale = description.parameters["variance"]
-
-    def variance(self, X: np.ndarray) -> np.ndarray:
-        return np.full(len(X), self.scale)
+class Constant(Kernel):
+    """``σ²``; GPflow also calls it Bias."""
 
     def prepared(self, X: np.ndarray) -> int:
         """The number of inputs."""
         return len(X)
 
-
-class Constant(Static):
-    """``σ²``; GPflow also calls it Bias."""
-
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return np.full((one, other), self.scale)
+        return np.full((one, other), self.parameters["variance"])
 
 
-class White(Static):
+class White(Constant):
     """``σ²`` at one and the same input, none between two sets of inputs."""
 
     def between(self, one: Any, other: Any) -> np.ndarray:
@@ -144,9 +317,8 @@ class Product(Combination):
 KERNELS: dict[str, type[Kernel]] = {
     kernel.__name__: kernel
     for kernel in (
-        stationary.SquaredExponential, stationary.RationalQuadratic, stationary.Exponential,
-        stationary.Matern12, stationary.Matern32, stationary.Matern52, stationary.Cosine, Periodic,
-        Linear, Polynomial, Constant, White, Sum, Product,
+        SquaredExponential, RationalQuadratic, Exponential, Matern12, Matern32, Matern52, Cosine,
+        Periodic, Linear, Polynomial, Constant, White, Sum, Product,
     )
 }  # fmt: skip
 """The kernels that there is a NumPy form of, by the names of their classes in GPflow."""

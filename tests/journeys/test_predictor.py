@@ -15,7 +15,7 @@ import streaming_gp as sgp
 from streaming_gp import runtime, serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp.export import describe_likelihood
-from streaming_gp.runtime import LIKELIHOODS, exported, predictor
+from streaming_gp.runtime import LIKELIHOODS, predictor
 from streaming_gp.serialization import files
 from tests.oracles.exported import small
 from tests.oracles.reference import smooth_data
@@ -105,7 +105,7 @@ def test_predictions_are_those_of_the_model(model, rng, path, number):
 def test_each_draw_of_the_hyperparameters_is_exported(path):
     model = learned(mixture)
     model.export(path)
-    draws = exported.read(path).draws
+    draws = predictor.read(path).draws
     noises = [float(draw.likelihood.parameters["variance"]) for draw in draws]
     vector = model.parameter_vector
     wanted = vector.constrained(model.prediction_draws)["likelihood.variance"]
@@ -142,6 +142,16 @@ def test_another_likelihood_predicts_f_alone(path, rng):
     assert_close(loaded.predict_f(X), model.predict_f(X))
     with pytest.raises(InvalidDataError, match=r"likelihood Poisson.*Gaussian, Bernoulli"):
         loaded.predict_y(X)
+
+
+def test_where_all_has_faded_the_prior_is_exported(path, rng):
+    def alone():
+        return gk.Matern52(), GAUSSIAN(0.1), None, {"hyperparameters": sgp.FixedHyperparameters()}
+
+    model, X = learned(alone), rng.standard_normal((3, 2))
+    model.fade(0.0)
+    model.export(path)
+    assert_close(runtime.load(path).predict_y(X), model.predict_y(X))
 
 
 def bernoulli_of_the_user():
@@ -181,7 +191,7 @@ def test_bad_inputs_are_refused(bad, message):
 def of_another_version(path):
     present, files.VERSION = files.VERSION, 7
     try:
-        exported.write(path, small())
+        predictor.write(path, small())
     finally:
         files.VERSION = present
 
@@ -189,7 +199,7 @@ def of_another_version(path):
 def without_a_parameter(path):
     content = small()
     kernel = runtime.Description("SquaredExponential")
-    exported.write(path, replace(content, draws=(replace(content.draws[0], kernels=(kernel,)),)))
+    predictor.write(path, replace(content, draws=(replace(content.draws[0], kernels=(kernel,)),)))
 
 
 BAD_FILES = {
@@ -205,7 +215,7 @@ BAD_FILES = {
         "holds a streaming GP, wanted a predictor",
     ),
     "kernel": (
-        lambda path: exported.write(path, small("Mystery")),
+        lambda path: predictor.write(path, small("Mystery")),
         "no valid predictor: there is no NumPy form of the kernel Mystery",
     ),
     "parameter": (without_a_parameter, "no valid predictor: .*variance"),
@@ -215,7 +225,7 @@ BAD_FILES = {
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_bad_file_gets_one_clear_error(path, name):
     spoil, message = BAD_FILES[name]
-    exported.write(path, small())
+    predictor.write(path, small())
     spoil(path)
     with pytest.raises(FileFormatError, match=message) as caught:
         runtime.load(path)
@@ -249,7 +259,7 @@ def in_a_fresh_interpreter(code, *arguments):
 
 
 def test_neither_tensorflow_nor_gpflow_is_imported(path):
-    exported.write(path, small())
+    predictor.write(path, small())
     code = """
 import sys
 import streaming_gp.runtime

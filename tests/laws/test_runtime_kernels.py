@@ -10,7 +10,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.export import describe_kernel, describe_mean_function
 from streaming_gp.gp.process.prior import prior_mean
 from streaming_gp.runtime import KERNELS, MEAN_FUNCTIONS, kernel_of
-from streaming_gp.runtime.mean_functions import mean_function_of
+from streaming_gp.runtime.predictor import mean_function_of
 from tests.tolerances import EXPORTED
 
 D = 4

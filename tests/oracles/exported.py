@@ -3,7 +3,7 @@
 import numpy as np
 
 from streaming_gp.runtime import Description
-from streaming_gp.runtime.exported import Draw, ExportedGP
+from streaming_gp.runtime.predictor import Draw, ExportedGP
 
 
 def small(kernel="SquaredExponential", likelihood="Gaussian"):
@@ -16,4 +16,4 @@ def small(kernel="SquaredExponential", likelihood="Gaussian"):
         chol=np.full((1, 1, 1), 2.0),
         white=np.full((1, 1, 1), 1.0),
     )
-    return ExportedGP(np.zeros((1, 1)), np.full((1, 1, 1, 1), np.sqrt(3.0)), (draw,))
+    return ExportedGP(np.zeros((1, 1)), (np.full((1, 1), np.sqrt(3.0)),), (draw,))

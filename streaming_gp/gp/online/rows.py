@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.gp.online.kernel import Kernel
-from streaming_gp.runtime.stationary import Isotropic
+from streaming_gp.runtime.kernels import Isotropic
 
 
 class Rows:
