@@ -1,78 +1,152 @@
-"""The part of a cavity near a batch."""
+"""Fewer points for what is known: the expected log factor, on places that lose little."""
 
+import gpflow
 import numpy as np
 import pytest
 
-from streaming_gp.gp.fitting import compression
-from streaming_gp.gp.fitting.compression import nearby
-from streaming_gp.gp.process import Process, PseudoObservations
-from streaming_gp.gp.process.dense import DenseProcess
-from tests.laws.test_factorised import prior
-from tests.laws.test_process import observed
-from tests.tolerances import THROUGH_NUGGET
+import streaming_gp as sgp
+from tests.oracles.builders import EVERY_INPUT, FIXED, NOISE, evidence, known_model, rough_kernel
+from tests.oracles.dense_bounds import kernels_of
+from tests.oracles.reference import smooth_data
+from tests.tolerances import THROUGH_CHOLESKY
+
+AMONG_NUGGETS = 2e-3
+"""Nats by which white noise of points, which a formula leaves out, changes what they say."""
 
 
-def at_inputs(rng, num, centre=0.0):
-    """Observations of one input each, as of Gaussian noise."""
-    X = rng.uniform(-1.0, 1.0, (num, 2)) + centre
-    return PseudoObservations(X, 3.0 * np.eye(num)[None], rng.standard_normal((1, num, 1)), 0.0)
+def of_two_kernels():
+    return gpflow.kernels.SeparateIndependent([gpflow.kernels.Matern32(), rough_kernel()])
 
 
-@pytest.mark.parametrize(("num_latent", "num_groups"), [(1, 1), (2, 1), (2, 2)])
-def test_the_marginal_at_the_points_is_kept(rng, num_latent, num_groups):
-    at = prior(num_latent, num_groups)
-    columns = num_latent // num_groups
-    cavity = Process(
-        (observed(rng, 12, num_groups, columns), observed(rng, 9, num_groups, columns))
-    )
-
-    def factorised(process):
-        return DenseProcess(at).conditioned_on(process.pseudo_observations)
-
-    X = rng.uniform(-2, 2, (5, 2))
-    (few,) = nearby(at, factorised, cavity, X, 8).pseudo_observations
-    assert len(few.Z) == 8
-    whole, reduced = factorised(cavity), factorised(Process((few,)))
-    means = [p.mean(few.Z, p.project(few.Z)) for p in (whole, reduced)]
-    covariances = [p.covariance(few.Z, p.project(few.Z)) for p in (whole, reduced)]
-    np.testing.assert_allclose(*means, atol=THROUGH_NUGGET)
-    np.testing.assert_allclose(*covariances, atol=THROUGH_NUGGET)
+KERNELS = {"one kernel": rough_kernel, "two kernels": of_two_kernels}
+POINTS = {
+    "all, moved": EVERY_INPUT,
+    "all, some of them": sgp.PrivatePseudoPoints("all", optimise_locations=False),
+    "private, moved": sgp.PrivatePseudoPoints(6),
+}
 
 
-def test_points_near_the_batch_are_taken(rng):
-    at = prior()
-    cavity = Process((at_inputs(rng, 30, centre=-9.0), at_inputs(rng, 30, centre=9.0)))
-    found = nearby(
-        at, lambda process: DenseProcess(at).conditioned_on(process.pseudo_observations),
-        cavity, np.full((4, 2), 9.0), 10,
+def streamed(rng, kernel, points, **options):
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(NOISE), gpflow.functions.Constant(2.0),
+        pseudo_points=points, hyperparameters=FIXED, **options,
     )  # fmt: skip
-    assert (found.pseudo_observations[0].Z > 0.0).all()
+    columns = len(kernels_of(model))
+    for _ in range(3):
+        X, Y = smooth_data(rng, 8, columns)
+        model.update((X, Y + 2.0))
+    return model
 
 
-def test_far_from_all_points_there_is_the_prior(rng):
-    at, cavity = prior(), Process((at_inputs(rng, 30),))
-    found = nearby(
-        at, lambda process: DenseProcess(at).conditioned_on(process.pseudo_observations),
-        cavity, np.full((4, 2), 1e3), 10,
-    )  # fmt: skip
-    assert found.pseudo_observations == ()
-    assert found.hyperparameters is cavity.hyperparameters
+class Projected:
+    """``E[log t(a) | b]`` of one group as a quadratic in b at Z: rows and targets, a constant."""
+
+    def __init__(self, kernel, g, known, Z, nugget):
+        self.K = kernel(Z).numpy() + nugget * np.eye(len(Z))
+        rows, targets, self.constant = [], [], 0.0
+        for one in known:
+            K_ab = kernel(one.Z, Z).numpy()
+            weights = np.linalg.solve(self.K, K_ab.T).T
+            left = kernel(one.Z).numpy() + one.nugget * np.eye(len(one.Z)) - weights @ K_ab.T
+            R = one.precision_factor[g]
+            rows.append(R.T @ weights)
+            targets.append(one.pseudo_targets[g][:, 0] - 2.0 * (R.sum(axis=0)))
+            self.constant -= 0.5 * np.trace(R.T @ left @ R)
+        self.rows, self.targets = np.concatenate(rows), np.concatenate(targets)
+
+    def at(self, b):
+        return self.constant - 0.5 * np.sum((self.targets - self.rows @ (b - 2.0)) ** 2)
+
+    @property
+    def log_evidence(self):
+        B = np.eye(len(self.rows)) + self.rows @ self.K @ self.rows.T
+        square = self.targets @ np.linalg.solve(B, self.targets)
+        return self.constant - 0.5 * (np.linalg.slogdet(B)[1] + square)
 
 
-def test_of_very_many_rows_the_closest_are_looked_at(rng, monkeypatch):
-    monkeypatch.setattr(compression, "MOST_ROWS", 20)
-    at, seen = prior(), []
+def projected(model, known, Z, nugget):
+    return [Projected(k, g, known, Z, nugget) for g, k in enumerate(kernels_of(model))]
 
-    def factorised(process):
-        seen.append(process)
-        return DenseProcess(at).conditioned_on(process.pseudo_observations)
 
-    whole = observed(rng, 5)
-    cavity = Process((at_inputs(rng, 25, centre=-9.0), at_inputs(rng, 25, centre=9.0), whole))
-    nearby(at, factorised, cavity, np.full((4, 2), 9.0), 10)
-    rows, kept = seen[0].pseudo_observations
-    assert len(rows.Z) == 20
-    assert (rows.Z > 0.0).all()
-    assert kept is whole
-    assert rows.is_diagonal
-    assert not whole.is_diagonal
+def log_evidence(model, known, Z, nugget):
+    return sum(one.log_evidence for one in projected(model, known, Z, nugget))
+
+
+@pytest.mark.parametrize("points", POINTS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_it_is_the_expected_log_factor_and_a_bound_of_the_evidence(rng, kernel, points):
+    model = streamed(rng, KERNELS[kernel](), POINTS[points])
+    before, old = model.posterior_process, evidence(model)
+    model.compress(7)
+    (one,), after = model.posterior_process.pseudo_observations, model.posterior_process
+    groups = projected(model, before.pseudo_observations, one.Z, one.nugget)
+    tolerance = THROUGH_CHOLESKY if points == "all, moved" else AMONG_NUGGETS
+    for b in 2.0 + rng.standard_normal((3, len(groups), 7)):
+        errors = one.pseudo_targets[:, :, 0] - np.einsum("gmr,gm->gr", one.precision_factor, b)
+        found = after.log_scale - before.log_scale - 0.5 * np.sum(errors**2)
+        wanted = sum(group.at(each) for group, each in zip(groups, b, strict=True))
+        assert found == pytest.approx(wanted, abs=tolerance)
+    wanted = before.log_scale + sum(group.log_evidence for group in groups)
+    assert evidence(model) == pytest.approx(wanted, abs=tolerance)
+    assert evidence(model) < old
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_points_move_to_where_the_evidence_is_largest(rng, kernel):
+    ample = sgp.LocalOptimiser(projection_iterations=300, tolerance=0.0)
+    model = streamed(rng, KERNELS[kernel](), EVERY_INPUT, optimiser=ample)
+    known = model.posterior_process.pseudo_observations
+    model.compress(4)
+    (one,) = model.posterior_process.pseudo_observations
+
+    def slopes(at):
+        return [
+            log_evidence(model, known, at + step, one.nugget)
+            - log_evidence(model, known, at - step, one.nugget)
+            for step in 1e-4 * np.eye(at.size).reshape(-1, *at.shape)
+        ]
+
+    X = np.concatenate([each.Z for each in known])
+    inside = ((X.min(axis=0) < one.Z) & (X.max(axis=0) > one.Z)).ravel()
+    assert inside.any()
+    largest = np.abs(slopes(one.Z))[inside].max()
+    assert largest < 0.02 * np.abs(slopes(one.Z + 0.1)).max()
+
+
+def test_points_that_do_not_move_are_those_without_which_most_would_be_lost(rng):
+    """In expectation: ``½ tr Rᵀ V R`` of what is left open, against other subsets."""
+    model = streamed(rng, rough_kernel(), POINTS["all, some of them"])
+    known = model.posterior_process.pseudo_observations
+    model.compress(7)
+    (one,), Z = model.posterior_process.pseudo_observations, np.concatenate([k.Z for k in known])
+    assert {tuple(z) for z in one.Z} < {tuple(z) for z in Z}
+
+    def kept(points):
+        (group,) = projected(model, known, points, one.nugget)
+        return group.constant
+
+    assert kept(one.Z) > max(kept(rng.permutation(Z)[:7]) for _ in range(40))
+
+
+def test_points_stay_where_points_were(rng):
+    """Under a polynomial kernel the best places lie ever farther out."""
+    model = streamed(rng, gpflow.kernels.Polynomial(), EVERY_INPUT)
+    X = np.concatenate([one.Z for one in model.posterior_process.pseudo_observations])
+    model.compress(3)
+    (one,) = model.posterior_process.pseudo_observations
+    assert np.all(X.min(axis=0) - 1e-12 <= one.Z)
+    assert np.all(X.max(axis=0) + 1e-12 >= one.Z)
+    assert len(np.unique(one.Z, axis=0)) == 3
+
+
+@pytest.mark.parametrize("points", ["all, moved", "all, some of them"])
+def test_of_inputs_that_come_twice_one_each_is_enough(rng, points):
+    X, Y = smooth_data(rng, 12)
+    model = known_model(POINTS[points])
+    for sign in (1.0, -1.0):
+        model.update((X, 2.0 + Y + 0.1 * sign))
+    before, old = model.predict_f(X), evidence(model)
+    model.compress(12)
+    assert evidence(model) == pytest.approx(old, abs=0.01)
+    for found, wanted in zip(model.predict_f(X), before, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)

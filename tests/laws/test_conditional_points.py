@@ -1,7 +1,5 @@
 """The paper's conditional form: earlier points frozen (PVI 2018, eqs. 89 and 94)."""
 
-from dataclasses import replace
-
 import gpflow
 import numpy as np
 import pytest
@@ -10,13 +8,12 @@ import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from tests.oracles.builders import (
     FIXED,
-    NOISE,
     assert_same_arrays,
     assert_same_predictions,
     known_model,
     predicted,
 )
-from tests.oracles.reference import conditional_bound, expected_log_prior, smooth_data
+from tests.oracles.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
 SHORT = sgp.LocalOptimiser(max_iterations=24, rounds=3)
@@ -78,41 +75,6 @@ def test_earlier_points_stay_frozen_and_the_bound_lies_below_the_private_one(
     assert gap[0] < gap[1]
 
 
-def test_the_conditional_is_where_the_bound_is_largest(rng, conditional):
-    """No step away from the closed form raises the bound of eq. 94 at fixed ε."""
-    X, Y = smooth_data(rng, 40)
-    order = np.argsort(X[:, 0])
-    fitted = conditional
-    fitted.update((X[order[:20]], Y[order[:20]]))
-    new = (X[order[20:]], Y[order[20:]])
-    info = fitted.update(new)
-    frozen, found = (factor.pseudo_observations[0] for factor in fitted.factors.values())
-
-    def bound(intercept, slope, scale):
-        arrays = {"intercept": intercept, "slope": slope, "scale": scale}
-        return conditional_bound(
-            fitted.kernel, fitted.mean_function, NOISE, frozen, replace(found, **arrays), new
-        )
-
-    best = bound(found.intercept, found.slope, found.scale)
-    assert best == pytest.approx(info.free_energy, abs=THROUGH_CHOLESKY)
-    for _ in range(10):
-        moves = [
-            1e-3 * found.scale @ rng.standard_normal(part.shape)
-            for part in (found.intercept, found.slope, found.scale)
-        ]
-        ahead, behind = (
-            bound(
-                found.intercept + sign * moves[0],
-                found.slope + sign * moves[1],
-                found.scale + sign * moves[2],
-            )
-            for sign in (1.0, -1.0)
-        )
-        assert max(ahead, behind) < best
-        assert abs(ahead - behind) < 1e-2 * (2.0 * best - ahead - behind)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["regression", "classification"])
 @pytest.mark.parametrize(
@@ -156,24 +118,6 @@ def test_only_the_newest_batch_can_be_taken_back(rng, conditional):
     assert_same_arrays(fitted.predict_f(X), after, THROUGH_CHOLESKY)
     fitted.remove("second")
     assert_same_arrays(fitted.predict_f(X), before, 0.0)
-
-
-def test_a_point_answers_to_the_frozen_points(rng):
-    """The free energy is that of eq. 93: what q(a) and the new ε say of each other is in it."""
-    X, Y = smooth_data(rng, 41)
-    order = np.argsort(X[:, 0])
-    fitted = short(sgp.ConditionalPseudoPoints(6), sgp.PointHyperparameters())
-    fitted.update((X[order[:20]], Y[order[:20]]))
-    frozen = fitted.factors["batch-0"].pseudo_observations[0]
-    before = gpflow.utilities.deepcopy((fitted.kernel, fitted.mean_function))
-    new = (X[order[20:]], Y[order[20:]])
-    info = fitted.update(new)
-    after = fitted.kernel, fitted.mean_function
-    found = fitted.factors["batch-1"].pseudo_observations[0]
-    noise = fitted.likelihood.variance.numpy()
-    wanted = conditional_bound(*after, noise, frozen, found, new)
-    wanted += expected_log_prior(*after, frozen) - expected_log_prior(*before, frozen)
-    assert info.free_energy == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
 
 
 @pytest.mark.slow

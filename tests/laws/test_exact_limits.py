@@ -57,13 +57,18 @@ STILL = {"optimise_locations": False}
     ],
     ids=lambda points: type(points).__name__,
 )
-def test_of_a_single_datum_of_one_input_too(points):
-    data, noise = (np.array([[0.3]]), np.array([[1.2]])), 0.1
-    kernel, likelihood = gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(noise)
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_of_a_single_datum_of_one_input_too(points, scale):
+    """However small: variances are compared with the prior's."""
+    data, noise = (np.array([[0.3]]), np.array([[1.2 * scale]])), 0.1 * scale**2
+    kernel, likelihood = (
+        gpflow.kernels.Matern52(scale**2),
+        gpflow.likelihoods.Gaussian(noise, variance_lower_bound=1e-12),
+    )
     model = sgp.StreamingGP(kernel, likelihood, pseudo_points=points, hyperparameters=FIXED)
     info = model.update(data)
-    oracle = gpflow.models.GPR(data, kernel, noise_variance=noise)
-    assert_same_predictions(model, oracle, np.array([[-0.5], [0.3], [1.0]]), THROUGH_NUGGET)
+    oracle = gpflow.models.GPR(data, kernel, likelihood=likelihood)
+    assert_same_predictions(model, oracle, np.array([[-0.5], [0.3], [1.0]]), THROUGH_NUGGET * scale)
     evidence = oracle.log_marginal_likelihood()
     np.testing.assert_allclose(info.free_energy, evidence, rtol=THROUGH_NUGGET)
 

@@ -15,8 +15,8 @@ from tests.oracles.builders import (
     known_model,
     predicted,
 )
-from tests.oracles.reference import independent_bound, smooth_data
-from tests.tolerances import THROUGH_CHOLESKY, THROUGH_NUGGET
+from tests.oracles.reference import smooth_data
+from tests.tolerances import THROUGH_NUGGET
 
 STILL = {"optimise_locations": False}
 
@@ -32,21 +32,6 @@ def test_at_one_epsilon_they_are_shared_points(rng):
         assert one.free_energy == pytest.approx(other.free_energy, abs=100.0 * THROUGH_NUGGET)
     assert_same_predictions(independent, shared, X, 10.0 * THROUGH_NUGGET)
     assert evidence(independent) == pytest.approx(evidence(shared), abs=100.0 * THROUGH_NUGGET)
-
-
-def test_an_update_reports_the_bound_of_what_is_kept(rng):
-    X, Y = smooth_data(rng, 50)
-    model = known_model(sgp.IndependentPseudoPoints(8))
-    first = model.update((X[:25], Y[:25]))
-    earlier = model.factors["batch-0"].pseudo_observations[0]
-    info = model.update((X[25:], Y[25:]))
-    found = model.factors["batch-1"].pseudo_observations[0]
-    wanted = independent_bound(
-        model.kernel, model.mean_function, model.likelihood.variance.numpy(),
-        earlier, found, (X[25:], Y[25:]),
-    )  # fmt: skip
-    assert info.free_energy == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
-    assert evidence(model) == pytest.approx(first.free_energy + wanted, abs=THROUGH_CHOLESKY)
 
 
 @pytest.fixture(scope="module")

@@ -93,3 +93,20 @@ def test_several_binary_outputs_are_several_models(rng):
     mean = np.asarray(joint.predict_f(X)[0])
     for i, model in enumerate(apart):
         np.testing.assert_allclose(mean[:, i : i + 1], model.predict_f(X)[0], atol=THROUGH_NUGGET)
+
+
+def test_likelihoods_by_monte_carlo_are_evaluated_at_fixed_points(data, new_inputs):
+    """GPflow's stochastic Gaussian, made deterministic, agrees with the closed form."""
+    stochastic, exact = (
+        sgp.StreamingGP(
+            rough_kernel(), make(0.5), pseudo_points=sgp.PrivatePseudoPoints("all"),
+            hyperparameters=FIXED,
+        )
+        for make in (gpflow.likelihoods.GaussianMC, gpflow.likelihoods.Gaussian)
+    )  # fmt: skip
+    infos = [model.update(data) for model in (stochastic, exact)]
+    np.testing.assert_allclose(*(info.free_energy for info in infos), rtol=THROUGH_CHOLESKY)
+    for found, wanted in zip(
+        stochastic.predict_y(new_inputs), exact.predict_y(new_inputs), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=THROUGH_CHOLESKY)

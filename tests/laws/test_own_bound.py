@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass
 
+import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp.gp import LocalBound, SparseBound
+from streaming_gp.gp import LocalBound, SparseBound, Variational
 from streaming_gp.gp.bounds.base import expected_log_likelihood
 from streaming_gp.gp.bounds.whitening import posterior_at_data
 from streaming_gp.serialization import storable
-from tests.oracles.builders import NOISE, known_model
+from tests.oracles.builders import NOISE, BoundOfOnesOwn, known_model, labelled
 from tests.oracles.reference import smooth_data
 from tests.oracles.trees import same
-from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
+from tests.tolerances import ALGEBRA, PREDICTIONS_AT_OPTIMUM, THROUGH_CHOLESKY
 
 
 @storable
@@ -58,6 +59,22 @@ def test_its_posterior_is_that_of_the_variational_bound_at_the_same_points(rng):
     assert gap > 0.0  # the trace term
     for a, b in zip(fitted.predict_f(data[0]), variational.predict_f(data[0]), strict=True):
         np.testing.assert_allclose(a, b, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize("name", ["regression", pytest.param("labels", marks=pytest.mark.slow)])
+def test_a_bound_that_says_the_same_is_fitted_alike(rng, name):
+    """Nothing is known of it: TensorFlow differentiates it."""
+    batches = [smooth_data(rng, 20) if name == "regression" else labelled(rng, 20)] * 2
+    found = []
+    for bound in (Variational(), BoundOfOnesOwn()):
+        make = gpflow.likelihoods.Gaussian if name == "regression" else gpflow.likelihoods.Bernoulli
+        fitted = known_model(
+            sgp.PrivatePseudoPoints(4), make(), sgp.PointHyperparameters(), bound=bound
+        )
+        infos = [fitted.update(batch) for batch in batches]
+        found.append([*(info.free_energy for info in infos), *fitted.predict_f(batches[0][0])])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=PREDICTIONS_AT_OPTIMUM)
 
 
 @pytest.mark.slow

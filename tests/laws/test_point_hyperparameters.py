@@ -4,20 +4,14 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow_probability as tfp
-from scipy.stats import multivariate_normal
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Exact
 from tests.oracles.builders import classifier, kernel, labelled, model_of, regressor
 from tests.oracles.reference import (
-    conditioned_process,
-    expected_log_prior,
-    log_evidence_of,
-    points_of,
     smooth_data,
 )
-from tests.tolerances import THROUGH_CHOLESKY
 
 LONG = sgp.LocalOptimiser(max_iterations=300)
 TO_THE_END = sgp.LocalOptimiser(max_iterations=300, tolerance=0.0)
@@ -79,60 +73,6 @@ def test_one_point_batches_do_not_trap_maximum_likelihood(rng):
 
 
 # ---- memory ----
-
-ZERO = gpflow.functions.Zero()
-
-
-def of_past(model, earlier):
-    """What earlier points have to say of the ε that the model holds, by each memory."""
-    q, _, known = earlier
-    of_evidence = log_evidence_of(known, model.kernel)
-    return {"evidence": of_evidence, "divergence": expected_log_prior(model.kernel, ZERO, q)}
-
-
-def collapsed_bound(model, earlier, data):
-    """Titsias' bound of the newest batch on its own points, under what was known before it."""
-    (X, Y), own = data, model.factors["batch-1"].pseudo_observations[0]
-    inputs, M = np.concatenate([own.Z, X]), len(own.Z)
-    mean, (S,) = conditioned_process(model.kernel, ZERO, [earlier[2]], inputs)
-    S[:M, :M] += own.nugget * np.eye(M)
-    Q = S[M:, :M] @ np.linalg.solve(S[:M, :M], S[:M, M:])
-    noise = model.likelihood.variance.numpy()
-    density = multivariate_normal(mean[M:, 0], Q + noise * np.eye(len(X))).logpdf(Y[:, 0])
-    return density - 0.5 * np.trace(S[M:, M:] - Q) / noise
-
-
-@pytest.mark.parametrize("memory", ["evidence", "divergence"])
-def test_private_points_answer_to_the_memory_that_is_named_and_report_the_bound_alone(memory):
-    """Few data, and then more of another scale: ε moves so far that memories differ."""
-    rng = np.random.default_rng(3)
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=sgp.PrivatePseudoPoints(5),
-        hyperparameters=sgp.PointHyperparameters(remember=memory), optimiser=TO_THE_END,
-    )  # fmt: skip
-    X = rng.uniform(-3.0, 3.0, (48, 1))
-    Y = np.sin(X) + 0.3 * rng.standard_normal(X.shape)
-    Y[8:] = 5.0 * np.sin(3.0 * X[8:]) + 0.3 * rng.standard_normal((40, 1))
-    model.update((X[:8], Y[:8]))
-    earlier, data = points_of(model), (X[8:], Y[8:])
-    info = model.update(data)
-    assert info.free_energy == pytest.approx(
-        collapsed_bound(model, earlier, data), abs=THROUGH_CHOLESKY
-    )
-    vector, step = model.parameter_vector, 1e-4
-    at = vector.value()
-
-    def by_each(epsilon):
-        vector.assign(epsilon)
-        alone = collapsed_bound(model, earlier, data)
-        return np.array([alone + term for term in of_past(model, earlier).values()])
-
-    steps = step * np.eye(len(at))
-    slopes = np.transpose([(by_each(at + s) - by_each(at - s)) / (2.0 * step) for s in steps])
-    largest = dict(zip(of_past(model, earlier), np.abs(slopes).max(axis=1), strict=True))
-    mine, (other,) = largest.pop(memory), largest.values()
-    assert mine < 0.1 * other
 
 
 def remembering(memory, pseudo_points, **options):

@@ -73,16 +73,11 @@ TARGETS = {
     "gp/bounds": Target(
         "gp/bounds/*.py",
         (
-            f"{LAWS}/test_dense_bounds.py",
-            f"{LAWS}/test_conditional_bound.py",
+            f"{LAWS}/test_local_bounds.py",
             f"{LAWS}/test_exact_limits.py",
-            f"{LAWS}/test_free_form.py",
-            f"{LAWS}/test_independent_bound.py",
             f"{LAWS}/test_likelihoods_at_the_optimum.py",
-            f"{LAWS}/test_memory_of_bounds.py",
             f"{LAWS}/test_own_bound.py",
             f"{LAWS}/test_power_ep.py",
-            f"{LAWS}/test_sites.py",
             f"{LAWS}/test_conditional_points.py",
             f"{LAWS}/test_independent_points.py",
             f"{LAWS}/test_prediction.py::test_changing_a_fixed_parameter_changes_predictions",
