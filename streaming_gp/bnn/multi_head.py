@@ -14,7 +14,7 @@ from streaming_gp.bnn.mean_field import MeanFieldBNN
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import is_positive_integer, require_positive_integer
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.validation import Data

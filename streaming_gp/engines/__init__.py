@@ -3,7 +3,7 @@
 from streaming_gp.engines.flower import Flower
 from streaming_gp.engines.nvflare import NVFlare
 from streaming_gp.engines.ray import Ray
-from streaming_gp.pvi.engine import Delivery, Engine, Session
-from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.engine import Engine, Serial, Session
+from streaming_gp.pvi.task import Delivery
 
 __all__ = ["Delivery", "Engine", "Flower", "NVFlare", "Ray", "Serial", "Session"]

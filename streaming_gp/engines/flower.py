@@ -16,8 +16,8 @@ from streaming_gp.engines.flower_sum_session import FlowerSumSession
 from streaming_gp.engines.remote import RESULT, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import require_positive, typed
+from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.site import Clients
 from streaming_gp.pvi.sums import Shares, rule_of_sums
 
 PathLike = str | os.PathLike[str]

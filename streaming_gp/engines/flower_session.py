@@ -11,9 +11,7 @@ from streaming_gp.engines.flower_link import LOG
 from streaming_gp.engines.flower_run import Run
 from streaming_gp.engines.remote import QUESTION
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.engine import Delivery
-from streaming_gp.pvi.messages import Ask, encoded_question
-from streaming_gp.pvi.reading import delivery_of
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PAUSE = 0.1
 """The seconds until a SuperLink is asked again whether replies have come."""
@@ -62,14 +60,14 @@ class FlowerSession:
     def open(self) -> frozenset[str]:
         return frozenset(self._parcels)
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
-        self.send(ask.client_id, QUESTION, encoded_question(ask))
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        self.send(task.client_id, QUESTION, encode_task(task))
 
     def next(self) -> Delivery:
         name, content, objection = self.reply()
         if objection:
             return Delivery(name, None, objection)
-        return delivery_of(name, content)
+        return Delivery(name, content)
 
     def send(self, name: str, topic: str, content: bytes) -> None:
         """Send something until there is a reply.

@@ -12,10 +12,10 @@ from streaming_gp.engines.flower_link import BEAT, LOG
 from streaming_gp.engines.flower_sums import QUESTION
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.messages import Answer, Failure, decoded, decoded_question
+from streaming_gp.pvi.guards import described
 from streaming_gp.pvi.privacy.kept import change_between
 from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
-from streaming_gp.pvi.reading import described
+from streaming_gp.pvi.task import Failure, LocalResult, decode_answer, decode_task
 
 
 def masked_reply(desk: Desk, message: Any, context: Any) -> Any:
@@ -44,21 +44,21 @@ def _change(desk: Desk, message: Any, context: Any) -> Any:
     from flwr.compat.common import recorddict_compat as compat
 
     question = compat.recorddict_to_fitins(message.content, keep_input=True).config[QUESTION]
-    ask = decoded_question(question)
+    task = decode_task(question)
     nonce = desk.put(question, in_sum=True)
-    rule: Any = desk.sites[ask.client_id].update
+    rule: Any = desk.sites[task.client_id].update
     _refuse_other_terms(rule, context)
     answer = _answered(desk, nonce)
-    change = rule.rounded(change_between(ask.own, answer.result.factor))
+    change = rule.rounded(change_between(task.own, answer.factor))
     arrays = ndarrays_to_parameters([np.asarray(eta, np.float64) for eta in change.natural])
-    found = FitRes(Status(Code.OK, ""), arrays, 1, dict(answer.result.diagnostics))
+    found = FitRes(Status(Code.OK, ""), arrays, 1, dict(answer.diagnostics))
     return Message(compat.fitres_to_recorddict(found, keep_input=True), reply_to=message)
 
 
-def _answered(desk: Desk, nonce: str) -> Answer:
+def _answered(desk: Desk, nonce: str) -> LocalResult:
     while (message := desk.answer(nonce, BEAT)) is None:
         pass
-    found = decoded(message)
+    found = decode_answer(message)
     if isinstance(found, Failure):
         raise InvalidDataError(found.reason)
     return found

@@ -10,10 +10,9 @@ from streaming_gp.engines.flower_link import LOG
 from streaming_gp.engines.flower_run import Run
 from streaming_gp.engines.flower_sums import PAUSE, LostError, Sum
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.engine import Delivery
-from streaming_gp.pvi.messages import Ask, encoded_question
 from streaming_gp.pvi.privacy.summed_changes import SummedChanges
 from streaming_gp.pvi.sums import Shares
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 
 class FlowerSumSession:
@@ -37,7 +36,7 @@ class FlowerSumSession:
     ) -> None:
         self._run, self._keys, self._deadline = run, keys, deadline
         self._rule, self._shares = rule, shares
-        self._asks: dict[str, Ask] = {}
+        self._asks: dict[str, LocalTask] = {}
         self._arrived: deque[Delivery] = deque()
         self._begin = time.monotonic()
 
@@ -49,11 +48,11 @@ class FlowerSumSession:
     def open(self) -> frozenset[str]:
         return frozenset({*self._asks, *(delivery.client_id for delivery in self._arrived)})
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
-        if ask.client_id in self.open:
-            raise InvalidDataError(f"client {ask.client_id!r} has an open question already")
-        self._shares.require_whole(ask)
-        self._asks[ask.client_id] = ask
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self.open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._shares.require_whole(task)
+        self._asks[task.client_id] = task
 
     def next(self) -> Delivery:
         if not self._arrived:
@@ -103,7 +102,7 @@ class FlowerSumSession:
             time.sleep(PAUSE)
 
     def _sum_of(self, nodes: Mapping[str, int]) -> Sum:
-        questions = {node: encoded_question(self._asks[name]) for name, node in nodes.items()}
+        questions = {node: encode_task(self._asks[name]) for name, node in nodes.items()}
         return self._run.summed(questions, self._rule, self._deadline)
 
     def _read(

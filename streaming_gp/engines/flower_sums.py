@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.engines.flower_link import LOG
+from streaming_gp.pvi.guards import described
 from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
-from streaming_gp.pvi.reading import described
 
 QUESTION = "question"
 PAUSE = 0.1

@@ -14,8 +14,8 @@ from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
 from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT, keep, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_positive, typed
+from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
-from streaming_gp.pvi.site import Clients
 
 
 @typed

@@ -11,9 +11,7 @@ from typing import Any
 from streaming_gp.engines import nvflare_cell as cells
 from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.engine import Delivery
-from streaming_gp.pvi.messages import Ask, encoded_question
-from streaming_gp.pvi.reading import delivery_of
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PATIENCE = 10.0
 """So many seconds a site keeps a request waiting for an answer before it says: not yet."""
@@ -55,11 +53,11 @@ class NVFlareSession:
     def open(self) -> frozenset[str]:
         return frozenset(self._open)
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
-        if ask.client_id in self._open:
-            raise InvalidDataError(f"client {ask.client_id!r} has an open question already")
-        self._open.add(ask.client_id)
-        threading.Thread(target=self._pursue, args=(ask,), daemon=True).start()
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self._open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._open.add(task.client_id)
+        threading.Thread(target=self._pursue, args=(task,), daemon=True).start()
 
     def next(self) -> Delivery:
         delivery = self._arrived.get()
@@ -85,9 +83,9 @@ class NVFlareSession:
 
     # ---- one question ----
 
-    def _pursue(self, ask: Ask) -> None:
-        name, place = ask.client_id, self._places[ask.client_id]
-        question, nonce = encoded_question(ask), ask.nonce.encode()
+    def _pursue(self, task: LocalTask) -> None:
+        name, place = task.client_id, self._places[task.client_id]
+        question, nonce = encode_task(task), task.nonce.encode()
         asked, is_known = self.now, False
         while not self._closed.is_set():
             if self.now > asked + self._deadline:
@@ -125,7 +123,7 @@ def _read(name: str, reply: Any, was_known: bool) -> tuple[Delivery | None, bool
     if code == ReturnCode.OK and not reply.payload:
         return None, True
     if code == ReturnCode.OK:
-        return delivery_of(name, bytes(reply.payload)), True
+        return Delivery(name, bytes(reply.payload)), True
     if code == ReturnCode.INVALID_REQUEST:
         reason = reply.get_header(MessageHeaderKey.ERROR, "no reason given")
         return Delivery(name, None, f"it refused the question: {reason!s:.1000}"), True

@@ -6,18 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from streaming_gp.engines.ray_cluster import ActorDiedError, begin, message_of
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.client import Client
-from streaming_gp.pvi.engine import Delivery
-from streaming_gp.pvi.messages import Ask, Failure, encoded
-from streaming_gp.pvi.reading import delivery_of, described
-from streaming_gp.pvi.resident import Resident
-from streaming_gp.pvi.site import Clients, Site
+from streaming_gp.pvi.client import Client, Clients, Resident, Site
+from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.task import Delivery, Failure, LocalTask, encode_answer
+
+_RAW, _EXCEPTION = b"RAW", b"3"
+"""Ray's marks of bytes that were returned as they are, and of a pickled exception."""
+_OBJECTS = (b"XLANG", b"PYTHON", b"ACTOR_HANDLE", _EXCEPTION)
 
 
 @typed
@@ -28,7 +28,7 @@ class Ray:
     no object of a client is unpickled by the server.
 
     A question carries all that an actor needs besides its data. An actor that dies is started
-    again, with a growing pause, and the question is put again; what it had half done is lost and
+    again, with a growing pause, and the question is put again; a fit that was half done is lost and
     nothing is counted twice. One that misses the deadline is stopped, and its answer is reported
     as missing.
 
@@ -57,10 +57,14 @@ class Ray:
 
         :raises InvalidDataError: if Ray is not installed.
         """
-        ray = _ray()
+        try:
+            import ray
+        except ImportError as error:
+            message = "the Ray engine needs Ray: pip install 'streaming-gp[ray]'"
+            raise InvalidDataError(message) from error
         started = not ray.is_initialized()
         if started:
-            begin(ray, self.address)
+            _begin(ray, self.address)
         session = RaySession(ray, self, clients)
         try:
             yield session
@@ -68,6 +72,20 @@ class Ray:
             session.close()
             if started:
                 ray.shutdown()
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """An open question.
+
+    :param task: The question itself.
+    :param asked: The time at which it was put, on the monotonic clock.
+    :param restarts: The number of times that its actor was started again since then.
+    """
+
+    task: LocalTask
+    asked: float
+    restarts: int = 0
 
 
 class RaySession:
@@ -87,90 +105,58 @@ class RaySession:
 
     @property
     def open(self) -> frozenset[str]:
-        return frozenset(question.ask.client_id for question in self._open.values())
+        return frozenset(question.task.client_id for question in self._open.values())
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
-        if ask.client_id in self.open:
-            raise InvalidDataError(f"client {ask.client_id!r} has an open question already")
-        self._put(_Question(ask, time.monotonic()))
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self.open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._put(_Question(task, time.monotonic()))
 
     def next(self) -> Delivery:
+        deadline = self._settings.deadline
         while True:
-            ready, _ = self._ray.wait(list(self._open), num_returns=1, timeout=self._patience())
-            if not ready:
-                late = self._overdue()
-                if late is not None:
-                    return late
-                continue
-            question = self._open.pop(ready[0])
-            delivery = self._delivered(ready[0], question)
-            if delivery is not None:
-                return delivery
+            oldest = min(self._open, key=lambda reference: self._open[reference].asked)
+            patience = None
+            if deadline is not None:
+                patience = max(0.0, self._open[oldest].asked + deadline - time.monotonic())
+            ready, _ = self._ray.wait(list(self._open), num_returns=1, timeout=patience)
+            if ready:
+                delivery = self._delivered(ready[0])
+                if delivery is not None:
+                    return delivery
+            elif deadline is not None and time.monotonic() >= self._open[oldest].asked + deadline:
+                name = self._open.pop(oldest).task.client_id
+                self._ray.kill(self._actors[name])
+                self._actors[name] = self._start(name)
+                return Delivery(name, None, f"no answer within {deadline:g} s")
 
     def close(self) -> None:
         """Stop all actors."""
         for actor in self._actors.values():
             self._ray.kill(actor)
 
-    # ---- one question ----
+    def _start(self, name: str) -> Any:
+        actor = self._ray.remote(num_cpus=self._settings.num_cpus)(_ClientActor)
+        return actor.remote(self._data[name])
 
     def _put(self, question: _Question) -> None:
-        actor = self._actors[question.ask.client_id]
-        self._open[actor.answer.remote(question.ask)] = question
+        actor = self._actors[question.task.client_id]
+        self._open[actor.answer.remote(question.task)] = question
 
-    def _delivered(self, reference: Any, question: _Question) -> Delivery | None:
+    def _delivered(self, reference: Any) -> Delivery | None:
         """The answer; None if the actor has died and the question was put again."""
-        name = question.ask.client_id
+        question = self._open.pop(reference)
+        name = question.task.client_id
         try:
-            message = message_of(self._ray, reference)
+            message = _message_of(self._ray, reference)
         except ActorDiedError:
             self._actors[name] = self._start(name)
             if question.restarts == self._settings.max_restarts:
                 return Delivery(name, None, f"its actor died {question.restarts + 1} times")
             time.sleep(self._settings.pause * 2**question.restarts)
-            self._put(_Question(question.ask, question.asked, question.restarts + 1))
+            self._put(replace(question, restarts=question.restarts + 1))
             return None
-        if message is None:
-            return Delivery(name, None, "what it answered is no message")
-        return delivery_of(name, message)
-
-    def _start(self, name: str) -> Any:
-        actor = self._ray.remote(num_cpus=self._settings.num_cpus)(_ClientActor)
-        return actor.remote(self._data[name])
-
-    # ---- deadlines ----
-
-    def _patience(self) -> float | None:
-        """Seconds until the first open question is overdue."""
-        if self._settings.deadline is None:
-            return None
-        first = min(question.asked for question in self._open.values())
-        return max(0.0, first + self._settings.deadline - time.monotonic())
-
-    def _overdue(self) -> Delivery | None:
-        """Give up the oldest question, if its deadline is over, and its actor with it."""
-        reference = min(self._open, key=lambda ref: self._open[ref].asked)
-        deadline = self._settings.deadline
-        if deadline is None or time.monotonic() < self._open[reference].asked + deadline:
-            return None
-        name = self._open.pop(reference).ask.client_id
-        self._ray.kill(self._actors[name])
-        self._actors[name] = self._start(name)
-        return Delivery(name, None, f"no answer within {deadline:g} s")
-
-
-@dataclass(frozen=True, eq=False)
-class _Question:
-    """An open question.
-
-    :param ask: The question itself.
-    :param asked: The time at which it was put, on the monotonic clock.
-    :param restarts: The number of times that its actor was started again since then.
-    """
-
-    ask: Ask
-    asked: float
-    restarts: int = 0
+        return Delivery(name, message, "what it answered is no message")
 
 
 class _ClientActor:
@@ -184,14 +170,14 @@ class _ClientActor:
         self._lock, self._unasked = threading.Lock(), threading.Event()
         threading.Thread(target=self._go_on, daemon=True).start()
 
-    def answer(self, ask: Ask) -> bytes:
+    def answer(self, task: LocalTask) -> bytes:
         """A message: objects of a client are not unpickled where the server is."""
         self._unasked.clear()
         try:
             with self._lock:
-                return encoded(self._client.answer(ask))
+                return encode_answer(self._client.answer(task))
         except BaseException as error:  # a client may run anything
-            return encoded(Failure(described(error)))
+            return encode_answer(Failure(described(error)))
         finally:
             self._unasked.set()
 
@@ -202,10 +188,46 @@ class _ClientActor:
                     self._unasked.clear()
 
 
-def _ray() -> Any:
+# ---- Ray's insides: a cluster on the loopback interface, and bytes ----
+
+
+class ActorDiedError(Exception):
+    """The process of a client is gone, and its answer with it."""
+
+
+def _begin(ray: Any, address: str | None) -> None:
+    """Join a cluster, or start one that only processes of this machine can reach.
+
+    :param address: The cluster's; None starts one.
+    """
+    if address is not None:
+        ray.init(address=address)
+        return
+    from ray._private import ray_constants
+
+    # as Ray does by itself on Windows and macOS: RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        import ray
-    except ImportError as error:
-        message = "the Ray engine needs Ray: pip install 'streaming-gp[ray]'"
-        raise InvalidDataError(message) from error
-    return ray
+        ray.init(log_to_driver=False, include_dashboard=False)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _message_of(ray: Any, reference: Any) -> bytes | None:
+    """The bytes that an actor's method has returned, which are read without unpickling anything.
+
+    ``ray.get`` would unpickle whatever came, and so run code that a hostile client put there.
+
+    :param reference: Ray's, of a result that is ready.
+    :returns: None if something else than bytes was returned or raised.
+    :raises ActorDiedError: if the actor's process is gone.
+    """
+    core = ray._private.worker.global_worker.core_worker
+    data, metadata, *_ = core.get_objects([reference], -1)[0]
+    kind = (metadata or b"").split(b",")[0]
+    if kind == _RAW:
+        return b"" if data is None else bytes(data.to_pybytes())
+    if kind in _OBJECTS:
+        return None
+    raise ActorDiedError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.site import Clients, Site
+from streaming_gp.pvi.client import Clients, Site
 from streaming_gp.serialization import write_bytes
 
 QUESTION, ANSWER, RESULT = "question", "answer", "result"

@@ -32,7 +32,7 @@ from streaming_gp.inputs import (
     require_positive_integer,
     require_strategy,
 )
-from streaming_gp.pvi.properness import PropernessPolicy
+from streaming_gp.pvi.step import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
 

@@ -20,7 +20,7 @@ from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.properness import PropernessPolicy
+from streaming_gp.pvi.step import PropernessPolicy
 from streaming_gp.serialization import registered_classes, storable
 
 KIND = "streaming GP"

@@ -53,7 +53,8 @@ class BirthUpdate:
     def _fitted(self, task: LocalTask) -> LocalResult:
         result = self.rule(task)
         q = _posterior(task, result)
-        expected = _mixture(task).expected_log_likelihood(q, *task.data, None)
+        X, Y = task.data
+        expected = _mixture(task).expected_log_likelihood(q, X, Y, None)
         return replace(result, free_energy=float(expected - KL()(q, task.cavity)))
 
 

@@ -16,7 +16,7 @@ from streaming_gp.losses import Loss
 from streaming_gp.mixture.points import as_points
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import normal_nodes
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.guards import Checks
 
 _NO_PROCESS = (
     "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "

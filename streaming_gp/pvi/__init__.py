@@ -5,10 +5,7 @@
 are spread over clients.
 """
 
-from streaming_gp.pvi.arrivals import Arrivals
-from streaming_gp.pvi.checks import NO_LIMITS, Checks
-from streaming_gp.pvi.client import Client, make_clients
-from streaming_gp.pvi.continual import Continual, continual_clients
+from streaming_gp.pvi.client import Client, Site, make_clients
 from streaming_gp.pvi.damping import (
     Agreement,
     Annealed,
@@ -27,12 +24,13 @@ from streaming_gp.pvi.damping import (
     ServerOptimiser,
     TrimmedMean,
 )
-from streaming_gp.pvi.engine import Delivery, Engine, Session
+from streaming_gp.pvi.desk import serve
+from streaming_gp.pvi.engine import Engine, Serial, Session
 from streaming_gp.pvi.fit import EarlyStopping, fit
+from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule, LikelihoodParameters, PriorVariance
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
-from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.model import (
     ConjugateModel,
     Data,
@@ -50,19 +48,28 @@ from streaming_gp.pvi.model import (
 )
 from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
-from streaming_gp.pvi.properness import (
+from streaming_gp.pvi.schedule import (
+    Arrivals,
+    Asynchronous,
+    Continual,
+    Schedule,
+    Sequential,
+    Synchronous,
+    continual_clients,
+)
+from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.step import (
     BacktrackDamping,
+    Fit,
     LargestProperFraction,
     PropernessPolicy,
+    Question,
     RaiseImproper,
+    StepResult,
+    step,
 )
-from streaming_gp.pvi.schedule import Asynchronous, Schedule, Sequential, Synchronous
-from streaming_gp.pvi.serial import Serial
-from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.serving import serve
-from streaming_gp.pvi.site import Site
-from streaming_gp.pvi.step import Fit, Question, StepResult, step
 from streaming_gp.pvi.task import (
+    Delivery,
     Discreet,
     HasDamping,
     LocalResult,
@@ -107,9 +114,7 @@ __all__ = [
     "Agreement",
     "AnalyticUpdate",
     "Annealed",
-    "Answer",
     "Arrivals",
-    "Ask",
     "AssumedDensityUpdate",
     "Asynchronous",
     "AveragingUpdate",

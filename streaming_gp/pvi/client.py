@@ -1,20 +1,22 @@
-"""A client: data that do not move, and the rule by which they speak."""
+"""Clients: data that do not move, and the rule by which they answer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.inputs import as_name, require_count
-from streaming_gp.pvi.messages import Answer, Ask
+from streaming_gp.inputs import as_name, require_count, require_positive_integer
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.model_parameters import hyperparameter_factor, set_values
 from streaming_gp.pvi.task import Discreet, LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
+
+Load = Callable[[], tuple[Any, Any]]
+"""Reads the data: X [N, D] and Y [N, P]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,46 +53,125 @@ class Client:
         """Go on without a question; False if there is nothing to do before the next one."""
         return isinstance(self.update, Worker) and self.update.advance(iterations)
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, task: LocalTask) -> LocalResult:
         """Fit q to the data under the cavity, and give the factor that comes of it."""
-        discreet = isinstance(self.update, Discreet) and self.update.is_discreet
-        if discreet and ask.hyperparameters is not None:
-            raise InvalidDataError(
-                "what data say of the likelihood's parameters would leave without noise"
-            )
-        if ask.hyperparameters is not None:
-            set_values(self.model, ask.hyperparameters)
-        start = self.model.initial(self.seed) if ask.untouched else ask.posterior
-        task = LocalTask(
-            self.model, self.data, ask.posterior, ask.own, start, ask.seed, ask.prior,
-            self.client_id, ask.sequence,
-        )  # fmt: skip
-        result = _plain(self.update(task))
-        learned = None if ask.hyperparameters is None else self._of_hyperparameters(task, result)
-        rows = 0 if discreet else self.num_data
-        return Answer(ask.client_id, ask.sequence, ask.version, rows, result, learned, ask.nonce)
+        is_discreet = isinstance(self.update, Discreet) and self.update.is_discreet
+        if task.hyperparameters is not None:
+            if is_discreet:
+                raise InvalidDataError(
+                    "what data say of the likelihood's parameters would leave without noise"
+                )
+            set_values(self.model, task.hyperparameters)
+        start = self.model.initial(self.seed) if task.untouched else task.posterior
+        task = replace(
+            task, model=self.model, data=self.data, start=start, client_id=self.client_id
+        )
+        result = self.update(task)
+        energy = float(result.free_energy)
+        return LocalResult(
+            factor=result.factor.as_arrays(),
+            free_energy=energy if math.isfinite(energy) else math.nan,
+            steps=int(result.steps),
+            skipped=int(result.skipped),
+            diagnostics={name: float(value) for name, value in result.diagnostics.items()},
+            client_id=self.client_id,
+            sequence=task.sequence,
+            version=task.version,
+            num_data=0 if is_discreet else self.num_data,
+            hyperparameters=self._data_term(task, result.factor),
+            nonce=task.nonce,
+        )
 
-    def _of_hyperparameters(self, task: LocalTask, result: LocalResult) -> Factor:
-        """At q after the fit: before the first one q is the prior, which says nothing of ε. A rule
-        whose full step goes astray is no guide either, so that the q asked under stays a candidate.
+    def _data_term(self, task: LocalTask, factor: Any) -> Factor | None:
+        """Of ε, where it is learned, at q after the fit: before the first one q is the prior, which
+        says nothing of ε. A rule whose full step goes astray is no guide either, so that the q
+        asked under stays a candidate.
         """
+        if task.hyperparameters is None:
+            return None
         candidates = [task.posterior]
         with suppress(ImproperError):  # some rules answer with steps that only damping makes proper
             own = [] if task.own is None else [task.own]
-            candidates.append(task.posterior.exchanged(own, [result.factor]))
+            candidates.append(task.posterior.exchanged(own, [factor]))
         return hyperparameter_factor(self.model, candidates, self.data, task.seed)
 
 
-def _plain(found: LocalResult) -> LocalResult:
-    """In arrays and numbers, as messages want it."""
-    energy = float(found.free_energy)
-    return LocalResult(
-        found.factor.as_arrays(),
-        energy if math.isfinite(energy) else math.nan,
-        int(found.steps),
-        int(found.skipped),
-        {name: float(value) for name, value in found.diagnostics.items()},
-    )
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A client that server and engine know by name, by its rule, and by how much data it holds.
+
+    Its data are read when it is first asked, by the process that answers: a Ray actor, or the
+    program that an organisation runs behind its own door. No other process reads a row of them.
+
+    :param client_id: The name of its factor.
+    :param model: The model that gives the likelihood.
+    :param update: The rule by which it answers.
+    :param num_data: The number of data points that it speaks for, by which its answers are checked.
+    :param load: Reads X [N, D] and Y [N, P]; None where the data are elsewhere.
+    :param seed: The seed of the start of the very first fit, the same for all clients of one model.
+    :param place: The name, in its certificate, of the place where it is; that of its factor if
+        None. A place may hold several sites, such as one for each batch of a stream.
+    :raises InvalidDataError: if a name is no text, or the number of data points no positive one.
+    """
+
+    client_id: str
+    model: Model
+    update: UpdateRule
+    num_data: int
+    load: Load | None = None
+    seed: int = 0
+    place: str | None = None
+
+    def __post_init__(self) -> None:
+        as_name("a site's name", self.client_id)
+        require_positive_integer("num_data", self.num_data)
+        require_count("seed", self.seed)
+        if self.place is not None:
+            as_name("a place's name", self.place)
+
+    def at_work(self) -> Client:
+        """The client with its data, and with a worker of its own where its rule has workers.
+
+        :raises InvalidDataError: if the data cannot be read here, are none that the model takes,
+            or are not as many as the site says.
+        """
+        if self.load is None:
+            raise InvalidDataError(f"site {self.client_id!r} has no loader: its data are elsewhere")
+        try:
+            X, Y = self.model.as_data(*self.load())
+        except InvalidDataError as error:
+            raise InvalidDataError(f"the data of site {self.client_id!r}: {error}") from error
+        if len(X) != self.num_data:
+            raise InvalidDataError(
+                f"site {self.client_id!r} has {len(X)} data points, but says {self.num_data}"
+            )
+        return Client(self.client_id, self.model, (X, Y), self.update, self.seed).at_work()
+
+
+Clients = Mapping[str, Client | Site]
+"""Clients by name, with their data or by name alone."""
+
+
+class Resident:
+    """A client in the process that answers for it: put to work by its first question, and kept
+    from then on, so that data, worker and traces stay.
+
+    :param client: The client, or a site whose data can be read here.
+    """
+
+    def __init__(self, client: Client | Site) -> None:
+        self._client = client
+        self._at_work: Client | None = None
+
+    def answer(self, task: LocalTask) -> LocalResult:
+        """The client's answer; errors of the client, or of its loader, come out of here."""
+        if self._at_work is None:
+            self._at_work = self._client.at_work()
+        return self._at_work.answer(task)
+
+    def advance(self, iterations: int) -> bool:
+        """Go on without a question; False if there is nothing to do before the next one."""
+        return self._at_work is not None and self._at_work.advance(iterations)
 
 
 def make_clients(
@@ -108,23 +189,34 @@ def make_clients(
     :returns: clients by name, in order.
     :raises InvalidDataError: if there is no shard, or one that the model cannot take.
     """
-    named = (
-        shards
-        if isinstance(shards, Mapping)
-        else {f"c{number}": shard for number, shard in enumerate(shards)}
-    )
-    if not named:
+    if not isinstance(shards, Mapping):
+        shards = {f"c{number}": shard for number, shard in enumerate(shards)}
+    if not shards:
         raise InvalidDataError("no shards: there must be at least one client")
     require_count("seed", seed)
-    shards_by_name = {as_name("a client's name", name): shard for name, shard in named.items()}
-    return {
-        name: Client(name, model, _checked(model, name, shard), update, seed)
-        for name, shard in shards_by_name.items()
-    }
+    clients = {}
+    for name in [as_name("a client's name", name) for name in shards]:
+        try:
+            data = model.as_data(*shards[name])
+        except InvalidDataError as error:
+            raise InvalidDataError(f"shard {name!r}: {error}") from error
+        clients[name] = Client(name, model, data, update, seed)
+    return clients
 
 
-def _checked(model: Model, name: str, shard: tuple[Any, Any]) -> Data:
-    try:
-        return model.as_data(*shard)
-    except InvalidDataError as error:
-        raise InvalidDataError(f"shard {name!r}: {error}") from error
+def by_name(clients: Clients | Iterable[Client | Site]) -> dict[str, Client | Site]:
+    """Clients by the names of their factors, in order.
+
+    :param clients: By name already, or one after another.
+    :raises InvalidDataError: if there are none, or two of one name.
+    """
+    if isinstance(clients, Mapping):
+        named = dict(clients)
+    else:
+        together = list(clients)
+        named = {one.client_id: one for one in together}
+        if len(named) < len(together):
+            raise InvalidDataError(f"two clients of one name, among {list(named)}")
+    if not named:
+        raise InvalidDataError("no clients: a server needs at least one")
+    return named

@@ -1,16 +1,18 @@
-"""Where the questions to sites of one process come in, and are answered one after another."""
+"""The program of a site: questions come in at a desk, and are answered one after another."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol, runtime_checkable
 
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.pvi.messages import Ask, Failure, decoded_question, encoded
+from streaming_gp.inputs import require_strategy
+from streaming_gp.pvi.client import Resident, Site
+from streaming_gp.pvi.guards import described
 from streaming_gp.pvi.privacy.summed_changes import SummedChanges
-from streaming_gp.pvi.reading import described
-from streaming_gp.pvi.resident import Resident
-from streaming_gp.pvi.site import Site
+from streaming_gp.pvi.task import Failure, LocalTask, decode_task, encode_answer
 
 
 class UnknownQuestionError(StreamingGPError):
@@ -35,7 +37,7 @@ class Desk:
                 f"wanted sites of different names, got {[s.client_id for s in together]}"
             )
         self._residents = {name: Resident(site) for name, site in self.sites.items()}
-        self._open: dict[str, Ask] = {}
+        self._open: dict[str, LocalTask] = {}
         self._newest: dict[str, str] = {}
         self._answers: dict[str, bytes | None] = {}
         self._changed = threading.Condition()
@@ -49,8 +51,8 @@ class Desk:
         :raises InvalidDataError: if it is for a site that is not here, or for one whose answers
             leave it in the other way.
         """
-        ask = decoded_question(message)
-        name, nonce = ask.client_id, ask.nonce
+        task = decode_task(message)
+        name, nonce = task.client_id, task.nonce
         if name not in self.sites:
             raise InvalidDataError(f"there is no site {name!r} here, but {list(self.sites)}")
         if isinstance(self.sites[name].update, SummedChanges) != in_sum:
@@ -60,7 +62,7 @@ class Desk:
             if self._newest.get(name) != nonce:
                 self._answers.pop(self._newest.get(name, ""), None)
                 self._newest[name], self._answers[nonce] = nonce, None
-                self._open[name] = ask
+                self._open[name] = task
                 self._changed.notify_all()
         return nonce
 
@@ -78,11 +80,16 @@ class Desk:
             return self._answers[nonce]
 
     def work(self) -> None:
-        """Answer questions for ever, and between them go on with what goes on by itself."""
+        """Answer questions for ever, and between them go on with clients that are continuous."""
         while True:
-            self._settle(self._next())
+            task = self._next()
+            message = self._answer_to(task)
+            with self._changed:
+                if task.nonce in self._answers:
+                    self._answers[task.nonce] = message
+                self._changed.notify_all()
 
-    def _next(self) -> Ask:
+    def _next(self) -> LocalTask:
         """The oldest open question. While there is none, continuous clients go on."""
         while True:
             with self._changed:
@@ -93,17 +100,39 @@ class Desk:
                 with self._changed:
                     self._changed.wait_for(lambda: bool(self._open))
 
-    def _settle(self, ask: Ask) -> None:
-        message = self._answered(ask)
-        with self._changed:
-            if ask.nonce in self._answers:
-                self._answers[ask.nonce] = message
-            self._changed.notify_all()
-
-    def _answered(self, ask: Ask) -> bytes:
+    def _answer_to(self, task: LocalTask) -> bytes:
         try:
-            return encoded(self._residents[ask.client_id].answer(ask))
+            return encode_answer(self._residents[task.client_id].answer(task))
         except KeyboardInterrupt:  # that of the user
             raise
         except BaseException as error:  # a client may run anything
-            return encoded(Failure(described(error)))
+            return encode_answer(Failure(described(error)))
+
+
+@runtime_checkable
+class Host(Protocol):
+    """An engine whose sites start on their own."""
+
+    def open(self, desk: Desk) -> AbstractContextManager[None]:
+        """Let questions in, for the time of a ``with`` block.
+
+        :param desk: Where they are put, and answers come from.
+        """
+        ...
+
+
+def serve(sites: Site | Iterable[Site], engine: Host) -> None:
+    """Answer the questions of a coordinator until the process is ended.
+
+    Data are read at the first question and stay in this process, as do compiled functions. The
+    coordinator may come, go and come again. So may this process: a question that it had not
+    answered is put again, and its answer is the same.
+
+    :param sites: The site, or all those that this place holds.
+    :param engine: The engine that connects it with the coordinator, such as ``engines.NVFlare``.
+    :raises InvalidDataError: if there is no site, or the engine cannot host these.
+    """
+    require_strategy("engine", engine, Host, "engines.NVFlare(...)")
+    desk = Desk([sites] if isinstance(sites, Site) else sites)
+    with engine.open(desk), suppress(KeyboardInterrupt):
+        desk.work()

@@ -1,28 +1,20 @@
-"""What a schedule asks of an engine: take questions, deliver answers in the order they arrive."""
+"""Where clients run: what a schedule asks of an engine, and the engine that runs them here."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import heapq
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from itertools import count
+from typing import Protocol, runtime_checkable
 
-from streaming_gp.pvi.messages import Ask
-from streaming_gp.pvi.site import Clients
-
-
-@dataclass(frozen=True, eq=False)
-class Delivery:
-    """An answer, or the news that there will be none.
-
-    :param client_id: The client that was asked.
-    :param answer: Its answer, as it is or as the bytes of a message: what it is, is found out where
-        it is read. None if the client failed.
-    :param error: What went wrong, if something did.
-    """
-
-    client_id: str
-    answer: Any
-    error: str | None = None
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import typed
+from streaming_gp.pvi.client import Clients, Resident
+from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.task import Delivery, LocalTask
 
 
 @runtime_checkable
@@ -39,7 +31,7 @@ class Session(Protocol):
         """Clients with an open question."""
         ...
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
+    def submit(self, task: LocalTask, duration: float | None) -> None:
         """Put a question to a client.
 
         :param duration: The seconds that it takes on a simulated clock; real clocks take no notice.
@@ -62,3 +54,67 @@ class Engine(Protocol):
         :param clients: The clients by name; the data of a ``Site`` are read where it comes to run.
         """
         ...
+
+
+@typed
+@dataclass(frozen=True)
+class Serial:
+    """All clients in this process, one after another, on a simulated clock: the oracle.
+
+    Answers are worked out at once and delivered when they would have arrived. Where the schedule
+    gives durations the order of arrival depends on these alone, so that an asynchronous run replays
+    exactly. Elsewhere a client takes as long as its fit took.
+
+    :param latency: The number of iterations that a client with a worker makes, after each answer,
+        before the next question reaches it.
+    :raises InvalidDataError: if it is negative.
+    """
+
+    latency: int = 0
+
+    def __post_init__(self) -> None:
+        if self.latency < 0:
+            raise InvalidDataError(f"latency must not be negative, got {self.latency}")
+
+    @contextmanager
+    def session(self, clients: Clients) -> Iterator[SerialSession]:
+        """Clients at work for the time of a ``with`` block."""
+        yield SerialSession(clients, self.latency)
+
+
+class SerialSession:
+    """A queue of deliveries by simulated time of arrival."""
+
+    def __init__(self, clients: Clients, latency: int) -> None:
+        self._clients = {name: Resident(client) for name, client in clients.items()}
+        self._latency = latency
+        self._arrivals: list[tuple[float, int, Delivery]] = []
+        self._numbers = count()
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset(delivery.client_id for _, _, delivery in self._arrivals)
+
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self.open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        start = time.perf_counter()
+        client = self._clients[task.client_id]
+        try:
+            client.advance(self._latency)
+            delivery = Delivery(task.client_id, client.answer(task))
+        except KeyboardInterrupt:  # that of the user
+            raise
+        except BaseException as error:  # a client may run anything, and costs its own answer only
+            delivery = Delivery(task.client_id, None, described(error))
+        taken = time.perf_counter() - start if duration is None else duration
+        heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
+
+    def next(self) -> Delivery:
+        self._now, _, delivery = heapq.heappop(self._arrivals)
+        return delivery

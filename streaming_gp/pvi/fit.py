@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive_integer, typed
-from streaming_gp.pvi.engine import Engine, Session
+from streaming_gp.pvi.engine import Engine, Serial
+from streaming_gp.pvi.guards import says_it_does_not_fit
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
 from streaming_gp.pvi.schedule import Schedule, Synchronous
-from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.unheard import (
-    none_fits,
-    require_heard,
-    warn_of_failures,
-    warn_of_the_unheard,
-)
 
+NAMED = 3
+"""So many clients are named where all went wrong."""
+SILENT = 3
+"""So many answers of a client that was never heard make a warning."""
 Evaluate = Callable[[Any], Mapping[str, float]]
 """Metrics of a posterior."""
 
@@ -96,46 +96,97 @@ def fit(
         hyperparameters.begin(server)
     with engine.session(server.clients) as session:
         for number in range(first, first + rounds):
-            progress = number / (first + rounds)
-            one = _round(server, schedule, session, number, progress, evaluate, hyperparameters)
-            _record(server, one, checkpoint, callback)
-            warn_of_failures(server, server.history.rounds[first:])
-            if none_fits(server, server.history.rounds[first:]):
+            start, clock = time.perf_counter(), session.now
+            report = schedule.round(server, session, number, number / (first + rounds))
+            seconds, simulated = time.perf_counter() - start, session.now - clock
+            metrics = {} if hyperparameters is None else hyperparameters.learn(server)
+            metrics |= {} if evaluate is None else dict(evaluate(server.posterior))
+            server.history = server.history.extended(
+                replace(
+                    report,
+                    version=server.version,
+                    seconds=seconds,
+                    simulated_seconds=simulated,
+                    metrics={name: float(value) for name, value in metrics.items()},
+                )
+            )
+            if checkpoint is not None:
+                server.save(checkpoint)
+            if callback is not None:
+                callback(server.history[-1])
+            done = server.history.rounds[first:]
+            _warn_of_failures(server, done)
+            if _none_fits(server, done) or (stopping and stopping.is_over(server.history)):
                 break
-            if stopping is not None and stopping.is_over(server.history):
-                break
-    require_heard(server.history.rounds[first:])
-    warn_of_the_unheard(server, server.history.rounds[first:])
+    _require_heard(done)
+    _warn_at_the_end(server, done)
     return server.history
 
 
-def _record(
-    server: Server,
-    one: Round,
-    checkpoint: str | os.PathLike[str] | None,
-    callback: Callable[[Round], None] | None,
-) -> None:
-    """The history comes first, so that file and callback know of the round."""
-    server.history = server.history.extended(one)
-    if checkpoint is not None:
-        server.save(checkpoint)
-    if callback is not None:
-        callback(one)
+# ---- clients that fail or are refused: when a run says so, and when it ends for it ----
 
 
-def _round(
-    server: Server,
-    schedule: Schedule,
-    session: Session,
-    number: int,
-    progress: float,
-    evaluate: Evaluate | None,
-    hyperparameters: HyperparameterRule | None,
-) -> Round:
-    before = server.history[-1] if len(server.history) else Round(0, 0, 0.0, 0.0, 0, 0, 0)
-    start, clock = time.perf_counter(), session.now
-    traffic = schedule.round(server, session, number, progress)
-    seconds, simulated = time.perf_counter() - start, session.now - clock
-    learned = {} if hyperparameters is None else hyperparameters.learn(server)
-    metrics = learned | ({} if evaluate is None else dict(evaluate(server.posterior)))
-    return before.followed_by(traffic, server.version, seconds, simulated, metrics)
+def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
+    """After each round: once where nobody is heard, and of clients without a factor after a third
+    failure while others are heard.
+    """
+    last = rounds[-1]
+    if not last.accepted and all(one.accepted for one in rounds[:-1]):
+        warnings.warn(f"no answer was accepted in {_reasons_of(last)}", stacklevel=3)
+    if not any(one.accepted for one in rounds):
+        return
+    for name, why in last.unheard.items():
+        failures = (one for one in rounds if name in one.refused or name in one.failed)
+        number = len(list(islice(failures, SILENT + 1)))  # no need to look on in a long run
+        if number == SILENT and name not in server.factors:
+            warnings.warn(
+                f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
+                f"failed or were refused; the last time: {why}",
+                stacklevel=3,
+            )
+
+
+def _warn_at_the_end(server: Server, rounds: tuple[Round, ...]) -> None:
+    """Of clients that have no factor yet and were not warned of."""
+    reasons: dict[str, list[str]] = {}
+    for one in rounds:
+        for name, why in one.unheard.items():
+            reasons.setdefault(name, []).append(why)
+    for name, whys in reasons.items():
+        if name not in server.factors and len(whys) < SILENT:
+            warnings.warn(
+                f"nothing has been learned from the data of {name!r}, none of whose answers was "
+                f"taken; the last time: {whys[-1]}",
+                stacklevel=3,
+            )
+
+
+def _none_fits(server: Server, rounds: tuple[Round, ...]) -> bool:
+    """Whether each client has failed by a mistake in the set-up, and none has ever answered.
+
+    All clients have to say so, not only those of one round: where a round asks a few, a single one
+    that is broken or hostile would else end the run of all.
+    """
+    if any(one.accepted or one.refused for one in rounds):
+        return False
+    failed = {name: why for one in rounds for name, why in one.failed.items()}
+    return failed.keys() == server.clients.keys() and all(
+        map(says_it_does_not_fit, failed.values())
+    )
+
+
+def _require_heard(rounds: tuple[Round, ...]) -> None:
+    if not any(one.accepted for one in rounds):
+        raise NoAnswerError(
+            f"no answer was accepted in any of {len(rounds)} rounds, and the posterior is what it "
+            f"was; in {_reasons_of(rounds[-1])}"
+        )
+
+
+def _reasons_of(one: Round) -> str:
+    """Why the first clients of a round were not heard."""
+    reasons = [f"{name!r} failed: {why}" for name, why in one.failed.items()]
+    reasons += [f"{name!r} was refused: {why}" for name, why in one.refused.items()]
+    number = len(reasons) - NAMED
+    more = [f"and {number} more"] if number > 0 else []
+    return f"round {one.round}: " + "; ".join([*reasons[:NAMED], *more])

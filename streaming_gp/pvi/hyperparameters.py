@@ -11,25 +11,31 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor, Gaussian
+from streaming_gp.expfam import Gaussian
 from streaming_gp.inputs import as_groups, require_fraction, require_positive, typed
-from streaming_gp.pvi import model_parameters
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import HyperparameterModel
-from streaming_gp.pvi.quadratic import bounded_precision, newton_step, slope_and_precision
+from streaming_gp.pvi.model_parameters import (
+    bounded_precision,
+    newton_step,
+    prior_factor,
+    set_values,
+    slope_and_precision,
+    values,
+)
 from streaming_gp.pvi.server import Server
 
 
 @runtime_checkable
 class HyperparameterRule(Protocol):
-    """What happens to hyperparameters before and after the rounds of a run."""
+    """How hyperparameters change before and after the rounds of a run."""
 
     def begin(self, server: Server) -> None:
         """Make ready, before the first round."""
         ...
 
     def learn(self, server: Server) -> dict[str, float]:
-        """Take one step, after a round; returns what joins the round's metrics."""
+        """Take one step, after a round; returns metrics of the round."""
         ...
 
 
@@ -139,7 +145,7 @@ class LikelihoodParameters:
         :raises InvalidDataError: if the model has no ``trainable_variables``.
         """
         if server.hyperparameters is None:
-            server.hyperparameters = model_parameters.values(_model(server))
+            server.hyperparameters = values(_model(server))
 
     def learn(self, server: Server) -> dict[str, float]:
         """One step on what the newest answers of all clients add up to, for the server and for the
@@ -150,23 +156,17 @@ class LikelihoodParameters:
         factors = server.hyperparameter_factors
         if server.hyperparameters is None or not factors:
             return {"gradient_norm": float("nan")}
-        numbers = server.hyperparameters
-        said: Any = reduce(mul, [*factors.values(), *_of_the_prior(server)])
-        gradient, precision = slope_and_precision(said, numbers)
+        numbers, model = server.hyperparameters, _model(server)
+        terms: list[Any] = [*factors.values()]
+        if isinstance(model, HyperparameterModel):
+            terms.append(prior_factor(model, server.posterior))
+        gradient, precision = slope_and_precision(reduce(mul, terms), numbers)
         precision = bounded_precision(numbers, gradient, precision, self.max_step)
         step = newton_step(gradient, precision)
         server.hyperparameters = numbers + self.learning_rate * step
-        model_parameters.set_values(_model(server), server.hyperparameters)
+        set_values(model, server.hyperparameters)
         num_data = sum(server.clients[name].num_data for name in factors)
         return {"gradient_norm": float(np.linalg.norm(gradient)) / num_data}
-
-
-def _of_the_prior(server: Server) -> list[Factor]:
-    """What the prior says of the parameters under the server's posterior, if it depends on them."""
-    model = _model(server)
-    if not isinstance(model, HyperparameterModel):
-        return []
-    return [model_parameters.prior_factor(model, server.posterior)]
 
 
 def _model(server: Server) -> Any:

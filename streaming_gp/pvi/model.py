@@ -7,14 +7,16 @@ Every model is a :class:`Model`. The other protocols are asked for by single rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.pvi.checks import Checks
+
+if TYPE_CHECKING:
+    from streaming_gp.pvi.guards import Checks
 
 Data = tuple[np.ndarray, np.ndarray]
 """X [N, D] and Y [N, P]."""

@@ -1,4 +1,7 @@
-"""Trainable parameters of a model's likelihood, as one vector of unconstrained numbers."""
+"""Trainable parameters of a model's likelihood, as one vector of unconstrained numbers.
+
+Factors of them are Gaussian in form, perhaps improper, so quadratic in logarithm.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from streaming_gp.pvi.model import (
     TrainableModel,
     require,
 )
-from streaming_gp.pvi.quadratic import bounded_precision, newton_step
 
 MAX_HALVINGS = 12
 ROUNDING = 1e-6  # of 32-bit sums, relative
@@ -76,7 +78,7 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
 
 
 def prior_factor(model: HyperparameterModel, q: Any) -> Factor:
-    """What the prior says of ε, to second order about the ε that the model has (PVI 2018, eq. 5).
+    """The prior's term of ε, to second order about the ε that the model has (PVI 2018, eq. 5).
 
     :param model: It says ``−KL(q ‖ p(θ | ε))``, and log p(ε) where ε has a prior.
     :param q: The server's posterior.
@@ -136,3 +138,37 @@ def _derivatives(model: Any) -> Callable[..., Any]:
         return expected, gradient, hessian
 
     return derivatives
+
+
+# ---- quadratic functions of them ----
+
+
+def slope_and_precision(factor: Factor, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The gradient [H] of a factor's logarithm at these hyperparameters [H], and minus its Hessian
+    [H, H].
+    """
+    precision_mean, precision = factor.natural
+    return precision_mean - precision @ numbers, precision
+
+
+def bounded_precision(
+    numbers: np.ndarray, gradient: np.ndarray, precision: np.ndarray, bound: float
+) -> np.ndarray:
+    """The positive curvature [H, H] under which a Newton step goes uphill and is bounded.
+
+    Along each eigenvector of the precision its sign is dropped, and it is raised where the step
+    would be longer than the bound.
+
+    :param numbers: Hyperparameters [H]; one beyond 2 is measured in units of its half.
+    """
+    unit = np.maximum(1.0, 0.5 * numbers)
+    curvature, directions = np.linalg.eigh(unit[:, None] * precision * unit)
+    slope = directions.T @ (unit * gradient)
+    steepest = np.maximum(np.abs(curvature), np.abs(slope) / bound)
+    return (directions * steepest) @ directions.T / (unit[:, None] * unit)
+
+
+def newton_step(gradient: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """The shortest step [H] to the maximum; none in directions without curvature."""
+    step: np.ndarray = np.linalg.lstsq(precision, gradient, rcond=None)[0]
+    return step

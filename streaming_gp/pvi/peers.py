@@ -11,10 +11,9 @@ from streaming_gp.inputs import require_fraction, require_positive_integer
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.ledger import Posterior
-from streaming_gp.pvi.messages import Ask
 from streaming_gp.pvi.model import Model
 from streaming_gp.pvi.server import seed_of
-from streaming_gp.pvi.task import UpdateRule
+from streaming_gp.pvi.task import LocalTask, UpdateRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +58,17 @@ class Peer:
         :raises ImproperError: if the new q is no distribution; the factor is as it was then.
         """
         q = baton.posterior
-        ask = Ask(
-            self.client.client_id, self._visits, baton.visits, q, self.own,
-            seed_of(self.seed, self.number, self._visits), baton.visits == 0, None,
-        )  # fmt: skip
-        proposed = self.client.answer(ask).result.factor
+        task = LocalTask(
+            model=None,
+            data=None,
+            posterior=q,
+            own=self.own,
+            seed=seed_of(self.seed, self.number, self._visits),
+            sequence=self._visits,
+            version=baton.visits,
+            untouched=baton.visits == 0,
+        )
+        proposed = self.client.answer(task).factor
         new = damped(self.own, proposed, self.damping).as_arrays()
         after = q.exchanged([] if self.own is None else [self.own], [new]).as_arrays()
         self.own, self._visits = new, self._visits + 1

@@ -1,31 +1,30 @@
-"""Who is asked when: one after another, all at once, or whoever is idle."""
+"""Who is asked when: one after another, all at once, whoever is idle, or group by group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import require_not_negative, typed
+from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
-from streaming_gp.pvi.engine import Delivery, Session
-from streaming_gp.pvi.history import Traffic
-from streaming_gp.pvi.reading import Reading, read
-from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.task import HasDamping
-
-Durations = float | Mapping[str, float] | None
+from streaming_gp.pvi.engine import Session
+from streaming_gp.pvi.history import Round
+from streaming_gp.pvi.model import Model
+from streaming_gp.pvi.server import Durations, Server, duration_of
+from streaming_gp.pvi.task import HasDamping, UpdateRule
 
 
 @runtime_checkable
 class Schedule(Protocol):
     """One round: who is asked, and when answers are put into the ledger."""
 
-    def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        """Run one round, and say what it sent, received and decided.
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        """Run one round, a visit to some clients or one after another, and report it.
 
         :param server: The server, which asks and accepts.
         :param session: The clients at work.
@@ -50,12 +49,11 @@ class Sequential:
     damping: Rho = 1.0
     seed: int = 0
 
-    def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        traffic, rule = Traffic(), one_by_one(as_rule(self.damping, server))
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        report, rule = Round(), one_by_one(as_rule(self.damping, server))
         for name in self._order(server, number):
-            submit(server, session, [name], traffic, None)
-            collect(server, session, rule, progress, traffic, 1)
-        return traffic
+            report += server.visit(session, [name], rule, progress)
+        return report
 
     def _order(self, server: Server, number: int) -> list[str]:
         if self.order == "random":
@@ -88,17 +86,12 @@ class Synchronous:
         if not 0.0 < self.fraction <= 1.0:
             raise InvalidDataError(f"fraction must lie in (0, 1], got {self.fraction}")
 
-    def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        traffic, rule = Traffic(), as_rule(self.damping, server)
-        names = self._chosen(list(server.clients), number)
-        submit(server, session, names, traffic, self.durations)
-        collect(server, session, rule, progress, traffic, len(names))
-        return traffic
-
-    def _chosen(self, names: list[str], number: int) -> list[str]:
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        names, rng = list(server.clients), np.random.default_rng([self.seed, number])
         size = max(1, round(self.fraction * len(names)))
-        rng = np.random.default_rng([self.seed, number])
-        return [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
+        draw = [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
+        rule = as_rule(self.damping, server)
+        return server.visit(session, draw, rule, progress, self.durations)
 
 
 @typed
@@ -123,33 +116,129 @@ class Asynchronous:
     staleness_power: float = 0.0
     seed: int = 0
 
-    def round(self, server: Server, session: Session, number: int, progress: float) -> Traffic:
-        traffic, rule = Traffic(), one_by_one(as_rule(self.damping, server))
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        report, rule = Round(), one_by_one(as_rule(self.damping, server))
         rng = np.random.default_rng([self.seed, number])
         for _ in server.clients:
             idle = [name for name in server.clients if name not in session.open]
-            submit(server, session, idle, traffic, self._durations(idle, rng))
-            collect(server, session, rule, progress, traffic, 1, self.staleness_power)
-        return traffic
+            report += server.visit(
+                session, idle, rule, progress, self._durations(idle, rng), 1, self.staleness_power
+            )
+        return report
 
-    def _durations(self, names: list[str], rng: np.random.Generator) -> dict[str, float] | None:
+    def _durations(self, names: list[str], rng: np.random.Generator) -> Durations:
         if self.durations is None:
             return None
         factors = 1.0 + self.jitter * rng.uniform(-1.0, 1.0, len(names))
-        return {
-            name: factor * _duration(self.durations, name)
-            for name, factor in zip(names, factors, strict=True)
-        }
+        seconds = [duration_of(self.durations, name) or 0.0 for name in names]
+        return dict(zip(names, factors * seconds, strict=True))
+
+
+@typed
+@dataclass(frozen=True)
+class Arrivals:
+    """Round t is the t-th group. Who has no factor yet is asked at once, under one posterior, and
+    enters in full; then each of the group but the first is asked again, in turn.
+
+    Clients that do not know of one another explain the same twice: answers that enter together go
+    too far where their data agree, and private pseudo-points come to lie on the same. Asked again,
+    each sees the others in its cavity. Let it choose its points anew,
+    ``GPUpdate(keep_points=False)``.
+
+    Groups that have factors are visited again if there are more rounds than groups, each client in
+    turn.
+
+    :param groups: The names of the clients that come together, in the order in which they come.
+    :param again: Whether clients are asked again. If not, everybody's first answer stays.
+    :raises InvalidDataError: if there is no group, or an empty one.
+    """
+
+    groups: Sequence[Sequence[str]]
+    again: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.groups or not all(self.groups):
+            raise InvalidDataError(f"wanted groups of names of clients, got {self.groups!r:.100}")
+
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        report, group = Round(), list(self.groups[number % len(self.groups)])
+        new = [name for name in group if name not in server.factors]
+        if new:
+            report += server.visit(session, new, Damping(1.0, len(new)), progress)
+        if self.again or not new:
+            for name in group[1:] if new else group:
+                report += server.visit(session, [name], Damping(1.0, 1), progress)
+        return report
+
+
+@dataclass(frozen=True)
+class Continual:
+    """Variational continual learning (VCL; Nguyen et al. 2018): round t visits task t once, under
+    all that came before, and then the coreset of all tasks.
+
+    The coreset's factor of the round before is taken out first: what is passed on from task to task
+    knows the rows put aside by no other factor. Without coresets this is one pass of
+    :class:`~streaming_gp.pvi.Sequential`.
+    """
+
+    def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
+        """Learn a task.
+
+        :raises InvalidDataError: if all tasks have been learned.
+        """
+        task, coreset, last = f"task {number}", f"coreset {number}", f"coreset {number - 1}"
+        if task not in server.clients:
+            raise InvalidDataError(f"there is no {task!r}: all tasks have been learned")
+        if last in server.factors:
+            server.remove(last)
+        order = [name for name in (task, coreset) if name in server.clients]
+        return Sequential(order).round(server, session, number, progress)
+
+
+def continual_clients(
+    model: Model,
+    tasks: Sequence[tuple[Any, Any]],
+    update: UpdateRule,
+    coreset_size: int = 0,
+    seed: int = 0,
+) -> dict[str, Client]:
+    """A client for each task, and one for each coreset: the rows put aside up to that task.
+
+    :param model: The model that all share.
+    :param tasks: (X, Y) of each task, in order of arrival.
+    :param update: The rule by which each of them fits.
+    :param coreset_size: The number of random rows of each task that are put aside.
+    :param seed: The seed of these rows, and of the start of the first fit.
+    :returns: clients "task 0", "coreset 0", "task 1" and so on; without coresets tasks alone.
+    :raises InvalidDataError: if there is no task, or one has not more rows than its coreset.
+    """
+    require_not_negative("coreset_size", coreset_size)
+    if not tasks:
+        raise InvalidDataError("no tasks: there must be at least one")
+    rng, aside, shards = np.random.default_rng(seed), [], {}
+    for number, (X, Y) in enumerate(tasks):
+        if len(X) <= coreset_size:
+            raise InvalidDataError(f"task {number} has {len(X)} rows, and {coreset_size} go aside")
+        core, rest = np.split(rng.permutation(len(X)), [coreset_size])
+        shards[f"task {number}"] = (X[np.sort(rest)], Y[np.sort(rest)])
+        if coreset_size:
+            aside.append((X[core], Y[core]))
+            together = tuple(np.concatenate(part) for part in zip(*aside, strict=True))
+            shards[f"coreset {number}"] = together
+    return make_clients(model, shards, update, seed)
+
+
+# ---- damping ----
 
 
 def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
     if damping is None:
-        rules = {name: client.update for name, client in server.clients.items()}
-        known = {
-            k: rule.server_damping for k, rule in rules.items() if isinstance(rule, HasDamping)
+        damping = {
+            name: client.update.server_damping
+            for name, client in server.clients.items()
+            if isinstance(client.update, HasDamping) and client.update.server_damping is not None
         }
-        damping = {k: rho for k, rho in known.items() if rho is not None}
     if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))
     if isinstance(damping, AroundRule):
@@ -172,48 +261,3 @@ def one_by_one(rule: DampingRule) -> DampingRule:
             )
         around = around.damping
     return rule
-
-
-def submit(
-    server: Server, session: Session, names: Iterable[str], traffic: Traffic, durations: Durations
-) -> None:
-    """Ask these clients under the present posterior."""
-    asks = [server.ask(name) for name in names]
-    for ask, removed in asks:
-        traffic.note_ask(ask, removed)
-        session.submit(ask, None if durations is None else _duration(durations, ask.client_id))
-
-
-def collect(
-    server: Server,
-    session: Session,
-    rule: DampingRule,
-    progress: float,
-    traffic: Traffic,
-    number: int,
-    staleness_power: float = 0.0,
-) -> None:
-    """Wait for so many deliveries, then put the answers among them into the ledger together."""
-    readings: list[Reading] = []
-    for delivery in (session.next() for _ in range(number)):
-        _note(delivery, traffic, readings)
-    # in the server's order, so that rounding does not depend on who was first
-    places = {name: place for place, name in enumerate(server.clients)}
-    readings.sort(key=lambda reading: places.get(reading.channel, len(places)))
-    outcome = server.accept(readings, rule, progress, staleness_power=staleness_power)
-    traffic.outcomes.append(outcome)
-
-
-def _note(delivery: Delivery, traffic: Traffic, readings: list[Reading]) -> None:
-    if delivery.answer is None:
-        traffic.failed[delivery.client_id] = delivery.error or "no answer"
-        return
-    reading = read(delivery)
-    readings.append(reading)
-    traffic.note_answer(reading)
-    if reading.epsilon is not None:
-        traffic.note_spent(delivery.client_id, reading.epsilon)
-
-
-def _duration(durations: float | Mapping[str, float], name: str) -> float:
-    return durations[name] if isinstance(durations, Mapping) else durations

@@ -1,10 +1,11 @@
-"""The server: a ledger of factors by client, what has been asked, and what is accepted."""
+"""The server: a ledger of factors by client, and the round of PVI 2018, algorithm 1, around it."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,23 +13,48 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.inputs import make_read_only, require_count
-from streaming_gp.pvi import model_parameters
-from streaming_gp.pvi import step as steps
-from streaming_gp.pvi.acceptance import Acceptance, OpenQuestion, staleness
-from streaming_gp.pvi.checks import Checks
-from streaming_gp.pvi.client import Client
+from streaming_gp.inputs import make_read_only, require_count, typed
+from streaming_gp.pvi import guards, model_parameters
+from streaming_gp.pvi import step as algorithm
+from streaming_gp.pvi.client import Client, Clients, Site, by_name
 from streaming_gp.pvi.damping import DampingRule, State
-from streaming_gp.pvi.history import History, Outcome
+from streaming_gp.pvi.engine import Session
+from streaming_gp.pvi.guards import Checks
+from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
-from streaming_gp.pvi.messages import Ask
-from streaming_gp.pvi.properness import BacktrackDamping, PropernessPolicy
-from streaming_gp.pvi.reading import read
-from streaming_gp.pvi.server_state import ServerState, require_fit
-from streaming_gp.pvi.site import Clients, Site, by_name
-from streaming_gp.pvi.task import told_prior
+from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
+from streaming_gp.pvi.task import LocalTask, WantsPrior
+from streaming_gp.serialization import storable
 
 KIND = "federated server"
+Durations = float | Mapping[str, float] | None
+"""The simulated seconds of a visit, for all or by client; None for those that it really takes."""
+
+
+@storable
+@typed
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """All that a server knows, as a value: this is in its file.
+
+    :param prior: The posterior before any data.
+    :param factors: One factor for each client, by name and in order of arrival.
+    :param version: The number of times that the posterior has changed.
+    :param sequences: The number of the last question, by client.
+    :param damping: The state of the damping rule after its last step.
+    :param history: The rounds so far.
+    :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
+    :param hyperparameter_factors: The newest data term of each client of them, by client.
+    """
+
+    prior: Posterior
+    factors: Mapping[str, Factor] = field(default_factory=dict)
+    version: int = 0
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    damping: State = None
+    history: History = field(default_factory=History)
+    hyperparameters: np.ndarray | None = None
+    hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)
 
 
 class Server:
@@ -39,8 +65,8 @@ class Server:
 
     :param prior: The prior over the parameters, or over functions and hyperparameters.
     :param clients: The clients, as ``make_clients`` gives them, or sites.
-    :param policy: What to do about improper cavities and posteriors.
-    :param checks: What answers must be. If None, the ``checks`` that a client's model has, or its
+    :param policy: The policy on improper cavities and posteriors.
+    :param checks: The limits of answers. If None, the ``checks`` that a client's model has, or its
         rule, or the defaults.
     :param seed: The seed that all questions' seeds are made from.
     :raises InvalidDataError: if there are no clients, or the prior is not of the kind that their
@@ -50,7 +76,9 @@ class Server:
     :ivar version: The number of times that the posterior has changed.
     :ivar history: The rounds so far, which :func:`~streaming_gp.pvi.fit` extends.
     :ivar hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
-    :ivar hyperparameter_factors: What the newest answer of each client says of them, by client.
+    :ivar hyperparameter_factors: The newest data term of each client of them, by client.
+    :ivar open_tasks: The open question to each client that has one, without its arrays.
+    :ivar damping: The state of the damping rule after its last step; None before the first.
     """
 
     ledger: Ledger[Any]
@@ -58,8 +86,8 @@ class Server:
     history: History
     hyperparameters: np.ndarray | None
     hyperparameter_factors: dict[str, Factor]
+    damping: State
     _sequences: dict[str, int]
-    _state: State  # of the damping rule
 
     def __init__(
         self,
@@ -75,7 +103,7 @@ class Server:
         self.checks = checks
         require_count("seed", seed)
         self.seed = seed
-        self._open: dict[str, OpenQuestion] = {}
+        self.open_tasks: dict[str, LocalTask] = {}
         self._restore(ServerState(prior.as_arrays()))
 
     # ---- what it holds ----
@@ -115,11 +143,11 @@ class Server:
         _ = ledger.posterior
         make_read_only(dict(ledger.factors))
         old, new = self.factors, ledger.factors
-        self._open = {k: q for k, q in self._open.items() if old.get(k) is new.get(k)}
+        self.open_tasks = {k: t for k, t in self.open_tasks.items() if old.get(k) is new.get(k)}
         self.ledger, self.version = ledger, self.version + 1
 
     def remove(self, client_id: str) -> None:
-        """Forget what a client has said: its factor becomes one.
+        """Forget a client: its factor becomes one.
 
         :raises InvalidDataError: if it has no factor.
         :raises ImproperError: if the rest is no distribution; nothing has changed then.
@@ -141,76 +169,136 @@ class Server:
         part = ((q / self.prior) ** (1.0 / len(self.clients))).as_arrays()
         self.adopt(self.ledger.with_factors(dict.fromkeys(self.clients, part)))
 
-    # ---- questions and answers ----
+    # ---- PVI 2018, algorithm 1 ----
 
-    def ask(self, client_id: str) -> tuple[Ask, float]:
-        """The next question to a client, and the fraction of its factor that is taken out of q.
+    def visit(
+        self,
+        session: Session,
+        names: Iterable[str],
+        rule: DampingRule,
+        progress: float = 0.0,
+        durations: Durations = None,
+        num_answers: int | None = None,
+        staleness_power: float = 0.0,
+    ) -> Round:
+        """Ask these clients under one posterior, and let answers enter the ledger together.
 
-        An earlier question to the same client is void from now on.
+        :param session: The clients at work.
+        :param names: The clients that are asked.
+        :param rule: How their factors enter the ledger.
+        :param progress: The fraction of all rounds that is over, in [0, 1).
+        :param durations: The seconds of each visit on a simulated clock.
+        :param num_answers: The number of answers to wait for, of these clients or of others with
+            open questions; of all these if None.
+        :param staleness_power: As for :meth:`accept`.
+        :returns: the report of messages, of what was refused, and of the step.
+        """
+        # each client takes its own factor out of q: the cavity
+        tasks = [self.ask(name) for name in names]
+        for task in tasks:
+            session.submit(task, duration_of(durations, task.client_id))
+        asked = Round(
+            messages=len(tasks),
+            bytes_down=sum(task.num_bytes for task in tasks),
+            removed_fraction=min((task.removed_fraction for task in tasks), default=1.0),
+        )
+        # each client fits q to its data under the cavity, and answers by the factor q / cavity
+        number = len(tasks) if num_answers is None else num_answers
+        deliveries = [session.next() for _ in range(number)]
+        # in the server's order, so that rounding does not depend on who was first
+        places = {name: place for place, name in enumerate(self.clients)}
+        deliveries.sort(key=lambda delivery: places.get(delivery.client_id, len(places)))
+        # the factors replace the old ones, damped
+        return asked + self.accept(deliveries, rule, progress, 1.0, staleness_power)
+
+    def ask(self, client_id: str) -> LocalTask:
+        """The next question to a client. An earlier one to the same client is void from now on.
 
         :raises InvalidDataError: if there is no such client.
         :raises ImproperError: as the policy decides.
         """
         self._require_client(client_id)
-        question = steps.ask(self.ledger, client_id, self.policy)
+        question = algorithm.ask(self.ledger, client_id, self.policy)
         sequence = self._sequences.get(client_id, -1) + 1
+        task = LocalTask(
+            model=None,
+            data=None,
+            posterior=question.posterior,
+            own=question.own,
+            seed=seed_of(self.seed, list(self.clients).index(client_id), sequence),
+            given_prior=self._prior_for(self.clients[client_id]),
+            client_id=client_id,
+            sequence=sequence,
+            version=self.version,
+            nonce=secrets.token_hex(16),
+            removed_fraction=question.removed_fraction,
+            untouched=not self.factors,
+            hyperparameters=self.hyperparameters,
+        )
         self._sequences[client_id] = sequence
-        nonce = secrets.token_hex(16)
-        fraction = question.removed_fraction
-        self._open[client_id] = OpenQuestion(sequence, fraction, self.version, nonce)
-        ask = Ask(
-            client_id, sequence, self.version, question.posterior, question.own,
-            seed_of(self.seed, list(self.clients).index(client_id), sequence),
-            not self.factors, self.hyperparameters, nonce,
-            told_prior(self.clients[client_id], self.prior),
-        )  # fmt: skip
-        return ask, fraction
+        self.open_tasks[client_id] = replace(task, posterior=None, own=None, given_prior=None)
+        return task
 
     def accept(
         self,
-        answers: Iterable[Any],
+        deliveries: Iterable[Any],
         rule: DampingRule,
         progress: float = 0.0,
         share: float = 1.0,
         staleness_power: float = 0.0,
-    ) -> Outcome:
-        """Validate answers, and put those that pass into the ledger, all at once.
+    ) -> Round:
+        """Put answers into the ledger, all at once; the guards refuse those that must not enter.
 
         Whatever comes as an answer is refused with the reason, or accepted; nothing of it raises.
 
-        :param answers: Deliveries of an engine, or answers of clients in this process.
+        :param deliveries: Of an engine, or answers of clients in this process.
         :param rule: How proposals enter the ledger.
         :param progress: The fraction of all rounds that is over, in [0, 1).
         :param share: The share of the full step, in (0, 1].
         :param staleness_power: Where s versions have overtaken the oldest answer, the share is
             multiplied by (1 + s)^−power.
+        :returns: the report of answers that were accepted, refused, or missing, and of the step.
         """
-        readings = [read(one) for one in answers]
-        stale = staleness(readings, self._open, self.version)
-        share *= (1.0 + stale) ** -staleness_power
-        state = rule.init(self.ledger) if self._state is None else self._state
-        verdict = Acceptance(
-            self.clients, self._open, self.checks, self.ledger, rule, share,
-            state, self.hyperparameters,
-        ).verdict(readings)  # fmt: skip
-        accepted, proposals = verdict.accepted, verdict.proposals
+        answers, refused, report = guards.received(self, deliveries)
+        staleness = max((self.version - answer.version for answer in answers), default=0)
+        share *= (1.0 + staleness) ** -staleness_power
+        state = rule.init(self.ledger) if self.damping is None else self.damping
+        accepted, beyond = guards.examined(self, answers, rule, state, share)
+        report = replace(report, refused={**refused, **beyond})
         if not accepted:
-            return Outcome(verdict.refused, {})
-        done = steps.replace(self.ledger, proposals, rule, self.policy, share, progress, state)
-        self._open = {name: q for name, q in self._open.items() if name not in accepted}
-        if done.share > 0.0:
-            make_read_only({name: done.ledger.factors[name] for name in accepted})
-            self.ledger, self._state = done.ledger, done.state
-            self.version += 1
+            return report
+        proposals = {name: answer.factor for name, answer in accepted.items()}
+        ledger, taken, state = algorithm.replace(
+            self.ledger, proposals, rule, self.policy, share, progress, state
+        )
+        self.open_tasks = {k: t for k, t in self.open_tasks.items() if k not in accepted}
+        if taken > 0.0:
+            make_read_only({name: ledger.factors[name] for name in accepted})
+            self.ledger, self.damping, self.version = ledger, state, self.version + 1
         if self.hyperparameters is not None:
-            learned = {name: answer.hyperparameters for name, answer in accepted.items()}
-            self.hyperparameter_factors |= {k: f for k, f in learned.items() if f is not None}
-        results = {name: answer.result for name, answer in accepted.items()}
-        return Outcome(verdict.refused, results, done.share / share, stale)
+            terms = {name: answer.hyperparameters for name, answer in accepted.items()}
+            self.hyperparameter_factors |= {
+                k: term for k, term in terms.items() if term is not None
+            }
+        return replace(
+            report,
+            accepted=len(accepted),
+            free_energy=float(sum(answer.free_energy for answer in accepted.values())),
+            skipped=sum(answer.skipped for answer in accepted.values()),
+            share=taken / share,
+            staleness=staleness,
+        )
 
     def _require_client(self, client_id: str) -> None:
         if client_id not in self.clients:
             raise InvalidDataError(f"no client {client_id!r}: there are {list(self.clients)}")
+
+    def _prior_for(self, client: Client | Site) -> Any | None:
+        """The prior, for a rule that divides by it, where it is not the model's own."""
+        if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
+            return None
+        pairs = zip(client.model.prior().natural, self.prior.natural, strict=True)
+        return None if all(np.array_equal(a, b) for a, b in pairs) else self.prior
 
     # ---- files ----
 
@@ -219,7 +307,7 @@ class Server:
         """All that it knows, as a value."""
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
-            self._state, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
+            self.damping, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
@@ -230,7 +318,7 @@ class Server:
         self.hyperparameters = state.hyperparameters
         self.hyperparameter_factors = dict(state.hyperparameter_factors)
         self._sequences = dict(state.sequences)
-        self._state = state.damping
+        self.damping = state.damping
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write factors, versions and history to a file, atomically. No data are in it.
@@ -259,17 +347,22 @@ class Server:
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
         try:
-            require_fit(state, server.prior, server.clients)
+            _require_fit(state, server.prior, server.clients)
             server._restore(state)
             _ = server.posterior
         except InvalidDataError:
             raise
-        except Exception as error:  # what passes for numbers may be none
+        except Exception as error:  # arrays may hold anything
             raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
             model = next(iter(server.clients.values())).model
             model_parameters.set_values(model, state.hyperparameters)
         return server
+
+
+def duration_of(durations: Durations, client_id: str) -> float | None:
+    """The seconds of a visit to this client."""
+    return durations[client_id] if isinstance(durations, Mapping) else durations
 
 
 def seed_of(*numbers: int) -> int:
@@ -287,3 +380,22 @@ def _require_prior(prior: Posterior, clients: Clients) -> None:
                 f"the model of client {name!r} has as prior a {form}, "
                 f"but the prior is a {prior.form}"
             )
+
+
+def _require_fit(state: ServerState, prior: Posterior, clients: Iterable[str]) -> None:
+    """That a state goes on with this prior and with these clients.
+
+    :raises InvalidDataError: if it does not.
+    :raises FileFormatError: if its factors are none of its prior's kind.
+    """
+    if state.prior.form != prior.form:
+        raise InvalidDataError(
+            f"the file is of a {state.prior.form}, but the prior is a {prior.form}"
+        )
+    for name, factor in state.factors.items():
+        objection = state.prior.objection_to(factor)
+        if objection is not None:
+            raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
+    missing = sorted(set(state.factors) - set(clients))
+    if missing:
+        raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")

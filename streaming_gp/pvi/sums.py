@@ -1,4 +1,4 @@
-"""What a server hears of sites whose answers leave them within a sum only."""
+"""Sites whose answers leave them within a sum only: the server has equal shares of the sum."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.pvi.engine import Delivery
+from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.messages import Answer, Ask
 from streaming_gp.pvi.privacy.kept import changed, same_factor
 from streaming_gp.pvi.privacy.summed_changes import SummedChanges
-from streaming_gp.pvi.site import Clients
-from streaming_gp.pvi.task import LocalResult
+from streaming_gp.pvi.task import Delivery, LocalResult, LocalTask
 
 
 def rule_of_sums(clients: Clients) -> SummedChanges | None:
@@ -45,7 +43,7 @@ def rule_of_sums(clients: Clients) -> SummedChanges | None:
 class _Offer:
     """One sum, in equal shares.
 
-    :param before: What the server had in the place of each site's factor, by site.
+    :param before: The server's factor in the place of each site's factor, by site.
     :param after: The same times the share, by site.
     :param is_taken: Whether the server has taken it; None as long as nobody knows.
     """
@@ -54,10 +52,10 @@ class _Offer:
     after: dict[str, Factor]
     is_taken: bool | None = None
 
-    def fits(self, ask: Ask) -> bool:
+    def fits(self, task: LocalTask) -> bool:
         """Whether a site finds it taken, or not, as the others do."""
-        is_taken = same_factor(ask.own, self.after[ask.client_id])
-        if not is_taken and not same_factor(ask.own, self.before[ask.client_id]):
+        is_taken = same_factor(task.own, self.after[task.client_id])
+        if not is_taken and not same_factor(task.own, self.before[task.client_id]):
             return False
         if self.is_taken is None:
             self.is_taken = is_taken
@@ -74,13 +72,13 @@ class Shares:
         self._clients = clients
         self._offers: dict[str, _Offer] = {}
 
-    def require_whole(self, ask: Ask) -> None:
+    def require_whole(self, task: LocalTask) -> None:
         """Check that the sum which a site was in last was taken as it was, or not at all.
 
         :raises InvalidDataError: if a part of it was taken, which no site can know.
         """
-        last = self._offers.get(ask.client_id)
-        if last is not None and not last.fits(ask):
+        last = self._offers.get(task.client_id)
+        if last is not None and not last.fits(task):
             raise InvalidDataError(
                 "a sum enters the posterior as a whole or not at all, as sites do not hear of "
                 "parts: leave the schedule's damping at None, and the server's policy as it is"
@@ -88,43 +86,46 @@ class Shares:
 
     def deliveries(
         self,
-        asks: Iterable[Ask],
+        tasks: Iterable[LocalTask],
         mean: Sequence[np.ndarray],
         spent: Mapping[str, Mapping[str, float]],
     ) -> list[Delivery]:
         """An answer in the name of each site that is in a sum.
 
-        :param asks: The questions to them, under one posterior.
+        :param tasks: The questions to them, under one posterior.
         :param mean: The mean of their changes, of natural parameters shaped as the posterior's.
         :param spent: What each site says of its privacy, by name.
         """
-        together = list(asks)
-        change = _change(together[0].posterior, mean)
-        objection = self._objection(together[0], change ** float(len(together)))
+        together = list(tasks)
+        first = together[0]
+        kinds = [np.asarray(eta).dtype for eta in first.posterior.natural]
+        natural = tuple(eta.astype(kind) for eta, kind in zip(mean, kinds, strict=False))
+        change = Factor(type(first.posterior), natural)
+        objection = self._objection(first, change ** float(len(together)))
         if objection:
             reason = f"the sum is refused: {objection}"
-            return [Delivery(ask.client_id, None, reason) for ask in together]
-        before = {ask.client_id: ask.own for ask in together}
+            return [Delivery(task.client_id, None, reason) for task in together]
+        before = {task.client_id: task.own for task in together}
         after = {name: changed(own, change) for name, own in before.items()}
         self._offers |= dict.fromkeys(after, _Offer(before, after))
-        return [_delivery(ask, after[ask.client_id], spent[ask.client_id]) for ask in together]
+        return [_delivery(task, after[task.client_id], spent[task.client_id]) for task in together]
 
-    def _objection(self, ask: Ask, total: Factor) -> str | None:
+    def _objection(self, task: LocalTask, total: Factor) -> str | None:
         """Why the posterior may not take the sum, or None."""
-        malformed = ask.posterior.objection_to(total)
-        site = self._clients[ask.client_id]
+        malformed = task.posterior.objection_to(total)
+        site = self._clients[task.client_id]
         rule: Any = site.update
         checks = rule.checks_with(site.model)
-        return malformed or checks.objection_to_step(Ledger(ask.posterior), {"sum": total})
+        return malformed or checks.objection_to_step(Ledger(task.posterior), {"sum": total})
 
 
-def _delivery(ask: Ask, share: Factor, spent: Mapping[str, float]) -> Delivery:
-    result = LocalResult(share, diagnostics=dict(spent))
-    answer = Answer(ask.client_id, ask.sequence, ask.version, 0, result, None, ask.nonce)
-    return Delivery(ask.client_id, answer)
-
-
-def _change(posterior: Any, mean: Sequence[np.ndarray]) -> Factor:
-    kinds = [np.asarray(eta).dtype for eta in posterior.natural]
-    natural = tuple(eta.astype(kind) for eta, kind in zip(mean, kinds, strict=False))
-    return Factor(type(posterior), natural)
+def _delivery(task: LocalTask, share: Factor, spent: Mapping[str, float]) -> Delivery:
+    answer = LocalResult(
+        share,
+        diagnostics=dict(spent),
+        client_id=task.client_id,
+        sequence=task.sequence,
+        version=task.version,
+        nonce=task.nonce,
+    )
+    return Delivery(task.client_id, answer)

@@ -1,35 +1,33 @@
-"""What a local update is given, what it gives back, and what it is."""
+"""A round's two messages, a task to a client and its result; and what a local update rule is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from streaming_gp import serialization
+from streaming_gp.errors import FileFormatError
 from streaming_gp.expfam import ExponentialFamily, Factor
-from streaming_gp.pvi.model import Data, Model
+from streaming_gp.pvi import ledger
 from streaming_gp.serialization import storable
 
-__all__ = [
-    "Data",
-    "Discreet",
-    "HasDamping",
-    "LocalResult",
-    "LocalTask",
-    "ResidentRule",
-    "UpdateRule",
-    "WantsPrior",
-    "Worker",
-    "factor_of",
-]
+KIND, QUESTION = "answer of a client", "question to a client"
+EPSILON = "epsilon"
+"""The diagnostic by which a private rule says what its client has spent so far."""
 
 
+@storable
 @dataclass(frozen=True, eq=False)
 class LocalTask:
-    """One question to one client, with the client's own data.
+    """One question to one client: to fit its data under a cavity.
+
+    The server asks; the client adds its model, its data and a start, which never travel, and hands
+    the task to its update rule.
 
     :param model: The model that gives the likelihood.
     :param data: Inputs X [N, D] and observations Y [N, P].
@@ -40,17 +38,27 @@ class LocalTask:
     :param given_prior: The server's prior, where it is another one than the model's.
     :param client_id: The name of the client.
     :param sequence: The number of questions to this client before, as the server counts them.
+    :param version: The version of the server's posterior.
+    :param nonce: A secret between server and client, which the answer carries back.
+    :param removed_fraction: The fraction of the client's factor that ``own`` is, in (0, 1].
+    :param untouched: Whether q is still the prior, so that a fit had better start elsewhere.
+    :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
     """
 
-    model: Model
-    data: Data
+    model: Any
+    data: Any
     posterior: Any
     own: Any | None
-    start: Any
-    seed: int
+    start: Any = None
+    seed: int = 0
     given_prior: Any | None = None
     client_id: str = ""
     sequence: int = 0
+    version: int = 0
+    nonce: str = ""
+    removed_fraction: float = 1.0
+    untouched: bool = False
+    hyperparameters: np.ndarray | None = None
 
     @property
     def prior(self) -> Any:
@@ -61,6 +69,12 @@ class LocalTask:
     def num_data(self) -> int:
         """N."""
         return len(self.data[0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays that travel."""
+        parts = [self.posterior, self.own, self.given_prior]
+        return sum(part.num_bytes for part in parts if part is not None)
 
     @cached_property
     def cavity(self) -> Any:
@@ -87,14 +101,12 @@ class LocalTask:
             yield from np.resize(order, (-(-self.num_data // size), size))
 
 
-EPSILON = "epsilon"
-"""The diagnostic by which a private rule says what its client has spent so far."""
-
-
 @storable
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What a local fit arrived at.
+    """A client's answer: the factor that its fit arrived at.
+
+    An update rule gives the first five; the client adds the rest, which say what was answered.
 
     :param factor: The client's new factor, before any damping.
     :param free_energy: The local free energy in nats; NaN where the rule has none.
@@ -102,6 +114,13 @@ class LocalResult:
     :param skipped: The number of sites that an improper cavity kept as they were, summed over
         steps.
     :param diagnostics: Further numbers that the rule reports, by name.
+    :param client_id: The client that answers.
+    :param sequence: The number of the question.
+    :param version: The version of the posterior that the factor was fitted under.
+    :param num_data: The number of data points that it speaks for; 0 where it does not say.
+    :param hyperparameters: The data term of ε after the fit, where ε is learned: a ``Normal``
+        factor of unconstrained numbers [H].
+    :param nonce: That of the question.
     """
 
     factor: Any
@@ -109,6 +128,96 @@ class LocalResult:
     steps: int = 0
     skipped: int = 0
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    client_id: str = ""
+    sequence: int = 0
+    version: int = 0
+    num_data: int = 0
+    hyperparameters: ledger.Factor | None = None
+    nonce: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays in its factor; nothing if that is none, or broken."""
+        with suppress(Exception):
+            return int(self.factor.num_bytes)
+        return 0
+
+
+@storable
+@dataclass(frozen=True)
+class Failure:
+    """A client's news that there will be no answer.
+
+    :param reason: The error in words.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """An answer, or the news that there will be none.
+
+    :param client_id: The client that was asked.
+    :param answer: Its answer, as it is or as the bytes of a message: the server reads it. None if
+        the client failed.
+    :param error: What went wrong, if something did.
+    """
+
+    client_id: str
+    answer: Any
+    error: str | None = None
+
+
+# ---- as bytes, in the package's own format, which holds values and nothing that can run ----
+
+
+def encode_task(task: LocalTask) -> bytes:
+    """The task as a message, without data.
+
+    :raises InvalidDataError: if it holds what files do not hold.
+    """
+    plain = replace(task, model=None, data=None, start=None, posterior=task.posterior.as_arrays())
+    return serialization.packed(QUESTION, plain, serialization.registered_classes())
+
+
+def decode_task(message: bytes) -> LocalTask:
+    """The task that :func:`encode_task` made a message of.
+
+    :raises FileFormatError: if the message is damaged, foreign, or of another version.
+    """
+    task: LocalTask = serialization.unpacked(
+        "the question", message, QUESTION, serialization.registered_classes(), LocalTask
+    )
+    kinds = {"posterior": ledger.Posterior, "own": ledger.Factor, "given_prior": ledger.Posterior}
+    for name, kind in kinds.items():
+        part = getattr(task, name)
+        is_missing = part is None and name != "posterior"
+        if not is_missing and (isinstance(part, type) or not isinstance(part, kind)):
+            raise FileFormatError(f"the question has a {type(part).__name__} for its {name}")
+    return task
+
+
+def encode_answer(answer: LocalResult | Failure) -> bytes:
+    """An answer as a message.
+
+    :raises InvalidDataError: if it holds what files do not hold.
+    """
+    return serialization.packed(KIND, answer, serialization.registered_classes())
+
+
+def decode_answer(message: bytes) -> LocalResult | Failure:
+    """The answer that :func:`encode_answer` made a message of.
+
+    :raises FileFormatError: if the message is damaged, foreign, or of another version.
+    """
+    answer: LocalResult | Failure = serialization.unpacked(
+        "the message", message, KIND, serialization.registered_classes()
+    )
+    return answer
+
+
+# ---- update rules ----
 
 
 @runtime_checkable
@@ -184,18 +293,6 @@ class Discreet(Protocol):
     def is_discreet(self) -> bool:
         """Whether the client holds back how many rows it has, and what else is not the rule's."""
         ...
-
-
-def told_prior(client: Any, prior: Any) -> Any | None:
-    """What a rule that divides by the prior has to be told: nothing if it is the model's.
-
-    :param client: A client or a site.
-    :param prior: The prior of the server.
-    """
-    if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
-        return None
-    pairs = zip(client.model.prior().natural, prior.natural, strict=True)
-    return None if all(np.array_equal(a, b) for a, b in pairs) else prior
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

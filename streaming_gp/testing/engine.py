@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.pvi import Synchronous, fit
-from streaming_gp.pvi.engine import Engine, Session
-from streaming_gp.pvi.serial import Serial
+from streaming_gp.pvi.client import Clients
+from streaming_gp.pvi.engine import Engine, Serial, Session
 from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.site import Clients
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates import AnalyticUpdate
 from streaming_gp.testing.assertions import ensure, ensure_refused, ensure_same
@@ -71,11 +70,11 @@ def _check_session(engine: Engine, clients: Clients) -> None:
         start = session.now
         ensure(not session.open, "no question is open at first")
         for name in server.clients:
-            session.submit(server.ask(name)[0], None)
+            session.submit(server.ask(name), None)
         first = next(iter(server.clients))
         ensure(session.open == frozenset(server.clients), "questions are open until answered")
         ensure_refused(
-            lambda: session.submit(server.ask(first)[0], None), "a second open question to a client"
+            lambda: session.submit(server.ask(first), None), "a second open question to a client"
         )
         deliveries = [session.next() for _ in server.clients]
         names = {delivery.client_id for delivery in deliveries}

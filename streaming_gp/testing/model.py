@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.ledger import Posterior
 from streaming_gp.pvi.model import (
     ConjugateModel,

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.pvi import FixedPointUpdate, fit
-from streaming_gp.pvi.engine import Delivery, Session
-from streaming_gp.pvi.messages import Ask
+from streaming_gp.pvi.client import Clients
+from streaming_gp.pvi.engine import Serial, Session
 from streaming_gp.pvi.schedule import Schedule
-from streaming_gp.pvi.serial import Serial
 from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.site import Clients
+from streaming_gp.pvi.task import Delivery, LocalTask
 from streaming_gp.testing.assertions import ensure, ensure_same
 from streaming_gp.testing.problem import server_of_regression
 
@@ -96,12 +95,12 @@ class _WatchedSession:
     def open(self) -> frozenset[str]:
         return self._inside.open
 
-    def submit(self, ask: Ask, duration: float | None) -> None:
+    def submit(self, task: LocalTask, duration: float | None) -> None:
         self._left -= 1
         ensure(self._left >= 0, "a round ends")
-        ensure(ask.client_id in self._names, "only clients that exist are asked")
-        ensure(ask.client_id not in self.open, "a client has one open question at a time")
-        self._inside.submit(ask, duration)
+        ensure(task.client_id in self._names, "only clients that exist are asked")
+        ensure(task.client_id not in self.open, "a client has one open question at a time")
+        self._inside.submit(task, duration)
 
     def next(self) -> Delivery:
         ensure(self.open, "a schedule waits for open questions only")

@@ -11,12 +11,12 @@ from streaming_gp import bnn, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
-from streaming_gp.pvi.messages import (
+from streaming_gp.pvi.task import (
     Failure,
-    decoded,
-    decoded_question,
-    encoded,
-    encoded_question,
+    decode_answer,
+    decode_task,
+    encode_answer,
+    encode_task,
 )
 from streaming_gp.testing.problem import regression, shards_of_regression
 from tests.oracles.builders import regressor
@@ -70,19 +70,19 @@ def test_a_question_survives_its_message_bit_for_bit(rng):
     client = pvi.Client("a", gp, (X, Y), sgp.GPUpdate())
     server = pvi.Server(gp.prior(), [client])
     for _ in range(2):  # without a factor, and with one
-        ask, _ = server.ask("a")
-        again = decoded_question(encoded_question(ask))
+        ask = server.ask("a")
+        again = decode_task(encode_task(ask))
         assert same(replace(ask, posterior=ask.posterior.as_arrays()), again)
         answers = [client.answer(one) for one in (ask, again)]
-        assert same(*(one.result.factor for one in answers))
+        assert same(*(one.factor for one in answers))
         server.accept(answers[:1], pvi.Damping(1.0, 1))
     assert again.own is not None
 
 
 def test_what_is_no_question_is_refused(server):
-    message = encoded_question(server.ask("a")[0])
+    message = encode_task(server.ask("a"))
     desk = Desk([site("a", pvi.AnalyticUpdate())])
-    for wrong in (message[:-1], b"", encoded(Failure("an answer"))):
+    for wrong in (message[:-1], b"", encode_answer(Failure("an answer"))):
         with pytest.raises(FileFormatError):
             desk.put(wrong)
     with pytest.raises(InvalidDataError, match="there is no site 'a' here"):
@@ -92,21 +92,21 @@ def test_what_is_no_question_is_refused(server):
 def test_a_question_that_comes_twice_is_answered_once(server, at_work):
     fits = []
     desk = at_work(site("a", Counted(fits)))
-    ask, _ = server.ask("a")
+    ask = server.ask("a")
     for _ in range(2):
-        nonce = desk.put(encoded_question(ask))
+        nonce = desk.put(encode_task(ask))
     first, second = (desk.answer(nonce, 60.0) for _ in range(2))
-    desk.put(encoded_question(ask))
+    desk.put(encode_task(ask))
     assert first == second == desk.answer(nonce, 0.0)
     assert len(fits) == 1
-    outcome = server.accept([decoded(first)], pvi.Damping(1.0, 1))
-    assert set(outcome.accepted) == {"a"}
-    assert "is not open" in server.accept([decoded(second)], pvi.Damping(1.0, 1)).refused["a"]
+    outcome = server.accept([decode_answer(first)], pvi.Damping(1.0, 1))
+    assert outcome.accepted == 1
+    assert "is not open" in server.accept([decode_answer(second)], pvi.Damping(1.0, 1)).refused["a"]
 
 
 def test_a_newer_question_takes_the_place_of_an_older(server):
     desk = Desk([site("a", pvi.AnalyticUpdate())])
-    old, new = (desk.put(encoded_question(server.ask("a")[0])) for _ in range(2))
+    old, new = (desk.put(encode_task(server.ask("a"))) for _ in range(2))
     with pytest.raises(UnknownQuestionError):
         desk.answer(old, 0.0)
     assert desk.answer(new, 0.0) is None  # nobody is at work
@@ -117,8 +117,8 @@ def test_a_newer_question_takes_the_place_of_an_older(server):
 def test_a_fit_that_fails_is_news_and_the_next_question_is_another_try(server, at_work):
     desk = at_work(site("a", Counted([], fails=True)))
     for _ in range(2):
-        nonce = desk.put(encoded_question(server.ask("a")[0]))
-        found = decoded(desk.answer(nonce, 60.0))
+        nonce = desk.put(encode_task(server.ask("a")))
+        found = decode_answer(desk.answer(nonce, 60.0))
         assert found == Failure("NumericalError: no numbers today")
 
 
@@ -127,8 +127,8 @@ def test_sites_of_one_process_answer_each_for_itself(at_work):
     names = ["a", "b"]
     server = pvi.Server(model.prior(), [site(name, pvi.AnalyticUpdate(), model) for name in names])
     desk = at_work(*(site(name, pvi.AnalyticUpdate()) for name in names))
-    nonces = [desk.put(encoded_question(server.ask(name)[0])) for name in names]
-    found = [decoded(desk.answer(nonce, 60.0)) for nonce in nonces]
+    nonces = [desk.put(encode_task(server.ask(name))) for name in names]
+    found = [decode_answer(desk.answer(nonce, 60.0)) for nonce in nonces]
     assert [one.client_id for one in found] == names
     for wrong in ([], [site("a", None), site("a", None)]):
         with pytest.raises(InvalidDataError, match="wanted sites of different names"):
@@ -170,7 +170,7 @@ def test_what_goes_on_by_itself_goes_on_between_questions(server, at_work):
     arrived = threading.Event()
     desk = at_work(site("a", RestlessRule([], arrived)))
     for _ in range(2):
-        nonce = desk.put(encoded_question(server.ask("a")[0]))
+        nonce = desk.put(encode_task(server.ask("a")))
         assert desk.answer(nonce, 60.0)
     assert arrived.wait(60.0)
 
@@ -179,7 +179,7 @@ def test_a_network_of_float32_travels_as_it_is():
     net = bnn.MeanFieldBNN([2, 3, 2], likelihood=None)
     posterior = net.prior()
     factor = Factor(MeanFieldNormal, posterior.natural).as_arrays()
-    ask = pvi.Ask("a", 0, 0, posterior, factor, 1, False, nonce="n")
-    again = decoded_question(encoded_question(ask))
+    ask = pvi.LocalTask(None, None, posterior, factor, client_id="a", nonce="n")
+    again = decode_task(encode_task(ask))
     assert again.posterior.natural[0].dtype == np.float32
     assert same(again.own, factor)

@@ -9,9 +9,8 @@ import pytest
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, Renyi
-from streaming_gp.pvi.acceptance import checks_of
-from streaming_gp.pvi.messages import Failure, encoded
-from streaming_gp.pvi.reading import delivery_of, described, says_it_does_not_fit
+from streaming_gp.pvi.guards import FailedError, checks_of, described, read, says_it_does_not_fit
+from streaming_gp.pvi.task import Failure, encode_answer
 from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, regression_data, server
 
@@ -205,9 +204,11 @@ def test_a_client_whose_rule_does_not_fit_ends_nothing_for_the_others(rng):
     ("error", "is_misfit"), [(InvalidDataError("no"), True), (NumericalError("no"), False)]
 )
 def test_an_error_is_known_by_its_name_after_a_journey_as_well(error, is_misfit):
-    came = delivery_of("c0", encoded(Failure(described(error))))
-    assert came.error == described(error)
-    assert says_it_does_not_fit(came.error) is is_misfit
+    message = encode_answer(Failure(described(error)))
+    with pytest.raises(FailedError) as failed:
+        read(pvi.Delivery("c0", message))
+    assert str(failed.value) == described(error)
+    assert says_it_does_not_fit(str(failed.value)) is is_misfit
     assert not says_it_does_not_fit("no answer within 5 s")
 
 
@@ -220,12 +221,13 @@ def test_an_answer_counts_once(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
     rule = pvi.Damping(0.5, 2)
-    stale, _ = found.ask("c0")
-    fresh, _ = found.ask("c0")
+    stale = found.ask("c0")
+    fresh = found.ask("c0")
     answers = [found.clients["c0"].answer(ask) for ask in (stale, fresh)]
     outcome = found.accept(answers, rule)
     assert outcome.refused == {"c0": "question 0 is not open: answered before, or out of date"}
-    assert list(outcome.accepted) == ["c0"]
+    assert outcome.accepted == 1
+    assert list(found.factors) == ["c0"]
     before = found.posterior
     assert found.accept([answers[1]], rule).refused
     stranger = replace(answers[1], client_id="c9")
@@ -272,9 +274,9 @@ def test_a_network_is_as_good_with_a_client_that_spoils_answers_in_any_round(mni
 def test_an_answer_that_cannot_be_read_is_refused(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, [(X, Y)], pvi.AnalyticUpdate())
-    ask, _ = found.ask("c0")
-    ragged = pvi.LocalResult(Factor(Normal, ([1.0, [2.0]], None)))
-    ragged = replace(found.clients["c0"].answer(ask), result=ragged)
+    ask = found.ask("c0")
+    ragged = Factor(Normal, ([1.0, [2.0]], None))
+    ragged = replace(found.clients["c0"].answer(ask), factor=ragged)
     outcome = found.accept([ragged], pvi.Damping(None, 1))
     assert "no tuple of floating-point arrays" in outcome.refused["c0"]
     assert not found.factors
@@ -284,7 +286,7 @@ def test_an_answer_to_a_question_from_before_its_client_was_removed_is_refused(r
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
     pvi.fit(found, pvi.Sequential())
-    ask, _ = found.ask("c1")
+    ask = found.ask("c1")
     answer = found.clients["c1"].answer(ask)
     found.remove("c1")
     assert "not open" in found.accept([answer], pvi.Damping(None, 2)).refused["c1"]

@@ -59,12 +59,12 @@ class Hostile:
         if os.getpid() == self.home:
             return
         if self.kind == "object":
-            ray_engine.encoded = lambda answer: Touches(self.path)
+            ray_engine.encode_answer = lambda answer: Touches(self.path)
         if self.kind == "error that runs":
             error = RuntimeError(Touches(self.path))
-            ray_engine.encoded = lambda answer: (_ for _ in ()).throw(error)
+            ray_engine.encode_answer = lambda answer: (_ for _ in ()).throw(error)
         if self.kind == "noise":
-            ray_engine.encoded = lambda answer: os.urandom(1000)
+            ray_engine.encode_answer = lambda answer: os.urandom(1000)
 
 
 KINDS = {
@@ -106,7 +106,7 @@ from tests.hostile.test_answers import clients, pvi, MODEL
 
 server = pvi.Server(MODEL.prior(), clients())
 with engines.Ray().session(server.clients) as session:
-    session.submit(server.ask("c1")[0], None)
+    session.submit(server.ask("c1"), None)
     session.next()
     me = psutil.Process()
     family = [me, *me.children(recursive=True)]

@@ -82,10 +82,10 @@ def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
         pvi.AnalyticUpdate(), budget=budget, noise_multiplier=0.0, record=str(tmp_path)
     )
     client = replace(clients()["c1"], update=rule)
-    asks = [pvi.Server(MODEL.prior(), {"c1": client}).ask("c1")[0] for _ in range(24)]
+    asks = [pvi.Server(MODEL.prior(), {"c1": client}).ask("c1") for _ in range(24)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.answer, asks))
-    assert all(isinstance(answer, pvi.Answer) for answer in answers)
+    assert all(isinstance(answer, pvi.LocalResult) for answer in answers)
     assert read_spent(str(tmp_path), "c1") == ((rule.release, 24),)
 
 

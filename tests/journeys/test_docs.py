@@ -139,7 +139,7 @@ def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
 
     docstring = "Natural gradients (Khan et al. 2018): quick. And\nmore.\n\n:param rate: None."
     assert summaries["first_sentence"](docstring) == "Natural gradients (Khan et al. 2018): quick."
-    of_data = summaries["docstring_of"]("streaming_gp.pvi.checks.NO_LIMITS")
+    of_data = summaries["docstring_of"]("streaming_gp.pvi.guards.NO_LIMITS")
     assert of_data.startswith("For point estimates")
     use = summaries["use_of"]("streaming_gp.gp.bounds.Problem")
     for code in (

@@ -94,7 +94,7 @@ def test_a_site_killed_in_the_middle_of_a_fit_is_asked_again_when_it_is_back(pla
     server = server_of(["c0", "killed1", "c2"])
     with places.engine().session(server.clients) as session:
         for name in server.clients:
-            session.submit(server.ask(name)[0], None)
+            session.submit(server.ask(name), None)
         answers = [session.next(), session.next()]
         places.running["clinic-b"].wait()
         places.begin_site("clinic-b")
@@ -134,9 +134,9 @@ def test_a_node_with_another_key_than_the_place_is_not_asked(places):
     keys = {"clinic-a": places.file("clinic-a.pub"), "clinic-b": places.file("other.pub")}
     server = server_of(["c0", "c1"])
     with places.engine(keys=keys).session(server.clients) as session:
-        session.submit(server.ask("c1")[0], None)
+        session.submit(server.ask("c1"), None)
         for _ in range(2):
-            session.submit(server.ask("c0")[0], None)
+            session.submit(server.ask("c0"), None)
             assert session.next().client_id == "c0"
         assert session.open == {"c1"}
 

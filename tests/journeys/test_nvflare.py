@@ -18,7 +18,7 @@ import pytest
 from experiments.measured import organisations_world
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.reading import read
+from streaming_gp.pvi.guards import read
 from streaming_gp.testing.problem import regression, server_of_regression
 from tests.oracles import traced
 from tests.oracles.reference import assert_same
@@ -107,7 +107,7 @@ def test_a_site_killed_in_the_middle_of_a_fit_is_asked_again_when_it_is_back(pla
 
     with places.engine.session(server.clients) as session:
         for name in server.clients:
-            session.submit(server.ask(name)[0], None)
+            session.submit(server.ask(name), None)
         restart()
         answers = [session.next() for _ in server.clients]
     assert not server.accept(answers, pvi.Damping(None, 3)).refused
@@ -207,8 +207,8 @@ def test_who_has_no_certificate_of_its_own_is_refused_and_logged(places, caplog,
     intrude, line = INTRUDERS[kind]
     server = server_of(["c0", "c1", "c2"])
     with caplog.at_level(logging.WARNING), places.engine.session(server.clients) as session:
-        session.submit(server.ask("c0")[0], None)
-        assert read(session.next()).answer  # the port is open
+        session.submit(server.ask("c0"), None)
+        read(session.next())  # the port is open
         intrude(places)
     assert line in caplog.text
     assert "refused a message" not in caplog.text
@@ -219,8 +219,8 @@ def test_who_has_no_certificate_of_its_own_is_refused_and_logged(places, caplog,
 def test_a_participant_that_lies_is_refused_by_name(places, caplog):
     server = server_of(["c0", "c1", "c2"])
     with caplog.at_level(logging.WARNING), places.engine.session(server.clients) as session:
-        session.submit(server.ask("c0")[0], None)
-        assert read(session.next()).answer
+        session.submit(server.ask("c0"), None)
+        read(session.next())
         assert intruded(places, places.kits / "clinic-c", "clinic-c") == "let in\n"
     for objection in ("it is for 'clinic-a'", "it says that it comes from 'clinic-a'",
                       "it is not made of bytes", "nobody waits for a req"):  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.pvi.reading import read
+from streaming_gp.pvi.guards import read
 from tests.oracles import traced
 
 ray = pytest.importorskip("ray")
@@ -275,10 +275,10 @@ def steps_of_answers(server, rule):
     """The steps of one answer after another, with a pause before each but the first."""
     with engines.Ray().session(server.clients) as session:
         for _ in range(1000):
-            session.submit(server.ask("c0")[0], None)
-            answer = read(session.next()).answer
+            session.submit(server.ask("c0"), None)
+            answer = read(session.next())
             server.accept([answer], rule)
-            yield answer.result.steps
+            yield answer.steps
             time.sleep(0.1)
 
 

@@ -184,9 +184,9 @@ def test_a_worker_says_whether_there_is_something_to_go_on_with(rng, update):
     client = server.clients["c0"].at_work()
     assert isinstance(client.update, pvi.Worker)
     assert client.advance(3) is False
-    client.answer(server.ask("c0")[0])
+    client.answer(server.ask("c0"))
     assert client.advance(3) is True
-    assert client.answer(server.ask("c0")[0]).result.steps == 3
+    assert client.answer(server.ask("c0")).steps == 3
 
 
 def test_without_a_warm_start_it_is_refused(rng):

@@ -39,7 +39,7 @@ class Wrong:
     def round(self, server, session, number, progress):
         if self.how == "waits":
             session.next()
-        ask, _ = server.ask("c0")
+        ask = server.ask("c0")
         if self.how == "stranger":
             session.submit(replace(ask, client_id="c9"), None)
         session.submit(ask, None)

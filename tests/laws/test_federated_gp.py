@@ -149,9 +149,9 @@ def test_a_server_goes_on_from_a_file_bit_for_bit(learned, tmp_path):
 def test_a_client_that_has_travelled_answers_the_same(learned):
     server, _ = learned
     client = server.clients["client-0"]
-    ask, _ = server.ask("client-0")
+    ask = server.ask("client-0")
     answers = [each.answer(ask) for each in (client, pickle.loads(pickle.dumps(client)))]
-    assert same(*(answer.result.factor for answer in answers))
+    assert same(*(answer.factor for answer in answers))
 
 
 def spoiled(factor, **changes):
@@ -197,12 +197,16 @@ HOSTILE = {
 def test_a_hostile_answer_is_refused_and_changes_nothing(learned, name):
     server, _ = learned
     spoil, message = HOSTILE[name]
-    before, (ask, _) = server.ledger, server.ask("client-1")
+    before, ask = server.ledger, server.ask("client-1")
     honest = server.clients["client-0"]
     factor = server.factors["client-1"]
-    result = pvi.LocalResult(spoil(factor))
-    answer = pvi.Answer(
-        "client-1", ask.sequence, ask.version, honest.num_data, result, nonce=ask.nonce
+    answer = pvi.LocalResult(
+        spoil(factor),
+        client_id="client-1",
+        sequence=ask.sequence,
+        version=ask.version,
+        num_data=honest.num_data,
+        nonce=ask.nonce,
     )
     outcome = server.accept([answer], pvi.Damping(1.0, 3))
     assert message in outcome.refused["client-1"]
@@ -251,7 +255,7 @@ REFUSED = {
 def test_strategies_whose_factors_rest_on_one_another_are_refused(few, name):
     options, message = REFUSED[name]
     server = server_of(regressor(**options), thirds(*few))
-    ask, _ = server.ask("client-0")
+    ask = server.ask("client-0")
     with pytest.raises(InvalidDataError, match=message):
         server.clients["client-0"].answer(ask)
     with pytest.raises(NoAnswerError, match=message):

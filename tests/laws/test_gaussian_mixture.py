@@ -226,11 +226,11 @@ def test_a_spoiled_answer_of_a_mixture_is_refused():
     before = server.posterior.natural
 
     def spoiled(value):
-        ask, _ = server.ask("c0")
+        ask = server.ask("c0")
         answer = server.clients["c0"].answer(ask)
-        natural = (np.full(3, value), *answer.result.factor.natural[1:])
+        natural = (np.full(3, value), *answer.factor.natural[1:])
         factor = expfam.Factor(DirichletNormalWishart, natural)
-        answer = replace(answer, result=pvi.LocalResult(factor))
+        answer = replace(answer, factor=factor)
         return server.accept([answer], pvi.Damping(1.0, 3)).refused["c0"]
 
     assert "not finite" in spoiled(np.nan)

@@ -294,7 +294,7 @@ def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stati
     update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), **settings)
     server = pvi.Server(model.prior(), pvi.make_clients(model, [data], update))
     pvi.fit(server, pvi.Sequential())
-    ask, _ = server.ask("c0")
+    ask = server.ask("c0")
     task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
     found = pvi.FixedPointUpdate(**settings)(task).factor
     for a, b in zip(ask.own.natural, found.natural, strict=True):
@@ -317,7 +317,7 @@ def test_natural_gradients_of_other_divergences_tend_to_those_of_kl(rng, family)
     model, data = linear.logistic_regression(2, family=family), labelled(rng)
     server = pvi.Server(model.prior(), pvi.make_clients(model, [data], pvi.FixedPointUpdate()))
     pvi.fit(server, rounds=2)
-    ask, _ = server.ask("c0")
+    ask = server.ask("c0")
     task = pvi.LocalTask(model, data, ask.posterior, ask.own, ask.posterior, seed=0)
     plain = pvi.FixedPointUpdate()(task).factor
     for divergence in (expfam.Renyi(1.0 + 1e-7), expfam.Renyi(1.0), expfam.KL(1.0 + 1e-9)):

@@ -94,13 +94,12 @@ def test_a_record_counts_whatever_a_server_says(rng, told, tmp_path):
 def test_nothing_but_the_factor_and_what_was_spent_leaves(rng, told):
     model, shards = problem(rng)
     client = pvi.Client("c0", model, shards[0], private())
-    ask, _ = pvi.Server(model.prior(), {"c0": client}).ask("c0")
+    ask = pvi.Server(model.prior(), {"c0": client}).ask("c0")
     answer = client.answer(ask)
     assert answer.num_data == 0
-    result = answer.result
-    assert result.factor.log_scale == 0.0
-    assert np.isnan(result.free_energy)
-    assert (result.steps, result.skipped, dict(result.diagnostics)) == (2, 0, {"epsilon": 0.2})
+    assert answer.factor.log_scale == 0.0
+    assert np.isnan(answer.free_energy)
+    assert (answer.steps, answer.skipped, dict(answer.diagnostics)) == (2, 0, {"epsilon": 0.2})
 
 
 def test_errors_say_nothing_of_the_data(rng, told):

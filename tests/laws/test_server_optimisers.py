@@ -149,7 +149,7 @@ def test_those_who_answer_are_averaged_among_themselves():
     pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
     before = np.asarray(server.posterior.mean)
     absent = server.factors["c1"]
-    asks = [server.ask(name)[0] for name in ("c0", "c2")]
+    asks = [server.ask(name) for name in ("c0", "c2")]
     answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
     assert not server.accept(answers, pvi.FedAvg()).refused
     change = 0.3 * (np.array([0.5, 0.3]) @ (TARGETS[[0, 2]] - before)) / 0.8
@@ -193,7 +193,7 @@ def test_agreement_is_a_share_of_all_clients_whoever_answered(threshold, moves):
     server = averaging_server()
     pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
     before = np.asarray(server.posterior.mean)
-    asks = [server.ask(name)[0] for name in ("c0", "c2")]
+    asks = [server.ask(name) for name in ("c0", "c2")]
     answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
     server.accept(answers, pvi.MaskedAveraging(threshold))
     agreed = np.sign(TARGETS[0] - before) == np.sign(TARGETS[2] - before)

@@ -403,33 +403,33 @@ def test_what_is_done_while_a_message_travels_counts(rng):
     resident = late.clients["c0"].at_work()
     for latency, steps in ((0, 10), (4, 10), (25, 25)):
         resident.advance(latency)
-        answer = resident.answer(late.ask("c0")[0])
-        assert answer.result.steps == steps
+        answer = resident.answer(late.ask("c0"))
+        assert answer.steps == steps
         assert late.accept([answer], pvi.Damping(1.0, 1)).accepted
 
 
 def test_a_worker_whose_answer_was_lost_starts_again_from_the_ledger(rng):
     model, shards = logistic(rng)
     found = fitted(model, shards, SGLD, 2)
-    ask = found.ask("c1")[0]
+    ask = found.ask("c1")
     fresh = found.clients["c1"].answer(ask)
     resident = found.clients["c1"].at_work()
     resident.answer(ask)
     resident.advance(13)
-    assert_same(resident.answer(ask).result.factor, fresh.result.factor, ALGEBRA)
+    assert_same(resident.answer(ask).factor, fresh.factor, ALGEBRA)
 
 
 def test_the_first_answer_counts_once_it_is_in_the_ledger(rng):
     model, shards = logistic(rng)
     found = server(model, shards, SGLD)
     resident = found.clients["c1"].at_work()
-    ask = found.ask("c1")[0]
+    ask = found.ask("c1")
     first, again = resident.answer(ask), resident.answer(ask)
-    assert_same(again.result.factor, first.result.factor, ALGEBRA)
+    assert_same(again.factor, first.factor, ALGEBRA)
     assert found.accept([again], pvi.Damping(1.0, 1)).accepted
-    ask = found.ask("c1")[0]
+    ask = found.ask("c1")
     fresh, on = (client.answer(ask) for client in (found.clients["c1"], resident))
-    difference = on.result.factor.natural[0] - fresh.result.factor.natural[0]
+    difference = on.factor.natural[0] - fresh.factor.natural[0]
     assert np.max(np.abs(difference)) > 1e-3
 
 
@@ -437,7 +437,7 @@ def test_a_worker_says_whether_it_has_something_to_go_on_with(rng):
     model, shards = logistic(rng)
     resident = server(model, shards, SGLD).clients["c1"].at_work()
     assert not resident.advance(3)
-    resident.answer(server(model, shards, SGLD).ask("c1")[0])
+    resident.answer(server(model, shards, SGLD).ask("c1"))
     assert resident.advance(3)
 
 
@@ -452,7 +452,7 @@ def test_a_learning_rate_may_depend_on_the_iteration_which_counts_from_zero(rng)
         for rate, sync in ((0.5, 2), (for_two_iterations, 5))
     ]
     servers = [server(model, shards, rule) for rule in rules]
-    constant, stopped = (one.clients["c0"].answer(one.ask("c0")[0]).result for one in servers)
+    constant, stopped = (one.clients["c0"].answer(one.ask("c0")) for one in servers)
     assert (constant.steps, stopped.steps) == (2, 5)
     assert_same(stopped.factor, constant.factor, ALGEBRA)
 

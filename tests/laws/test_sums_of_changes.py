@@ -12,9 +12,9 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.messages import encoded_question
 from streaming_gp.pvi.privacy.kept import KIND, Kept, change_between, own_factor
 from streaming_gp.pvi.sums import Shares, rule_of_sums
+from streaming_gp.pvi.task import encode_task
 from tests.conftest import assert_same_naturals
 
 SITES = 4
@@ -90,7 +90,7 @@ class TogetherSession:
         heard = [d for d in deliveries if d not in lost]
         asks = [self._asks[d.client_id] for d in heard]
         changes = [
-            change_between(ask.own, answer.result.factor)
+            change_between(ask.own, answer.factor)
             for ask, answer in zip(asks, (d.answer for d in heard), strict=True)
         ]
         mean = [
@@ -138,7 +138,7 @@ def test_factors_of_sites_make_the_posterior_whatever_gets_lost(tmp_path):
 
 def counted(folder, server, name):
     """What a site would take for its own factor, were it asked now."""
-    ask, _ = server.ask(name)
+    ask = server.ask(name)
     task = pvi.LocalTask(None, ([], []), ask.posterior, ask.own, None, 0, None, name, ask.sequence)
     return own_factor(folder, task)
 
@@ -202,12 +202,12 @@ def test_a_site_judges_its_own_answer_and_says_why_at_home_only(
 def test_answers_hold_changes_and_nothing_beside_them(tmp_path):
     server = server_of(rule_in(tmp_path))
     for name, client in server.clients.items():
-        ask, _ = server.ask(name)
-        answer, result = client.answer(ask), client.answer(ask).result
-        assert answer.num_data == result.steps == result.skipped == 0
-        assert np.isnan(result.free_energy)
-        assert result.factor.log_scale == 0.0
-        assert not result.diagnostics
+        ask = server.ask(name)
+        answer = client.answer(ask)
+        assert answer.num_data == answer.steps == answer.skipped == 0
+        assert np.isnan(answer.free_energy)
+        assert answer.factor.log_scale == 0.0
+        assert not answer.diagnostics
 
 
 def test_what_private_rules_spend_is_told_and_the_rest_is_not(tmp_path):
@@ -231,10 +231,10 @@ def test_a_sum_enters_as_a_whole(tmp_path):
 def test_it_enters_for_all_sites_or_for_none(taken, tmp_path):
     server = server_of(rule_in(tmp_path))
     shares, small = Shares(server.clients), [np.full(2, 0.1), np.eye(2)]
-    asks = [server.ask(name)[0] for name in server.clients]
+    asks = [server.ask(name) for name in server.clients]
     deliveries = shares.deliveries(asks, small, {name: {} for name in server.clients})
     server.accept(deliveries[:taken], pvi.Damping(1.0, SITES))
-    again = [server.ask(name)[0] for name in server.clients]
+    again = [server.ask(name) for name in server.clients]
 
     def look():
         for ask in again:
@@ -250,7 +250,7 @@ def test_it_enters_for_all_sites_or_for_none(taken, tmp_path):
 def test_the_server_refuses_a_sum_for_all_at_once(tmp_path):
     """Sites that look at their own change alone can be far off together."""
     server = server_of(rule_in(tmp_path))
-    asks = [server.ask(name)[0] for name in server.clients]
+    asks = [server.ask(name) for name in server.clients]
     far = [np.full(2, 1e3), 1e-3 * np.eye(2)]
     deliveries = Shares(server.clients).deliveries(asks, far, {})
     assert [d.client_id for d in deliveries] == list(server.clients)
@@ -322,7 +322,7 @@ def test_a_desk_hands_out_changes_to_sums_only(tmp_path):
     model = linear.logistic_regression(2)
     sites = {name: pvi.Site(name, model, rule, 30) for name, rule in rules.items()}
     desk, server = Desk(sites.values()), pvi.Server(model.prior(), sites)
-    questions = {name: encoded_question(server.ask(name)[0]) for name in sites}
+    questions = {name: encode_task(server.ask(name)) for name in sites}
     for name, way in {"alone": "by itself", "summed": "within sums only"}.items():
         with pytest.raises(InvalidDataError, match=f"{name}' answers {way}"):
             desk.put(questions[name], in_sum=name == "alone")

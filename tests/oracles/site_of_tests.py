@@ -37,10 +37,10 @@ class Replaying(Desk):
 
     first = None
 
-    def _answered(self, ask):
-        if ask.client_id != "replayed":
-            return super()._answered(ask)
-        self.first = self.first or super()._answered(ask)
+    def _answer_to(self, task):
+        if task.client_id != "replayed":
+            return super()._answer_to(task)
+        self.first = self.first or super()._answer_to(task)
         return self.first
 
 

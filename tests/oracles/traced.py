@@ -11,6 +11,7 @@ from tensorflow.python.framework import func_graph
 
 import streaming_gp as sgp
 from streaming_gp import linear, pvi
+from streaming_gp.pvi.guards import read
 
 ROUNDS, SETTLED, NUM_DATA = 5, 2, 12
 GRAPHS = []
@@ -78,10 +79,27 @@ class Watching:
     reports: list
 
     def round(self, server, session, number, progress):
-        traffic = pvi.Synchronous().round(server, session, number, progress)
-        (outcome,) = traffic.outcomes
-        self.reports.append({name: one.diagnostics for name, one in outcome.accepted.items()})
-        return traffic
+        listening = Listening(session)
+        report = pvi.Synchronous().round(server, listening, number, progress)
+        assert not report.unheard
+        self.reports.append(listening.diagnostics)
+        return report
+
+
+class Listening:
+    """A session that keeps the diagnostics of answers, by client."""
+
+    def __init__(self, session):
+        self.session, self.diagnostics = session, {}
+        self.submit = session.submit
+
+    now = property(lambda self: self.session.now)
+    open = property(lambda self: self.session.open)
+
+    def next(self):
+        delivery = self.session.next()
+        self.diagnostics[delivery.client_id] = read(delivery).diagnostics
+        return delivery
 
 
 def assert_resident(engine, together):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from streaming_gp.errors import BudgetSpentError, InvalidDataError, StreamingGPError
 from streaming_gp.expfam import ExponentialFamily, Factor
-from streaming_gp.pvi.checks import Checks
+from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of
 from streaming_gp.pvi.privacy.draws import Draws, secure_draws, seeded_draws

@@ -12,8 +12,8 @@ import numpy as np
 from streaming_gp.errors import BudgetSpentError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.inputs import require_positive, require_positive_integer, typed
-from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.damping import damped
+from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.privacy.kept import change_between, changed, keep, own_factor

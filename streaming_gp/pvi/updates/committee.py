@@ -10,7 +10,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, MeanFieldNormal
 from streaming_gp.inputs import require_not_negative, typed
-from streaming_gp.pvi.checks import NO_LIMITS, Checks
+from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.updates.variational import VariationalUpdate
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.checks import NO_LIMITS, Checks
 from streaming_gp.pvi.compiled import compiled_for
+from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.committee import mean_of
 from streaming_gp.pvi.updates.optimisers import Adam, GradientOptimiser, State
