@@ -9,8 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "streaming_gp"
 FLOORS = [
-    {"errors", "inputs", "numerics", "metrics", "datasets", "serialization"}
-    | {"simulated_arm", "runtime"},
+    {"errors", "inputs", "numerics", "metrics", "datasets", "serialization"} | {"runtime"},
     {"expfam"},
     {"pvi"},
     {"engines"},
@@ -93,7 +92,7 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
         "nvflare": {"engines"},
         "flwr": {"engines"},
         "dp_accounting": {"pvi"},
-        "mujoco": {"simulated_arm"},
+        "mujoco": {"datasets"},
     }
     for path in files():
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")

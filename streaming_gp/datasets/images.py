@@ -33,7 +33,6 @@ CIFAR10 = File(
 )
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
-
 # Only md5 sums are published; see datasets/README.md.
 _KUZUSHIJI_ADDRESS = "http://codh.rois.ac.jp/kmnist/dataset/k49/"
 KUZUSHIJI = {
@@ -53,28 +52,22 @@ def load_mnist(folder: str | Path | None = None, download: bool = True) -> Split
     :raises DataNotFoundError: if the data are nowhere.
     :raises InvalidDataError: if a file holds something else.
     """
-    return _load("mnist", _MNIST_ADDRESS, _MNIST, folder, download)
+    paths = _find("mnist", _MNIST_ADDRESS, _MNIST, ".gz", folder, download)
+    return _split(*map(read_idx, paths))
 
 
 def load_fashion_mnist(folder: str | Path | None = None, download: bool = True) -> Split:
     """Articles of clothing (Xiao, Rasul & Vollgraf 2017), shaped as MNIST; see ``load_mnist``."""
-    return _load("fashion-mnist", _FASHION_ADDRESS, _FASHION, folder, download)
+    paths = _find("fashion-mnist", _FASHION_ADDRESS, _FASHION, ".gz", folder, download)
+    return _split(*map(read_idx, paths))
 
 
 def load_kuzushiji49(folder: str | Path | None = None, download: bool = True) -> Split:
     """Cursive Japanese characters (Clanuwat et al. 2018): X [232365, 784] in [0, 1], Y [232365, 1]
     from 0 to 48, 38,547 test images. As ``load_mnist`` otherwise.
     """
-    paths = [
-        find(
-            File(f"kuzushiji-49/{stem}.npz", checksum, url=f"{_KUZUSHIJI_ADDRESS}{stem}.npz"),
-            folder,
-            download,
-        )
-        for stem, checksum in KUZUSHIJI.items()
-    ]
-    X, Y, X_test, Y_test = (read_npz(path) for path in paths)
-    return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
+    paths = _find("kuzushiji-49", _KUZUSHIJI_ADDRESS, KUZUSHIJI, ".npz", folder, download)
+    return _split(*map(read_npz, paths))
 
 
 def read_npz(path: Path) -> np.ndarray:
@@ -99,7 +92,7 @@ def load_cifar10(folder: str | Path | None = None, download: bool = True) -> Spl
     path = find(CIFAR10, folder, download)
     train = [read_cifar(path, f"data_batch_{number}.bin") for number in range(1, 6)]
     rows, test = np.concatenate(train), read_cifar(path, "test_batch.bin")
-    return Split(_rows(rows[:, 1:]), _labels(rows[:, 0]), _rows(test[:, 1:]), _labels(test[:, 0]))
+    return _split(rows[:, 1:], rows[:, 0], test[:, 1:], test[:, 0])
 
 
 def read_cifar(path: Path, name: str) -> np.ndarray:
@@ -114,17 +107,6 @@ def read_cifar(path: Path, name: str) -> np.ndarray:
         return np.frombuffer(raw, np.uint8).reshape(-1, _CIFAR_ROW)
     except (tarfile.TarError, OSError, EOFError, KeyError, ValueError) as error:
         raise InvalidDataError(f"{path} holds no {name} of CIFAR-10: {error}") from error
-
-
-def _load(
-    name: str, address: str, files: dict[str, str], folder: str | Path | None, download: bool
-) -> Split:
-    paths = [
-        find(File(f"{name}/{stem}.gz", checksum, url=f"{address}{stem}.gz"), folder, download)
-        for stem, checksum in files.items()
-    ]
-    X, Y, X_test, Y_test = (read_idx(path) for path in paths)
-    return Split(_rows(X), _labels(Y), _rows(X_test), _labels(Y_test))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -142,9 +124,24 @@ def read_idx(path: Path) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _rows(images: np.ndarray) -> np.ndarray:
-    return (images.reshape(len(images), -1) / 255.0).astype(np.float32)
+def _find(
+    name: str,
+    address: str,
+    checksums: dict[str, str],
+    suffix: str,
+    folder: str | Path | None,
+    download: bool,
+) -> list[Path]:
+    """The files of one data set, of these names with this suffix."""
+    paths = []
+    for stem, checksum in checksums.items():
+        file = File(f"{name}/{stem}{suffix}", checksum, url=f"{address}{stem}{suffix}")
+        paths.append(find(file, folder, download))
+    return paths
 
 
-def _labels(labels: np.ndarray) -> np.ndarray:
-    return labels[:, None].astype(np.float32)
+def _split(*arrays: np.ndarray) -> Split:
+    """Training images and labels, and those of the test set, from their bytes."""
+    X, X_test = ((images.reshape(len(images), -1) / 255.0) for images in arrays[::2])
+    Y, Y_test = (labels[:, None] for labels in arrays[1::2])
+    return Split(*(values.astype(np.float32) for values in (X, Y, X_test, Y_test)))

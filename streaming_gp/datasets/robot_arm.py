@@ -8,8 +8,8 @@ import numpy as np
 import scipy.io
 
 from streaming_gp.datasets.files import DataNotFoundError, File, Split, find
+from streaming_gp.datasets.simulated_arm import EPISODE, simulate
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.simulated_arm import EPISODE, simulate
 
 _BARRETT = File(
     "robot_arm/ias_real_barrett_data.mat",
@@ -51,8 +51,8 @@ def load_robot_arm(
         Those rows are taken out of the training set, which leaves the test set the published
         4,449 points; errors that others measured on it without doing so are too small.
     ``"simulated"``
-        Not a real robot: 12,000 training and 3,000 test points of
-        :func:`streaming_gp.simulated_arm.simulate`, 80 movements to learn and 20 others to test.
+        Not a real robot: 12,000 training and 3,000 test points, 80 movements to learn and 20 others
+        to test, of :func:`streaming_gp.datasets.simulated_arm.simulate`.
     a path
         A ``.mat`` file of your own with the four Barrett arrays, or ``sarcos_inv.mat`` with
         ``sarcos_inv_test.mat`` beside it; shapes are checked, checksums are not.
@@ -66,7 +66,8 @@ def load_robot_arm(
     :raises SimulationMissingError: if the simulation's library is not installed.
     """
     if source == "simulated":
-        return _simulated(seed)
+        X, Y = simulate(15_000 // EPISODE, seed)
+        return Split(X[:12_000], Y[:12_000], X[12_000:], Y[12_000:])
     if source == "sarcos":
         train, test = (find(file, folder, download) for file in _SARCOS)
         return _sarcos(train, test)
@@ -98,15 +99,16 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise InvalidDataError(f"{path} is not a .mat file that can be read: {error}") from error
 
 
-def _simulated(seed: int) -> Split:
-    X, Y = simulate(15_000 // EPISODE, seed)
-    return Split(X[:12_000], Y[:12_000], X[12_000:], Y[12_000:])
-
-
 def _sarcos(train: Path, test: Path) -> Split:
-    kept, tested = _sarcos_rows(train, "sarcos_inv"), _sarcos_rows(test, "sarcos_inv_test")
-    kept = _without(kept, tested)
-    return Split(kept[:, :21], kept[:, 21:], tested[:, :21], tested[:, 21:])
+    """Training rows in their order, each once, but those that are test rows too.
+
+    Rows are the same if they agree in six decimals, which is what SARCOS was published with.
+    """
+    tests = _sarcos_rows(test, "sarcos_inv_test")
+    together = np.concatenate([tests, _sarcos_rows(train, "sarcos_inv")])
+    first = np.unique(np.round(together, 6), axis=0, return_index=True)[1]
+    rows = together[np.sort(first[first >= len(tests)])]
+    return Split(rows[:, :21], rows[:, 21:], tests[:, :21], tests[:, 21:])
 
 
 def _sarcos_rows(path: Path, name: str) -> np.ndarray:
@@ -115,13 +117,3 @@ def _sarcos_rows(path: Path, name: str) -> np.ndarray:
         found = "nothing" if rows is None else list(rows.shape)
         raise InvalidDataError(f"{path} must hold {name} of shape [N, 28], got {found}")
     return rows.astype(float)
-
-
-def _without(rows: np.ndarray, excluded: np.ndarray) -> np.ndarray:
-    """The rows in their order, each once, but those that occur in ``excluded``.
-
-    Rows are the same if they agree in six decimals, which is what SARCOS was published with.
-    """
-    together = np.concatenate([excluded, rows])
-    first = np.unique(np.round(together, 6), axis=0, return_index=True)[1]
-    return together[np.sort(first[first >= len(excluded)])]

@@ -25,8 +25,7 @@ from streaming_gp.serialization.files import (
     write_bytes,
     write_new,
 )
-from streaming_gp.serialization.registry import Classes, registered_classes, storable
-from streaming_gp.serialization.trees import decode, encode
+from streaming_gp.serialization.trees import Classes, decode, encode, registered_classes, storable
 
 __all__ = [
     "FORMAT",

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.serialization.registry import Classes
-from streaming_gp.serialization.trees import decode, encode
+from streaming_gp.serialization.trees import Classes, decode, encode
 
 FORMAT, VERSION = "streaming_gp", 2
 """Name and version of the file layout; files of other versions are refused."""
@@ -53,7 +52,7 @@ def write_bytes(path: PathLike, data: bytes) -> None:
 
 
 def write_new(path: PathLike, data: bytes) -> None:
-    """Write what :func:`packed` gave to a file that must not be there, atomically.
+    """Write the bytes of :func:`packed` to a file that must not be there, atomically.
 
     :raises FileExistsError: if there is such a file, however late it was made; it stays.
     :raises OSError: if the file cannot be written; nothing has changed then.
@@ -97,7 +96,7 @@ def read_bytes(path: PathLike) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """A fingerprint of what :func:`packed` gave: the SHA-256 that it ends with."""
+    """A fingerprint of the bytes of :func:`packed`: the SHA-256 that they end with."""
     return data[-_DIGEST_SIZE:].hex()
 
 
@@ -131,16 +130,15 @@ def as_path(path: Any) -> Path:
     :raises InvalidDataError: if nothing can.
     """
     try:
-        found = Path(path)
+        if "\0" not in str(Path(path)):
+            return Path(path)
     except TypeError:
-        found = None
-    if found is None or "\0" in str(found):
-        raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}")
-    return found
+        pass
+    raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}")
 
 
 def leftovers(folder: PathLike) -> list[Path]:
-    """What writers that were killed have left in a folder; safe to remove."""
+    """Files that writers who were killed have left in a folder; safe to remove."""
     return sorted(Path(folder).glob(f"*.{'[0-9a-f]' * 32}.part"))
 
 
@@ -175,10 +173,14 @@ def _sync_folder(folder: Path) -> None:
 def packed(kind: str, tree: Any, classes: Classes) -> bytes:
     """The bytes of the file that :func:`write` writes; the same for the same tree."""
     structure, arrays = encode(tree, classes)
+    try:
+        package = metadata.version(FORMAT)
+    except metadata.PackageNotFoundError:
+        package = "not installed"
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "package": _package_version(),
+        "package": package,
         "kind": kind,
         "tree": structure,
     }
@@ -237,10 +239,3 @@ def _header(source: PathLike, archive: Mapping[str, np.ndarray]) -> dict[str, An
 
 def _entry(index: int) -> str:
     return f"array_{index}"
-
-
-def _package_version() -> str:
-    try:
-        return metadata.version(FORMAT)
-    except metadata.PackageNotFoundError:
-        return "not installed"

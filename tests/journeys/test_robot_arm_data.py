@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.io
 
-from streaming_gp import datasets, simulated_arm
+from streaming_gp import datasets
+from streaming_gp.datasets import simulated_arm
 from streaming_gp.errors import InvalidDataError
 
 

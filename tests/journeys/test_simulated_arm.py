@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from streaming_gp import datasets, simulated_arm
+from streaming_gp import datasets
+from streaming_gp.datasets import simulated_arm
 from streaming_gp.errors import InvalidDataError
 
 
