@@ -117,36 +117,7 @@ __all__ = [
     "testing",
 ]
 
-_HOMES = {
-    "ConditionalPseudoPoints": "gp",
-    "EveryUpdate": "gp",
-    "Fading": "gp",
-    "FileFormatError": "errors",
-    "FixedHyperparameters": "gp",
-    "ForgetNothing": "gp",
-    "GPUpdate": "gp",
-    "ImproperError": "errors",
-    "IndependentPseudoPoints": "gp",
-    "InvalidDataError": "errors",
-    "LocalOptimiser": "gp",
-    "NeverLearn": "gp",
-    "NoAnswerError": "errors",
-    "NumericalError": "errors",
-    "OwnPseudoPoints": "gp",
-    "PointHyperparameters": "gp",
-    "PrivatePseudoPoints": "gp",
-    "Progress": "gp",
-    "SharedPseudoPoints": "gp",
-    "SlidingWindow": "gp",
-    "StreamingGP": "gp",
-    "StreamingGPError": "errors",
-    "UntilSettled": "gp",
-    "TableGP": "tables",
-    "UpdateInfo": "gp",
-    "VariationalHyperparameters": "gp",
-    "stream": "tables",
-}
-"""The module that each class or function is found in; all other public names are modules."""
+_OF_TABLES = ("TableGP", "stream")
 
 find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 
@@ -156,9 +127,15 @@ if not TYPE_CHECKING:  # which sees the names above, and no others
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name not in _HOMES:
+        if name in _OF_TABLES:
+            home = "tables"
+        elif name.endswith("Error"):
+            home = "errors"
+        elif name[0].isupper():
+            home = "gp"
+        else:
             return import_module(f"{__name__}.{name}")
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{home}"), name)
         globals()[name] = value  # found without this function from now on
         return value
 

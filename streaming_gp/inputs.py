@@ -1,6 +1,8 @@
-"""What comes in: single arguments, each checked by the range that its name says, and numbers.
+"""Single arguments, each checked by the range that its name says, and arrays of numbers.
 
-Arrays, tensors, frames and nested lists are converted one way.
+Every ``require_`` raises :class:`~streaming_gp.errors.InvalidDataError`, which names the argument,
+the value that came and what was wanted. Arrays, tensors, frames and nested lists are converted one
+way.
 """
 
 from __future__ import annotations
@@ -19,6 +21,22 @@ from streaming_gp.errors import InvalidDataError
 C = TypeVar("C", bound=type)
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (Real, np.floating)) and not isinstance(value, bool) and value == value
+
+
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "int": (_is_integer, "an integer"),
+    "float": (_is_number, "a number"),
+    "bool": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+}
+
+
 def typed(cls: C) -> C:
     """Class decorator of dataclasses: what is annotated as a number, flag or name must be one.
 
@@ -27,21 +45,21 @@ def typed(cls: C) -> C:
     none, and integers are numbers or seeds of something, which are not negative.
     """
     kinds = {field.name: str(field.type).split(" | ") for field in fields(cls)}
-    known = {name: kind for name, kind in kinds.items() if set(kind) <= {*_KINDS, "None"}}
+    plain = {name: kind for name, kind in kinds.items() if set(kind) <= {*_KINDS, "None"}}
     decorated: Any = cls
-    made = decorated.__init__
-    order = signature(made)
+    initialise = decorated.__init__
+    order = signature(initialise)
 
-    @wraps(made)
-    def checked(*arguments: Any, **options: Any) -> None:
+    @wraps(initialise)
+    def check_and_initialise(*arguments: Any, **options: Any) -> None:
         for name, value in order.bind(*arguments, **options).arguments.items():
-            if name in known:
-                _require_kind(f"{cls.__name__}.{name}", value, known[name])
-                if "int" in known[name] and _is_integer(value):
+            if name in plain:
+                _require_kind(f"{cls.__name__}.{name}", value, plain[name])
+                if "int" in plain[name] and _is_integer(value):
                     require_count(f"{cls.__name__}.{name}", value)
-        made(*arguments, **options)
+        initialise(*arguments, **options)
 
-    decorated.__init__ = checked
+    decorated.__init__ = check_and_initialise
     return cls
 
 
@@ -55,116 +73,80 @@ def _require_kind(name: str, value: Any, kinds: Sequence[str]) -> None:
 
 
 def require_number(name: str, value: float) -> None:
-    """Refuse what is no real number of Python or NumPy; booleans and NaN are none.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
+    """A real number of Python or NumPy; booleans and NaN are none."""
     _require_kind(name, value, ["float"])
 
 
 def require_integer(name: str, value: int) -> None:
-    """Refuse what is no integer of Python or NumPy; booleans are none.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
+    """An integer of Python or NumPy; booleans are none."""
     _require_kind(name, value, ["int"])
 
 
 def require_flag(name: str, value: bool) -> None:
-    """Refuse what is neither true nor false.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
+    """True or false."""
     _require_kind(name, value, ["bool"])
 
 
 def require_count(name: str, value: int) -> None:
-    """Refuse what is not an integer, at least 0.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
+    """An integer, at least 0."""
     if not (_is_integer(value) and value >= 0):
         raise InvalidDataError(f"{name} must be an integer, at least 0, got {value!r:.100}")
 
 
 def require_positive(name: str, value: float) -> None:
-    """Refuse what is not a number above zero.
+    """A number above zero."""
+    _require_range(name, value, lambda x: x > 0, "be positive")
 
-    :param name: What to call the argument in the error.
-    :param value: The number that came; NaN is refused.
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not value > 0:
-        raise InvalidDataError(f"{name} must be positive, got {value}")
+
+def is_positive_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of Python or NumPy above zero; booleans are none."""
+    return _is_integer(value) and value > 0
 
 
 def require_positive_integer(name: str, value: int) -> None:
-    """Refuse what is not an integer of Python or NumPy above zero; booleans are none.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
+    """An integer of Python or NumPy above zero; booleans are none."""
     if not _is_integer(value):
         raise InvalidDataError(f"{name} must be a positive integer, got {value!r}")
     require_positive(name, value)
 
 
 def require_not_negative(name: str, value: float) -> None:
-    """Refuse what is not a number in [0, ∞].
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not value >= 0:
-        raise InvalidDataError(f"{name} must not be negative, got {value}")
+    """A number in [0, ∞]."""
+    _require_range(name, value, lambda x: x >= 0, "not be negative")
 
 
 def require_above_one(name: str, value: float) -> None:
-    """Refuse what is not a number above one.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not value > 1:
-        raise InvalidDataError(f"{name} must be greater than 1, got {value}")
+    """A number above one."""
+    _require_range(name, value, lambda x: x > 1, "be greater than 1")
 
 
 def require_fraction(name: str, value: float) -> None:
-    """Refuse what is not a number in (0, 1], such as the share of a whole that is not empty.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not 0 < value <= 1:
-        raise InvalidDataError(f"{name} must lie in (0, 1], got {value}")
+    """A number in (0, 1], such as the share of a whole that is not empty."""
+    _require_range(name, value, lambda x: 0 < x <= 1, "lie in (0, 1]")
 
 
 def require_decay(name: str, value: float) -> None:
-    """Refuse what is not a number in [0, 1), such as the decay of a moving average.
-
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not 0 <= value < 1:
-        raise InvalidDataError(f"{name} must lie in [0, 1), got {value}")
+    """A number in [0, 1), such as the decay of a moving average."""
+    _require_range(name, value, lambda x: 0 <= x < 1, "lie in [0, 1)")
 
 
 def require_probability(name: str, value: float) -> None:
-    """Refuse what is not a number in [0, 1].
+    """A number in [0, 1]."""
+    _require_range(name, value, lambda x: 0 <= x <= 1, "lie in [0, 1]")
 
-    :raises InvalidDataError: naming what came and what was wanted.
-    """
-    _require_real(name, value)
-    if not 0 <= value <= 1:
-        raise InvalidDataError(f"{name} must lie in [0, 1], got {value}")
+
+def _require_range(name: str, value: Any, is_within: Callable[[float], bool], wanted: str) -> None:
+    if not (isinstance(value, float) and np.isnan(value)):  # NaN is within no range
+        require_number(name, value)
+    if not is_within(value):
+        raise InvalidDataError(f"{name} must {wanted}, got {value}")
 
 
 def require_strategy(name: str, value: object, protocol: type, example: str) -> None:
-    """Refuse what is no object of a protocol, such as its name, or a class in the place of one.
+    """An object of a protocol, not its name, or a class in the place of one.
 
     :param protocol: The protocol, which can be asked for at run time.
     :param example: An object of it, as a user would write it.
-    :raises InvalidDataError: naming what came and what was wanted.
     """
     if isinstance(value, type) or not isinstance(value, protocol):
         raise InvalidDataError(f"{name} must be a strategy such as {example}, got {value!r}")
@@ -186,48 +168,13 @@ def as_groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
 
     :raises InvalidDataError: if there is not one for each, or they do not count from 0.
     """
-    found = np.zeros(size, int) if groups is None else np.asarray(groups)
-    numbers = np.unique(found)
-    if found.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
+    group_of = np.zeros(size, int) if groups is None else np.asarray(groups)
+    numbers = np.unique(group_of)
+    if group_of.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
         raise InvalidDataError(
-            f"groups must be [{size}] and count from 0 without gaps, got {found}"
+            f"groups must be [{size}] and count from 0 without gaps, got {group_of}"
         )
-    return found
-
-
-def is_positive_integer(value: Any) -> bool:
-    """Whether ``value`` is an integer of Python or NumPy above zero; booleans are none."""
-    return _is_integer(value) and value > 0
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _require_real(name: str, value: Any) -> None:
-    """NaN is in no range, which the caller says better."""
-    if not (isinstance(value, float) and np.isnan(value)):
-        require_number(name, value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (Real, np.floating)) and not isinstance(value, bool) and value == value
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, (bool, np.bool_))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "int": (_is_integer, "an integer"),
-    "float": (_is_number, "a number"),
-    "bool": (_is_flag, "true or false"),
-    "str": (_is_text, "a string"),
-}
+    return group_of
 
 
 # ---- numbers ----
@@ -245,8 +192,9 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
         sparse, or has masked entries.
     """
     refuse_masked(name, values)
-    if _is_sparse(values):
-        raise InvalidDataError(f"{name} must be a dense array, got the sparse {_kind(values)}")
+    kind = type(values).__name__
+    if hasattr(values, "todense") or hasattr(values, "dense_shape"):  # no type is in common
+        raise InvalidDataError(f"{name} must be a dense array, got the sparse {kind}")
     try:
         array = np.asarray(values)
     except NotImplementedError:
@@ -255,7 +203,7 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
         raise InvalidDataError(f"{name} is not a rectangular array of numbers: {error}") from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise InvalidDataError(
-            f"{name} must hold real numbers, got a {_kind(values)} of dtype {array.dtype} and "
+            f"{name} must hold real numbers, got a {kind} of dtype {array.dtype} and "
             f"shape {list(array.shape)}"
         )
     return array
@@ -267,17 +215,15 @@ def as_float64(name: str, array: np.ndarray) -> np.ndarray:
     :param name: What to call the array in the error.
     :raises InvalidDataError: if it holds an integer that no float64 is equal to.
     """
-    if array.dtype.kind in "iu" and array.size and _magnitude(array) > LARGEST_EXACT_INTEGER:
-        raise InvalidDataError(
-            f"{name} holds the integer {_magnitude(array)}, which a float64 cannot represent; "
-            "rescale it first"
-        )
+    if array.dtype.kind in "iu" and array.size:
+        largest = max(abs(int(array.max())), abs(int(array.min())))
+        if largest > LARGEST_EXACT_INTEGER:
+            raise InvalidDataError(
+                f"{name} holds the integer {largest}, which a float64 cannot represent; "
+                "rescale it first"
+            )
     with np.errstate(over="ignore"):
         return array.astype(np.float64)
-
-
-def _magnitude(array: np.ndarray) -> int:
-    return max(abs(int(array.max())), abs(int(array.min())))
 
 
 def make_read_only(tree: Any) -> None:
@@ -309,12 +255,3 @@ def refuse_masked(name: str, values: Any) -> None:
         raise InvalidDataError(
             f"{name} has {number} masked entries, which are no data: leave their rows out"
         )
-
-
-def _is_sparse(values: Any) -> bool:
-    """Of SciPy, TensorFlow or PyData: none has a type in common."""
-    return any(hasattr(values, name) for name in ("todense", "dense_shape"))
-
-
-def _kind(values: Any) -> str:
-    return type(values).__name__
