@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from streaming_gp.pvi.privacy.clipping import shares
+from streaming_gp.pvi.privacy.gradients import shares
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 from streaming_gp.engines import flower_link as links
 from streaming_gp.engines.flower_sums import Sum, summed
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.pvi.privacy.summed_changes import SummedChanges
+from streaming_gp.pvi.privacy.sums import SummedChanges
 
 PATIENCE = 30.0
 """The seconds in which a SuperLink gives a run to whoever has started it."""

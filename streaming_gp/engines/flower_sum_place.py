@@ -13,8 +13,7 @@ from streaming_gp.engines.flower_sums import QUESTION
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.guards import described
-from streaming_gp.pvi.privacy.kept import change_between
-from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
+from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
 from streaming_gp.pvi.task import Failure, LocalResult, decode_answer, decode_task
 
 

@@ -10,7 +10,7 @@ from streaming_gp.engines.flower_link import LOG
 from streaming_gp.engines.flower_run import Run
 from streaming_gp.engines.flower_sums import PAUSE, LostError, Sum
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.privacy.summed_changes import SummedChanges
+from streaming_gp.pvi.privacy.sums import SummedChanges
 from streaming_gp.pvi.sums import Shares
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from streaming_gp.engines.flower_link import LOG
 from streaming_gp.pvi.guards import described
-from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
+from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges
 
 QUESTION = "question"
 PAUSE = 0.1

@@ -11,7 +11,7 @@ from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi.client import Resident, Site
 from streaming_gp.pvi.guards import described
-from streaming_gp.pvi.privacy.summed_changes import SummedChanges
+from streaming_gp.pvi.privacy.sums import SummedChanges
 from streaming_gp.pvi.task import Failure, LocalTask, decode_task, encode_answer
 
 

@@ -12,8 +12,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.privacy.kept import changed, same_factor
-from streaming_gp.pvi.privacy.summed_changes import SummedChanges
+from streaming_gp.pvi.privacy.sums import SummedChanges, same_factor, times
 from streaming_gp.pvi.task import Delivery, LocalResult, LocalTask
 
 
@@ -106,7 +105,7 @@ class Shares:
             reason = f"the sum is refused: {objection}"
             return [Delivery(task.client_id, None, reason) for task in together]
         before = {task.client_id: task.own for task in together}
-        after = {name: changed(own, change) for name, own in before.items()}
+        after = {name: times(own, change) for name, own in before.items()}
         self._offers |= dict.fromkeys(after, _Offer(before, after))
         return [_delivery(task, after[task.client_id], spent[task.client_id]) for task in together]
 

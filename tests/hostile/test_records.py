@@ -11,8 +11,13 @@ from streaming_gp import pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.estimators.river import as_features
 from streaming_gp.pvi import privacy
-from streaming_gp.pvi.privacy.accountant import Release
-from streaming_gp.pvi.privacy.record import alone, read_spent, with_release, write_spent
+from streaming_gp.pvi.privacy.accountant import (
+    Release,
+    alone,
+    read_spent,
+    with_release,
+    write_spent,
+)
 from tests.hostile.test_answers import MODEL, clients
 
 RELEASE = Release(2.0, 0.5)

@@ -7,7 +7,7 @@ import pytest
 
 from streaming_gp import engines, pvi, serialization
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.privacy.kept import KIND, Kept
+from streaming_gp.pvi.privacy.sums import KIND, SiteRecord
 from tests.oracles import sums_of_tests
 from tests.oracles.flower_world import World
 from tests.oracles.reference import assert_same
@@ -44,7 +44,7 @@ class Places(World):
 
     def kept(self, name):
         classes = serialization.registered_classes()
-        return serialization.read(self.folder / "kept" / f"{name}.npz", KIND, classes, Kept)
+        return serialization.read(self.folder / "kept" / f"{name}.npz", KIND, classes, SiteRecord)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from streaming_gp import linear, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.pvi import privacy
-from streaming_gp.pvi.privacy.accountant import epsilon_of
-from streaming_gp.pvi.privacy.record import read_spent
+from streaming_gp.pvi.privacy.accountant import epsilon_of, read_spent
 from tests.oracles.reference import regression_data, server, task_of
 
 FREE = privacy.Budget(np.inf)
@@ -24,7 +23,7 @@ def told(monkeypatch):
     def counted(spent, delta):
         return 0.1 * sum(number for _, number in spent)
 
-    monkeypatch.setattr("streaming_gp.pvi.privacy.private_rule.epsilon_of", counted)
+    monkeypatch.setattr("streaming_gp.pvi.privacy.rule.epsilon_of", counted)
 
 
 def problem(rng, number=3):

@@ -12,7 +12,7 @@ from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, NormalWishart
 from streaming_gp.pvi import privacy
-from streaming_gp.pvi.privacy.coordinates import from_coordinates, to_coordinates
+from streaming_gp.pvi.privacy.changes import from_coordinates, to_coordinates
 from tests.oracles.reference import (
     assert_same,
     pooled,
@@ -85,7 +85,7 @@ def task():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_has_the_scale_that_the_accountant_is_told(rng, task, kind, monkeypatch):
-    monkeypatch.setattr("streaming_gp.pvi.privacy.private_rule.epsilon_of", lambda *_: 1.0)
+    monkeypatch.setattr("streaming_gp.pvi.privacy.rule.epsilon_of", lambda *_: 1.0)
     X, Y = rng.standard_normal((20, 2)), rng.standard_normal((20, 1))
     clip, sigma, noise = 0.3, 0.8, []
     for seed in range(500):

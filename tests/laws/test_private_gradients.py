@@ -12,9 +12,8 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.compiled import compiled_for
-from streaming_gp.pvi.privacy.clipping import clipped_sum_of
-from streaming_gp.pvi.privacy.draws import Draws, secure_draws, seeded_draws
-from streaming_gp.pvi.privacy.noisy_gradients import NoisyGradients
+from streaming_gp.pvi.privacy.gradients import NoisyGradients, clipped_sum_of
+from streaming_gp.pvi.privacy.rule import Draws, secure_draws, seeded_draws
 from tests.oracles.reference import assert_same, labelled_data, server
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 
@@ -158,7 +157,7 @@ def test_rows_are_sampled_alone_at_their_rate():
     draws, rate, runs = seeded_draws(1), 0.3, 4000
     taken = np.zeros((runs, 5))
     for run in taken:
-        run[draws.chosen(5, rate)] = 1.0
+        run[draws.sample(5, rate)] = 1.0
     error = np.sqrt(rate * (1.0 - rate) / runs)
     np.testing.assert_allclose(taken.mean(axis=0), rate, atol=STANDARD_ERRORS * error)
     off = np.corrcoef(taken.T) - np.eye(5)

@@ -12,7 +12,7 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.privacy.kept import KIND, Kept, change_between, own_factor
+from streaming_gp.pvi.privacy.sums import KIND, SiteRecord, change_between, own_factor
 from streaming_gp.pvi.sums import Shares, rule_of_sums
 from streaming_gp.pvi.task import encode_task
 from tests.conftest import assert_same_naturals
@@ -102,7 +102,7 @@ class TogetherSession:
 
 def kept_in(folder, name):
     classes = serialization.registered_classes()
-    return serialization.read(folder / f"{name}.npz", KIND, classes, Kept)
+    return serialization.read(folder / f"{name}.npz", KIND, classes, SiteRecord)
 
 
 @pytest.mark.parametrize("engine", [pvi.Serial(), Together()], ids=["one by one", "summed"])

@@ -53,9 +53,9 @@ TARGETS = {
             *DIVERGENCES,
         ),
     ),
-    "updates/ep": Target("pvi/updates/ep/*.py", (f"{LAWS}/test_tied.py", f"{LAWS}/test_ep.py")),
+    "updates/ep": Target("pvi/updates/*_ep.py", (f"{LAWS}/test_tied.py", f"{LAWS}/test_ep.py")),
     "updates/local": Target(
-        "pvi/updates/local/*.py",
+        "pvi/updates/[fov]*.py",
         (
             f"{LAWS}/test_local_rules.py",
             f"{LAWS}/test_optimisers.py",
@@ -66,10 +66,10 @@ TARGETS = {
         ),
     ),
     "updates/baselines": Target(
-        "pvi/updates/baselines/*.py",
+        "pvi/updates/[cp]o[mi]*.py",
         (f"{LAWS}/test_committees.py", f"{LAWS}/test_baselines.py"),
     ),
-    "updates/sampled": Target("pvi/updates/sampled/*.py", (f"{LAWS}/test_snep.py",)),
+    "updates/sampled": Target("pvi/updates/s[an]*.py", (f"{LAWS}/test_snep.py",)),
     "gp/bounds": Target(
         "gp/bounds/*.py",
         (

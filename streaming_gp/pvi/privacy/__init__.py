@@ -6,17 +6,20 @@ from streaming_gp.pvi.privacy.accountant import (
     epsilon_of,
     noise_multiplier_for,
 )
-from streaming_gp.pvi.privacy.clipping import ClippedGradientModel
-from streaming_gp.pvi.privacy.local_averaging import LocalAveraging
-from streaming_gp.pvi.privacy.private_changes import PrivateChanges
-from streaming_gp.pvi.privacy.private_gradients import PrivateGradients
-from streaming_gp.pvi.privacy.private_rule import PrivateFitError, PrivateRule
-from streaming_gp.pvi.privacy.summed_changes import SummedChanges
+from streaming_gp.pvi.privacy.changes import LocalAveraging, PrivateChanges, to_coordinates
+from streaming_gp.pvi.privacy.gradients import (
+    ClippedGradientModel,
+    NoisyGradients,
+    PrivateGradients,
+)
+from streaming_gp.pvi.privacy.rule import PrivateFitError, PrivateRule
+from streaming_gp.pvi.privacy.sums import SummedChanges
 
 __all__ = [
     "Budget",
     "ClippedGradientModel",
     "LocalAveraging",
+    "NoisyGradients",
     "PrivateChanges",
     "PrivateFitError",
     "PrivateGradients",
@@ -25,4 +28,5 @@ __all__ = [
     "SummedChanges",
     "epsilon_of",
     "noise_multiplier_for",
+    "to_coordinates",
 ]

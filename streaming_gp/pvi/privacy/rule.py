@@ -1,20 +1,31 @@
-"""What private rules share: pay first, then fit, then let out the noisy factor and nothing else."""
+"""Private rules: pay first, then fit, then let out the noisy factor and nothing else."""
 
 from __future__ import annotations
 
 import abc
 import math
+import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtri
 
 from streaming_gp.errors import BudgetSpentError, InvalidDataError, StreamingGPError
 from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.model import HasChecks
-from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of
-from streaming_gp.pvi.privacy.draws import Draws, secure_draws, seeded_draws
-from streaming_gp.pvi.privacy.record import alone, read_spent, with_release, write_spent
+from streaming_gp.pvi.privacy.accountant import (
+    Budget,
+    Release,
+    alone,
+    epsilon_of,
+    read_spent,
+    with_release,
+    write_spent,
+)
 from streaming_gp.pvi.task import (
     EPSILON,
     HasDamping,
@@ -23,6 +34,55 @@ from streaming_gp.pvi.task import (
     UpdateRule,
     WantsPrior,
 )
+
+BITS = np.uint64(52)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers of which nobody else may know any.
+
+    :param uniform: So many independent numbers, each in the open interval (0, 1).
+    """
+
+    uniform: Callable[[int], np.ndarray]
+
+    def normal(self, *shape: int) -> np.ndarray:
+        """Standard normal numbers of this shape, by the inverse of their distribution function.
+
+        With 52 bits each, none is further out than 8.2. That floating-point numbers are no real
+        ones is not defended against (Mironov 2012).
+        """
+        normal: np.ndarray = ndtri(self.uniform(int(np.prod(shape)))).reshape(shape)
+        return normal
+
+    def sample(self, number: int, rate: float) -> np.ndarray:
+        """The rows, of so many, that take part, each with this probability and alone."""
+        return np.flatnonzero(self.uniform(number) < rate)
+
+    def parts(self, number: int, num_parts: int) -> list[np.ndarray]:
+        """The rows of each part, where every row falls into one of them alone."""
+        part = np.floor(num_parts * self.uniform(number))
+        return [np.flatnonzero(part == one) for one in range(num_parts)]
+
+    def seed(self) -> np.ndarray:
+        """Two integers [2] for what is drawn in compiled functions."""
+        return (self.uniform(2) * 2**31).astype(np.int32)
+
+
+def secure_draws() -> Draws:
+    """Numbers made of bits of ``os.urandom``."""
+
+    def uniform(size: int) -> np.ndarray:
+        bits = np.frombuffer(os.urandom(8 * size), np.uint64) >> (np.uint64(64) - BITS)
+        return (bits.astype(np.float64) + 0.5) * 2.0 ** -float(BITS)
+
+    return Draws(uniform)
+
+
+def seeded_draws(*seed: int) -> Draws:
+    """Numbers that whoever knows the seed can take away again: for tests and figures only."""
+    return Draws(np.random.default_rng(seed).random)
 
 
 class PrivateFitError(StreamingGPError, RuntimeError):
@@ -55,11 +115,11 @@ class PrivateRule(abc.ABC):
     @property
     @abc.abstractmethod
     def release(self) -> Release:
-        """What is let out under noise."""
+        """One release of an answer."""
 
     @property
     def releases_per_answer(self) -> int:
-        """How often, for one answer."""
+        """How many releases one answer is made of."""
         return 1
 
     @abc.abstractmethod
@@ -83,9 +143,11 @@ class PrivateRule(abc.ABC):
         """
         self.require_task(task)
         with alone(self.record, task.client_id) if self.record is not None else nullcontext():
-            epsilon = self._paid(task)
+            epsilon = self._pay(task)
+        seed = self.insecure_seed
+        draws = secure_draws() if seed is None else seeded_draws(seed, task.seed)
         try:
-            factor = self.private_factor(task, self._draws(task))
+            factor = self.private_factor(task, draws)
         except Exception:  # its text, and what it was raised from, may hold rows
             raise PrivateFitError("a private fit failed; the client does not say why") from None
         return LocalResult(
@@ -98,8 +160,15 @@ class PrivateRule(abc.ABC):
         """The ε, at the budget's δ, that so many answers of one client add up to."""
         return epsilon_of(((self.release, answers * self.releases_per_answer),), self.budget.delta)
 
-    def _paid(self, task: LocalTask) -> float:
-        before = self._before(task)
+    def _pay(self, task: LocalTask) -> float:
+        """Put one more answer on record, and give the ε of all.
+
+        :raises BudgetSpentError: if that is beyond the budget.
+        """
+        if self.record is not None:
+            before = read_spent(self.record, task.client_id)
+        else:
+            before = ((self.release, task.sequence * self.releases_per_answer),)
         spent = with_release(before, self.release, self.releases_per_answer)
         epsilon = epsilon_of(spent, self.budget.delta)
         if epsilon > self.budget.epsilon:
@@ -110,16 +179,6 @@ class PrivateRule(abc.ABC):
         if self.record is not None:
             write_spent(self.record, task.client_id, spent)
         return epsilon
-
-    def _before(self, task: LocalTask) -> Spent:
-        if self.record is not None:
-            return read_spent(self.record, task.client_id)
-        return ((self.release, task.sequence * self.releases_per_answer),)
-
-    def _draws(self, task: LocalTask) -> Draws:
-        if self.insecure_seed is None:
-            return secure_draws()
-        return seeded_draws(self.insecure_seed, task.seed)
 
     # ---- what the loop asks of rules ----
 

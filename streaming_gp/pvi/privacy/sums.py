@@ -5,26 +5,31 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import numpy as np
 
-from streaming_gp.errors import BudgetSpentError, InvalidDataError
+from streaming_gp import serialization
+from streaming_gp.errors import BudgetSpentError, FileFormatError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.inputs import require_positive, require_positive_integer, typed
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import HasChecks
-from streaming_gp.pvi.privacy.kept import change_between, changed, keep, own_factor
-from streaming_gp.pvi.privacy.private_rule import PrivateFitError, require_family, require_rule
+from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
 from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask
+from streaming_gp.serialization import as_path, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")
 MODULUS = 2**32
 """Sums are counted modulo this."""
 FEWEST = 3
 """Of a sum of two, each of the two knows what the other has said."""
+KIND = "factor of a site"
 
 
 @typed
@@ -87,12 +92,12 @@ class SummedChanges:
 
     @property
     def resolution(self) -> float:
-        """What changes are multiples of."""
+        """The number that changes are multiples of."""
         return 2.0 * self.limit / self.levels
 
     def checks_with(self, model: Any) -> Checks:
-        """What a site's answer is judged by at the site, and a sum at the server: the limits that
-        the model has, or the rule, or the defaults.
+        """The limits of a site's answer, at the site, and of a sum, at the server: those that the
+        model has, or the rule, or the defaults.
         """
         owners = (model, self.rule)
         limits = [one.checks for one in owners if isinstance(one, HasChecks)]
@@ -110,16 +115,16 @@ class SummedChanges:
         require_family(task)
         own = own_factor(self.record, task)
         try:
-            found = self.rule(replace(task, own=own))
-            change = self._allowed(task, own, found.factor)
+            result = self.rule(replace(task, own=own))
+            change = self._change(task, own, result.factor)
         except BudgetSpentError:
             raise
         except Exception:  # its text, and what it was raised from, may hold rows
             LOG.warning("%r does not answer", task.client_id, exc_info=True)
             raise PrivateFitError("it does not answer, and does not say why") from None
-        keep(self.record, task, own, change)
-        spent = {name: e for name, e in found.diagnostics.items() if name == EPSILON}
-        return LocalResult(changed(task.own, change), diagnostics=spent)
+        write_record(self.record, task, own, change)
+        spent = {name: e for name, e in result.diagnostics.items() if name == EPSILON}
+        return LocalResult(times(task.own, change), diagnostics=spent)
 
     def rounded(self, change: Factor) -> Factor:
         """The nearest change whose natural parameters are multiples of the resolution.
@@ -138,7 +143,7 @@ class SummedChanges:
     def _rho(self) -> float:
         return 1.0 / self.sites if self.damping is None else self.damping
 
-    def _allowed(self, task: LocalTask, own: Factor | None, proposal: Factor) -> Factor:
+    def _change(self, task: LocalTask, own: Factor | None, proposal: Factor) -> Factor:
         """The change by which the site answers.
 
         :raises InvalidDataError: if the site's checks refuse it.
@@ -153,3 +158,107 @@ class SummedChanges:
         if objection:
             raise InvalidDataError(objection)
         return change
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class SiteRecord:
+    """A site's own factor, and its newest answer, where the server knows sums only.
+
+    :param sequence: The number of the question.
+    :param share: The site's share of the sums, which the server had in the place of its factor.
+    :param own: The site's factor; None if it had none.
+    :param change: The change of it that was the answer, of which the site does not know yet whether
+        it has entered a sum.
+    :param past: Digests of the shares that the server had before, in this run.
+    """
+
+    sequence: int
+    share: Factor | None
+    own: Factor | None
+    change: Factor
+    past: tuple[str, ...] = ()
+
+    def factor_at(self, task: LocalTask) -> Factor | None:
+        """The site's factor when it is asked again.
+
+        The change has entered a sum if the server has another share for the site since then.
+
+        :raises InvalidDataError: if the server is back where it was before.
+        """
+        if same_factor(task.own, self.share):
+            return self.own
+        if task.sequence <= self.sequence or _digest(task.own) in self.past:
+            raise InvalidDataError(
+                "the server is back where it was before it had the last sums, and the site's "
+                "factor of that time is not kept"
+            )
+        return times(self.own, self.change)
+
+
+def own_factor(folder: str, task: LocalTask) -> Factor | None:
+    """The site's factor under this question; None if it has none yet.
+
+    :raises InvalidDataError: if it is not kept here.
+    """
+    if task.own is None:
+        return None
+    record = _read(folder, task.client_id)
+    if record is None:
+        raise InvalidDataError(f"the factor of {task.client_id!r} is not kept in {folder!r}")
+    return record.factor_at(task)
+
+
+def write_record(folder: str, task: LocalTask, own: Factor | None, change: Factor) -> None:
+    """Put on record what is about to be answered, whole or not at all.
+
+    :raises FileFormatError: if there can be no record in the folder.
+    """
+    path = _path(folder, task.client_id)
+    share = None if task.own is None else task.own.as_arrays()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFormatError(f"there can be no record in {folder!r}: {error.strerror}") from error
+    before = _read(folder, task.client_id)
+    past: tuple[str, ...] = ()
+    if before is not None and before.share is not None and share is not None:
+        is_same = same_factor(before.share, share)
+        past = before.past if is_same else (*before.past, _digest(before.share))
+    record = SiteRecord(task.sequence, share, own, change, past)
+    serialization.write(path, KIND, record, serialization.registered_classes())
+
+
+def times(factor: Any, change: Factor) -> Factor:
+    """A factor, or the unit factor of one who has none yet, times a change."""
+    return (change if factor is None else factor * change).as_arrays()
+
+
+def change_between(old: Any, new: Factor) -> Factor:
+    """The new factor over the old one, which may be the unit factor."""
+    return new if old is None else new / old
+
+
+def same_factor(a: Any, b: Any) -> bool:
+    """Whether two factors have the same natural parameters, to the last bit; None is like None."""
+    if a is None or b is None:
+        return a is b
+    return all(np.array_equal(x, y) for x, y in zip(a.natural, b.natural, strict=True))
+
+
+def _read(folder: str, client_id: str) -> SiteRecord | None:
+    path = _path(folder, client_id)
+    if not path.exists():
+        return None
+    record: SiteRecord = serialization.read(
+        path, KIND, serialization.registered_classes(), SiteRecord
+    )
+    return record
+
+
+def _digest(share: Any) -> str:
+    return sha256(b"".join(np.asarray(eta).tobytes() for eta in share.natural)).hexdigest()
+
+
+def _path(folder: str, client_id: str) -> Path:
+    return as_path(folder) / f"{quote(client_id, safe='')}.npz"
