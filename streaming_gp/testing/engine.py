@@ -1,4 +1,4 @@
-"""What the loop relies on in an engine."""
+"""The contract of an engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates import AnalyticUpdate
 from streaming_gp.testing.assertions import ensure, ensure_refused, ensure_same
-from streaming_gp.testing.problem import clients_of_regression, regression, server_of_regression
+from streaming_gp.testing.problem import clients_of_regression, regression
 
 ROUNDS = 2
 TOLERANCE = 1e-9
 REASON = "this client has no numbers"
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A rule that raises, after a fit."""
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        AnalyticUpdate()(task)
+        raise NumericalError(REASON)
 
 
 def check_engine(
@@ -34,37 +43,32 @@ def check_engine(
     :raises AssertionError: on the first thing that does not hold.
     """
     ensure(isinstance(engine, Engine), "an engine has the method session")
-    honest = clients or clients_of_regression(regression())
-    _check_run(engine, honest)
-    _check_session(engine, honest)
-    _check_failure(engine, failing or _with_a_failing_one())
-
-
-def _server(clients: Clients) -> Server:
-    return Server(regression().prior(), clients)
-
-
-def _with_a_failing_one() -> Clients:
     model = regression()
-    spoiled = clients_of_regression(model, Failing())
-    return {**clients_of_regression(model), "c1": spoiled["c1"]}
+    local = clients_of_regression(model)
+    _check_run(engine, clients or local)
+    _check_session(engine, clients or local)
+    failing = failing or {**local, "c1": clients_of_regression(model, Failing())["c1"]}
+    server = Server(model.prior(), failing)
+    last = fit(server, Synchronous(damping=1.0), ROUNDS, engine)[-1]
+    ensure(set(last.failed) == {"c1"}, "a client that raises is reported as failed, no other")
+    ensure(REASON in last.failed["c1"], "the report says what the client raised")
+    ensure(set(server.factors) == {"c0", "c2"}, "the other clients' answers count")
 
 
 def _check_run(engine: Engine, clients: Clients) -> None:
-    servers = _server(clients), server_of_regression()
-    for server, used in zip(servers, (engine, Serial()), strict=True):
-        fit(server, Synchronous(damping=1.0), ROUNDS, used)
-    found, wanted = servers
+    model = regression()
+    server = Server(model.prior(), clients)
+    oracle = Server(model.prior(), clients_of_regression(model))
+    history = fit(server, Synchronous(damping=1.0), ROUNDS, engine)
+    serial = fit(oracle, Synchronous(damping=1.0), ROUNDS, Serial())
     sentence = "a run has the posterior that it has on the serial engine"
-    ensure_same(found.posterior, wanted.posterior, sentence, TOLERANCE)
-    ensure(
-        found.history[-1].messages == wanted.history[-1].messages,
-        "as many messages travel as on the serial engine",
-    )
+    ensure_same(server.posterior, oracle.posterior, sentence, TOLERANCE)
+    sentence = "as many messages travel as on the serial engine"
+    ensure(history[-1].messages == serial[-1].messages, sentence)
 
 
 def _check_session(engine: Engine, clients: Clients) -> None:
-    server = _server(clients)
+    server = Server(regression().prior(), clients)
     with engine.session(server.clients) as session:
         ensure(isinstance(session, Session), "a session has now, open, submit and next")
         start = session.now
@@ -76,25 +80,7 @@ def _check_session(engine: Engine, clients: Clients) -> None:
         ensure_refused(
             lambda: session.submit(server.ask(first), None), "a second open question to a client"
         )
-        deliveries = [session.next() for _ in server.clients]
-        names = {delivery.client_id for delivery in deliveries}
+        names = {session.next().client_id for _ in server.clients}
         ensure(names == set(server.clients), "every question is answered once")
         ensure(not session.open, "no question is open after its answer")
         ensure(session.now >= start, "the clock does not run backwards")
-
-
-def _check_failure(engine: Engine, clients: Clients) -> None:
-    server = _server(clients)
-    last = fit(server, Synchronous(damping=1.0), ROUNDS, engine)[-1]
-    ensure(set(last.failed) == {"c1"}, "a client that raises is reported as failed, no other")
-    ensure(REASON in last.failed["c1"], "the report says what the client raised")
-    ensure(set(server.factors) == {"c0", "c2"}, "the other clients' answers count")
-
-
-@dataclass(frozen=True)
-class Failing:
-    """A rule that raises, after a fit."""
-
-    def __call__(self, task: LocalTask) -> LocalResult:
-        AnalyticUpdate()(task)
-        raise NumericalError(REASON)

@@ -1,4 +1,4 @@
-"""What the loop relies on in a model."""
+"""The contract of a model."""
 
 from __future__ import annotations
 
@@ -47,11 +47,26 @@ def check_model(model: Model, data: tuple[Any, Any]) -> None:
     ensure(isinstance(model, Model), "a model has all methods of streaming_gp.pvi.Model")
     _check_prior(model)
     _check_data(model, *data)
-    taken = model.as_data(*data)
+    arrays = model.as_data(*data)
+    twins: list[Any] = copies(model, f"a {type(model).__name__}")
     if isinstance(model, LikelihoodModel):
-        _check_expected_log_likelihood(model, taken)
-    _check_copies(model, taken)
-    _check_capabilities(model, taken)
+        value = _check_expected_log_likelihood(model, arrays)
+        for twin in twins:
+            again = twin.expected_log_likelihood(model.initial(0), *arrays, SEED)
+            ensure_close(again, value, "a copy of the model gives the same likelihood", ROUNDING)
+    if isinstance(model, ConjugateModel):
+        _check_conjugacy(model, model.prior(), arrays)
+    if isinstance(model, SampledModel):
+        values = np.asarray(model.log_likelihood(model.prior().sample(4, 0), *arrays))
+        ensure(values.shape == (4,), "log_likelihood gives one number for each draw")
+        ensure(np.isfinite(values).all(), "log_likelihood is finite for draws from the prior")
+    if isinstance(model, TiltedModel):
+        X, Y = (tf.convert_to_tensor(array) for array in arrays)
+        value = model.log_tilted(model.initial(0), X[0], Y[0], 1.0)
+        ensure(np.shape(value) == (), "log_tilted is a scalar")
+        ensure(np.isfinite(value), "log_tilted is finite where a fit starts")
+    if isinstance(model, HasChecks):
+        ensure(model.checks is None or isinstance(model.checks, Checks), "checks are Checks")
 
 
 def _check_prior(model: Model) -> None:
@@ -67,13 +82,13 @@ def _check_prior(model: Model) -> None:
 
 
 def _check_data(model: Model, X: Any, Y: Any) -> None:
-    taken = model.as_data(X, Y)
-    ensure(len(taken) == 2, "as_data gives X and Y")
-    for name, array in zip("XY", taken, strict=True):
+    arrays = model.as_data(X, Y)
+    ensure(len(arrays) == 2, "as_data gives X and Y")
+    for name, array in zip("XY", arrays, strict=True):
         ensure(isinstance(array, np.ndarray), f"{name} is a NumPy array")
         ensure(array.ndim == 2 and len(array) == len(Y), f"{name} has a row for each datum")
         ensure(array.dtype.kind == "f", f"{name} holds floating-point numbers")
-    for once, twice in zip(taken, model.as_data(*taken), strict=True):
+    for once, twice in zip(arrays, model.as_data(*arrays), strict=True):
         ensure(np.array_equal(once, twice), "data that were taken are taken as they are")
     Y = np.asarray(Y)
     ensure_refused(lambda: model.as_data(X, np.full(np.shape(Y), np.nan)), "Y of NaN")
@@ -84,7 +99,7 @@ def _check_data(model: Model, X: Any, Y: Any) -> None:
         ensure_refused(lambda: model.as_data(np.full(np.shape(X), np.inf), Y), "infinite X")
 
 
-def _check_expected_log_likelihood(model: LikelihoodModel, data: Data) -> None:
+def _check_expected_log_likelihood(model: LikelihoodModel, data: Data) -> Any:
     q = model.initial(0)
     value = model.expected_log_likelihood(q, *data, SEED)
     ensure(np.shape(value) == (), "the expected log-likelihood is a scalar")
@@ -98,34 +113,7 @@ def _check_expected_log_likelihood(model: LikelihoodModel, data: Data) -> None:
     for gradient in tape.gradient(watched, natural):
         ensure(gradient is not None, "the expected log-likelihood is differentiable in q")
         ensure(np.isfinite(gradient).all(), "the gradient is finite where a fit starts")
-
-
-def _check_copies(model: Model, data: Data) -> None:
-    both: list[Any] = copies(model, f"a {type(model).__name__}")
-    if not isinstance(model, LikelihoodModel):
-        return
-    q = model.initial(0)
-    wanted = model.expected_log_likelihood(q, *data, SEED)
-    for copy in both:
-        found = copy.expected_log_likelihood(q, *data, SEED)
-        ensure_close(found, wanted, "a copy of the model gives the same likelihood", ROUNDING)
-
-
-def _check_capabilities(model: Model, data: Data) -> None:
-    if isinstance(model, ConjugateModel):
-        _check_conjugacy(model, model.prior(), data)
-    if isinstance(model, SampledModel):
-        theta = model.prior().sample(4, 0)
-        values = np.asarray(model.log_likelihood(theta, *data))
-        ensure(values.shape == (4,), "log_likelihood gives one number for each draw")
-        ensure(np.isfinite(values).all(), "log_likelihood is finite for draws from the prior")
-    if isinstance(model, TiltedModel):
-        X, Y = (tf.convert_to_tensor(array) for array in data)
-        value = model.log_tilted(model.initial(0), X[0], Y[0], 1.0)
-        ensure(np.shape(value) == (), "log_tilted is a scalar")
-        ensure(np.isfinite(value), "log_tilted is finite where a fit starts")
-    if isinstance(model, HasChecks):
-        ensure(model.checks is None or isinstance(model.checks, Checks), "checks are Checks")
+    return value
 
 
 def _check_conjugacy(model: ConjugateModel, prior: Any, data: Data) -> None:

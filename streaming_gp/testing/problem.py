@@ -15,14 +15,10 @@ from streaming_gp.pvi.task import UpdateRule
 from streaming_gp.pvi.updates import AnalyticUpdate
 
 NOISE_VARIANCE = 0.1
-SIGNS = np.array([[1.0, 1.0], [1.0, -1.0]])
 
 
 def regression(family: type[Gaussian] = Normal) -> BayesianLinearRegression:
-    """Linear regression with two weights.
-
-    :param family: The family of the posterior.
-    """
+    """Linear regression with two weights, whose posterior is of this family."""
     return BayesianLinearRegression(2, NOISE_VARIANCE, family=family)
 
 
@@ -35,7 +31,7 @@ def shards_of_regression(number: int = 3, num_data: int = 8) -> list[Data]:
     :param num_data: The number of data points of each, even.
     """
     rng = np.random.default_rng(0)
-    X = np.tile(SIGNS, (num_data // 2, 1))
+    X = np.tile([[1.0, 1.0], [1.0, -1.0]], (num_data // 2, 1))
     noise = np.sqrt(NOISE_VARIANCE) * rng.standard_normal((number, num_data, 1))
     return [(X, X @ np.array([[1.0], [-0.5]]) + one) for one in noise]
 
