@@ -25,7 +25,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python -m experiments.papers.banana --quick --out out/banana
+	$(BIN)/python examples/banana.py --quick --out out/banana
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

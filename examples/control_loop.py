@@ -66,17 +66,14 @@ def summary(found: dict[str, np.ndarray]) -> Results:
     return figures
 
 
-def windows(values: np.ndarray, number: int = 40) -> list[np.ndarray]:
-    return np.array_split(values, number)
-
-
 def draw(found: dict[str, np.ndarray]) -> plt.Figure:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3), layout="constrained")
-    seconds = np.cumsum([len(part) for part in windows(found["squared_error"])]) * PERIOD / 1e3
-    axes[0].semilogy(seconds, [part.mean() for part in windows(found["squared_error"])])
+    parts = np.array_split(found["squared_error"], 40)
+    seconds = np.cumsum([len(part) for part in parts]) * PERIOD / 1e3
+    axes[0].semilogy(seconds, [part.mean() for part in parts])
     axes[0].set(xlabel="seconds at 1 kHz", ylabel="squared error before learning")
     for axis, name in zip(axes[1:], ("predict_ms", "update_ms"), strict=True):
-        parts = windows(found[name])
+        parts = np.array_split(found[name], 40)
         for label, level in (("worst", 100), ("p99", 99), ("p50", 50)):
             axis.semilogy(seconds, [np.percentile(part, level) for part in parts], label=label)
         axis.axhline(PERIOD, color="grey", linestyle=":")
@@ -108,13 +105,7 @@ def main(arguments: argparse.Namespace) -> None:
         f"worst {figures['update_ms_worst']:.2f} ms; {figures['late_steps']} steps over 1 ms"
     )
     save_figure(draw(found), arguments.out, "control_loop.png")
-    results = {
-        "command": "python examples/control_loop.py" + " --quick" * arguments.quick,
-        "seed": arguments.seed,
-        "summary": figures,
-        "windows": {name: [float(p.mean()) for p in windows(v)] for name, v in found.items()},
-    }
-    write_results(arguments.out, results)
+    write_results(arguments.out, {"seed": arguments.seed, "summary": figures})
 
 
 if __name__ == "__main__":

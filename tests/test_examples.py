@@ -99,6 +99,79 @@ def test_a_barrett_stream_reaches_the_paper(barrett):
 
 
 @pytest.mark.example
+def test_the_short_banana_example_draws_the_stream(tmp_path):
+    finished = run("examples/banana.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    records = json.loads((tmp_path / "results.json").read_text())["stream"]
+    assert [one["method"] for one in records] == 3 * ["VI"] + 3 * ["ML"]
+    assert records[2]["test_error"] <= 0.11
+    assert (tmp_path / "banana_stream.png").stat().st_size > 20_000
+
+
+@pytest.mark.example
+def test_a_file_is_read_on_where_a_model_was_stopped(tmp_path):
+    finished = run("examples/csv_stream.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    summary = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert (summary["batches"], summary["rows"] + summary["skipped"]) == (4, 2000)
+    assert summary["smse"] < 0.01
+
+
+@pytest.mark.example
+def test_the_short_example_of_bayesian_optimisation_comes_near_the_minimum(tmp_path):
+    finished = run("examples/bayesian_optimisation.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads((tmp_path / "results.json").read_text())["regret"][-1] < 0.2
+
+
+@pytest.mark.example
+def test_the_short_example_of_a_changing_world_forgets(tmp_path):
+    pytest.importorskip("river", reason="the river extra is not installed")
+    finished = run("examples/changing_world.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    assert rows["every batch counts"]["smse_end"] > 0.5
+    assert rows["alarm"]["smse_end"] < 0.01
+
+
+@pytest.mark.example
+def test_three_places_learn_one_function_and_one_withdraws(tmp_path):
+    finished = run("examples/federated_gp.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["rounds"][-1]["test_smse"] < 0.01
+    assert results["removed"]["deviation_at_2"] > 0.1
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_short_federated_example_has_the_lists_that_are_promised(mnist, tmp_path):
+    methods = ("--methods", "pvi-sync,bcm-split")
+    finished = run("examples/federated_mnist.py", tmp_path, "--quick", *methods)
+    assert finished.returncode == 0, finished.stderr
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [(one["method"], one["partition"], one["seed"]) for one in runs] == [
+        ("pvi-sync", "iid", 0), ("bcm-split", "iid", 0)
+    ]  # fmt: skip
+    lists = ("round", "seconds", "messages", "bytes", "test_error", "test_nll")
+    assert [{len(one[name]) for name in lists} for one in runs] == [{2}, {1}]
+    unknown = run("examples/federated_mnist.py", tmp_path, "--quick", "--methods", "magic")
+    assert unknown.returncode == 2
+    assert "error: no method 'magic'" in unknown.stderr
+
+
+@pytest.mark.example
+@pytest.mark.data
+def test_the_short_private_example_spends_its_budget_and_no_more(mnist, tmp_path):
+    pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
+    finished = run("examples/private_federation.py", tmp_path, "--quick")
+    assert finished.returncode == 0, finished.stderr
+    rounds = json.loads((tmp_path / "results.json").read_text())["rounds"]
+    assert 1.9 < rounds[-1]["spent"] <= 2.0
+    assert rounds[-1]["test_error"] < rounds[0]["test_error"]
+
+
+@pytest.mark.example
 def test_the_banana_example_writes_figures_and_numbers(tmp_path):
     finished = run("experiments.papers.banana", tmp_path, "--quick")
     assert finished.returncode == 0, finished.stderr
