@@ -16,7 +16,7 @@ from streaming_gp.estimators.base import (
     logarithmic_parameters,
 )
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
-from streaming_gp.gp.journal_view import last_state
+from streaming_gp.gp.journal import last_state
 from streaming_gp.serialization import write_bytes
 from streaming_gp.tables import TableGP
 

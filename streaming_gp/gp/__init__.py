@@ -9,7 +9,7 @@ from streaming_gp.gp.bounds import (
     SparseBound,
     Variational,
 )
-from streaming_gp.gp.client import GPUpdate
+from streaming_gp.gp.federated import GPUpdate
 from streaming_gp.gp.fitting import Candidates, LocalOptimiser, Progress
 from streaming_gp.gp.forgetting import Fading, ForgetNothing, Forgetting, SlidingWindow
 from streaming_gp.gp.hyperparameters import (
@@ -28,7 +28,7 @@ from streaming_gp.gp.learning_schedule import (
 from streaming_gp.gp.model import StreamingGP
 from streaming_gp.gp.online import OnlineGP
 from streaming_gp.gp.process import Process, PseudoObservations, PseudoPointFactor
-from streaming_gp.gp.state import ModelState
+from streaming_gp.gp.state import State
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
     IndependentPseudoPoints,
@@ -37,7 +37,7 @@ from streaming_gp.gp.strategies import (
     PseudoPointStrategy,
     SharedPseudoPoints,
 )
-from streaming_gp.gp.update_info import UpdateInfo
+from streaming_gp.gp.stream import UpdateInfo
 
 __all__ = [
     "Candidates",
@@ -56,7 +56,6 @@ __all__ = [
     "LearningSchedule",
     "LocalBound",
     "LocalOptimiser",
-    "ModelState",
     "NeverLearn",
     "OnlineGP",
     "OwnPseudoPoints",
@@ -72,6 +71,7 @@ __all__ = [
     "SharedPseudoPoints",
     "SlidingWindow",
     "SparseBound",
+    "State",
     "StreamingGP",
     "UntilSettled",
     "UpdateInfo",

@@ -1,25 +1,28 @@
-"""A model's compiled functions, for one shape of data."""
+"""Functions that are compiled once for a model and one shape of data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import gpflow
+import numpy as np
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
+from streaming_gp.gp.federated import HyperparameterTerms
 from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.hyperparameter_terms import HyperparameterTerms
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
-from streaming_gp.gp.modules import refuse_misfits
 from streaming_gp.gp.outputs import Outputs, outputs_of
 from streaming_gp.gp.prediction import PosteriorCache
 from streaming_gp.gp.process.prior import latent_kernels
-from streaming_gp.gp.state import Settings
-from streaming_gp.gp.structure import Modules, refuse_change, structure
+from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.state import Settings, State
+from streaming_gp.gp.structure import Modules, refuse_change, refuse_misfits, structure
 from streaming_gp.numerics.threads import keep_freed_memory
 
 
@@ -105,16 +108,77 @@ def compile_gp(
     return CompiledGP(local, fitter, dims, outputs, structure(modules))
 
 
-def unchanged(
-    modules: Modules, parameters: ParameterVector, compiled: CompiledGP | None
-) -> dict[str, str]:
-    """What the modules of a model are, in words: the same as when it last learned.
+def parameters_of(modules: Modules) -> ParameterVector:
+    """The vector ε of the trainable parameters of kernel, mean function and likelihood."""
+    return ParameterVector(HyperparameterModules(**modules))
 
-    :param compiled: Its compiled functions, if it has some; made for other parameters they do not
-        count, as the next change makes them anew.
-    :raises InvalidDataError: if it is not the same; names the first difference.
+
+class Functions:
+    """The compiled functions of one model: they are made when the first one is wanted.
+
+    :param modules: Kernel, mean function and likelihood.
+    :param compiled: Those that there are, which serve as long as they fit.
     """
-    found = structure(modules)
-    if compiled is not None and compiled.fits(parameters, compiled.dims):
-        refuse_change(compiled.structure, found)
-    return found
+
+    def __init__(self, modules: Modules, compiled: CompiledGP | None) -> None:
+        self.modules = modules
+        self.compiled = compiled
+
+    def of(self, state: State, dims: tuple[int | None, int | None] | None = None) -> CompiledGP:
+        """Those for these D and P, or for data of the shape that the model has learned from.
+
+        :raises InvalidDataError: if q(ε) is of other parameters than are trainable now.
+        """
+        input_dim, output_dim = state.dims if dims is None else dims
+        assert input_dim is not None
+        assert output_dim is not None
+        parameters = parameters_of(self.modules)
+        if self.compiled is None or not self.compiled.fits(parameters, (input_dim, output_dim)):
+            q = state.ledger.posterior.hyperparameters
+            if q is not None and np.size(q.mean) != parameters.size:
+                raise InvalidDataError(
+                    f"q(ε) covers {np.size(q.mean)} parameter values but {parameters.size} "
+                    "are trainable now; set what is trainable before the model is made"
+                )
+            self.compiled = compile_gp(self.modules, state.settings, (input_dim, output_dim))
+        return self.compiled
+
+    def dims_of(self, state: State, process: Process) -> tuple[int, int]:
+        """D and P of the data that a process speaks of."""
+        input_dim, output_dim = state.dims
+        kernel, likelihood = self.modules["kernel"], self.modules["likelihood"]
+        extra = outputs_of(kernel, likelihood, state.settings.num_latent_gps).index_columns
+        columns = chain((one.Z.shape[1] for one in process.pseudo_observations), [1 + extra])
+        output_dim = output_dim or default_output_dim(self.modules, state)
+        return input_dim or next(columns) - extra, output_dim
+
+    def unchanged_structure(self) -> dict[str, str]:
+        """Kernel, mean function and likelihood in words: the same as when the model last learned.
+
+        Functions that were compiled for other parameters do not count, as the next change makes
+        them again.
+
+        :raises InvalidDataError: if it is not the same; names the first difference.
+        """
+        now = structure(self.modules)
+        compiled = self.compiled
+        if compiled is not None and compiled.fits(parameters_of(self.modules), compiled.dims):
+            refuse_change(compiled.structure, now)
+        return now
+
+
+def num_latent_gps(modules: Modules, state: State) -> int:
+    """The number L of latent functions; a guess before data say it."""
+    likelihood, output_dim = modules["likelihood"], state.dims[1]
+    outputs = outputs_of(modules["kernel"], likelihood, state.settings.num_latent_gps)
+    if outputs.num_latent_gps is not None:
+        return outputs.num_latent_gps
+    if output_dim is None:
+        return int(likelihood.latent_dim or 1)
+    return outputs.num_functions(modules, output_dim)
+
+
+def default_output_dim(modules: Modules, state: State) -> int:
+    """P of the data that a model expects before it has seen any."""
+    switched = isinstance(modules["likelihood"], gpflow.likelihoods.SwitchedLikelihood)
+    return num_latent_gps(modules, state) + int(switched)  # its last column says which likelihood

@@ -1,73 +1,208 @@
-"""What a server and its clients ask of a Gaussian process whose point ε they share."""
+"""Gaussian processes as models of clients: their update rule, ledgers from elsewhere, one ε of all.
+
+The free energy of a Gaussian process by a point ε that all clients share has a term of each client,
+and one of the prior. With ``q(f | ε) = p(f | ε) Π_m t_m(u_m) / 𝒵(ε)`` and factors that are held, it
+is
+
+    ``F(ε) = Σ_m E_q(f|ε)[log p(y_m | f, ε)] − KL(q(f | ε) ‖ p(f | ε))``,
+
+and its gradient is a sum over clients and the prior, as in PVI 2018, eq. 5. With L and w the
+factorised stack of all pseudo-observations (``conditioning``), ``−KL = log 𝒵 − E_q[log Π t]`` is
+``−C log det L − ½ ‖w‖² + ½ (‖L⁻ᵀ w‖² + C (R − ‖L⁻¹‖²))``. Where parameters have GPflow priors, the
+prior's term has their log density as well (MAP).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.compilation import CompiledGP
-from streaming_gp.gp.ledger_operations import LedgerOperationsGP
-from streaming_gp.gp.predictive_gp import default_output_dim
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.turns import one_at_a_time
+from streaming_gp.gp.bounds import sites
+from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.fitting.fitted import Fitted
+from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.gp.process.tensors import Stack
+from streaming_gp.inputs import as_name, require_flag
+from streaming_gp.numerics.linalg import solve_lower
+from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import SecondOrder
-from streaming_gp.validation import as_data
+from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.validation import Data
+
+STEP = 1e-4
+"""Of differences of gradients, in numbers ε of the size of one: errors are of its square."""
 
 
-class FederatedGP(LedgerOperationsGP):
-    """A ledger of Gaussian-process factors whose free energy has derivatives by ε."""
+@runtime_checkable
+class FitsFactors(Protocol):
+    """A model that fits data under a cavity that someone else holds."""
 
-    @property
-    def trainable_variables(self) -> Sequence[tf.Variable]:
-        """Those of kernel, mean function and likelihood, in the order of ε."""
-        parameters = self.parameter_vector.parameters.values()
-        return tuple(one.unconstrained_variable for one in parameters)
+    def fit_factor(
+        self, data: Any, cavity: Process, own: PseudoPointFactor | None, hold: bool = True
+    ) -> Fitted:
+        """See :meth:`streaming_gp.StreamingGP.fit_factor`."""
+        ...
 
-    @one_at_a_time
-    def data_term_by_hyperparameters(self, q: Process, data: tuple[Any, Any]) -> SecondOrder:
-        """What the free energy owes to some data, by the ε that the parameters hold.
 
-        :param q: Prior times all factors.
-        :param data: X [N, D] and Y [N, P].
-        :raises InvalidDataError: if factors speak of ε.
+@dataclass(frozen=True)
+class GPUpdate:
+    """The update rule of clients whose model is a :class:`~streaming_gp.StreamingGP`.
+
+    A client fits its shard under its cavity, as :meth:`StreamingGP.update` fits a batch, by the
+    model's own strategies. Its pseudo-points stay where its first visit put them, so that damped
+    factors are on one set of points; and each visit averages over ε with the same random numbers,
+    so that rounds have a fixed point, whatever the schedule.
+
+    ``clients = pvi.make_clients(gp, shards, update=GPUpdate())``,
+    ``server = pvi.Server(gp.prior(), clients)``, and after the rounds ``gp.adopt(server.ledger)``.
+
+    :param keep_points: Whether points stay. If not, each visit moves them on, as
+        :meth:`StreamingGP.revisit` does: for schedules in which answers enter in full, such as
+        ``pvi.Arrivals`` and ``pvi.Sequential``. A damped factor would keep old and new points.
+    :raises InvalidDataError: if that is neither true nor false.
+    """
+
+    keep_points: bool = True
+
+    def __post_init__(self) -> None:
+        require_flag("keep_points", self.keep_points)
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        """Fit the client's data under its cavity.
+
+        :raises InvalidDataError: if the model is none of Gaussian-process factors, or its
+            strategies make factors that rest on one another, or a point of ε.
         """
-        _refuse_variational(q)
-        checked = as_data(data, self.likelihood, *self._now.dims)
-        compiled = self._compiled_to_fit(checked[0].shape[1], checked[1].shape[1])
-        return compiled.terms.of_data(q, compiled.outputs.data(checked))
-
-    @one_at_a_time
-    def prior_term_by_hyperparameters(self, q: Process) -> SecondOrder:
-        """What the free energy owes to the prior, by the ε that the parameters hold.
-
-        :param q: Prior times all factors.
-        :raises InvalidDataError: if factors speak of ε.
-        """
-        _refuse_variational(q)
-        return self._compiled_to_fit(*self._dims_of(q)).terms.of_prior(q)
-
-    def _compiled_to_fit(self, input_dim: int, output_dim: int) -> CompiledGP:
-        """Compiled functions, which a model without data of its own keeps for the next question."""
-        compiled = self._compile(input_dim, output_dim)
-        if None in self._now.dims:
-            self._compiled = compiled
-        return compiled
-
-    def _dims_of(self, process: Process) -> tuple[int, int]:
-        """D and P of the data that a process speaks of."""
-        input_dim, output_dim = self._now.dims
-        extra = self._outputs.index_columns
-        columns = chain((one.Z.shape[1] for one in process.pseudo_observations), [1 + extra])
-        return input_dim or next(columns) - extra, output_dim or default_output_dim(self)
+        model = task.model
+        if not isinstance(model, FitsFactors):
+            raise InvalidDataError(
+                f"GPUpdate is for clients of a StreamingGP, got a {type(model).__name__}"
+            )
+        fitted = model.fit_factor(task.data, task.cavity, task.own, self.keep_points)
+        diagnostics = {
+            "nugget": fitted.nugget,
+            "clipped_sites": float(fitted.clipped_sites),
+            "unexplained": fitted.unexplained,
+        }
+        return LocalResult(
+            fitted.factor, fitted.free_energy, fitted.iterations, diagnostics=diagnostics
+        )
 
 
-def _refuse_variational(q: Process) -> None:
+def refuse_foreign(ledger: GPLedger, prior: Process) -> None:
+    """Refuse a ledger that is none of a model with this prior."""
+    if not isinstance(ledger, Ledger):
+        raise InvalidDataError(f"wanted a ledger, got a {type(ledger).__name__}")
+    for name in ledger.factors:
+        as_name("the name of a factor", name)
+    if ledger.prior.form != prior.form:
+        raise InvalidDataError(
+            f"wanted a ledger of a {prior.form}, got one of a {ledger.prior.form}"
+        )
+    for name, factor in ledger.factors.items():
+        objection = prior.objection_to(factor)
+        if objection is not None:
+            raise InvalidDataError(f"factor {name!r} is none of this model: {objection}")
+
+
+def refuse_sizes(process: Process, sizes: tuple[int, ...]) -> None:
+    """Refuse a process with other input columns, groups or columns of a group."""
+    found = {one.sizes for one in process.pseudo_observations} - {sizes}
+    if found:
+        raise InvalidDataError(
+            "wanted pseudo-observations with input columns, groups and columns of a group "
+            f"{sizes}, got {sorted(found)}"
+        )
+
+
+def refuse_variational(q: Process) -> None:
+    """Refuse factors that speak of ε where all clients share a point."""
     if q.hyperparameters is not None:
         raise InvalidDataError(
             "q(ε) is learned by the factors of clients; a point that all share wants a model with "
             "FixedHyperparameters()"
         )
+
+
+class HyperparameterTerms:
+    """These terms to second order about the ε that a model's parameters hold.
+
+    :param local: The model.
+    """
+
+    def __init__(self, local: LocalModel) -> None:
+        self._local = local
+        epsilon, stack = spec(local.parameters.size), local.gp.stack_spec(local.input_dim)
+        X, Y = spec(None, local.input_dim), spec(None, local.output_dim)
+        self._data_term = local.graphs.compiled(
+            self._with_gradient(self._expected), epsilon, stack, X, Y, of="data"
+        )
+        self._prior_term = local.graphs.compiled(
+            self._with_gradient(self._of_the_prior), epsilon, stack, of="prior"
+        )
+
+    def of_data(self, q: Process, data: Data) -> SecondOrder:
+        """``Σ_n E_q(f|ε)[log p(y_n | f_n, ε)]`` of X [N, D] and Y [N, P]."""
+        return self._at_present(self._data_term, q, *data)
+
+    def of_prior(self, q: Process) -> SecondOrder:
+        """``−KL(q(f | ε) ‖ p(f | ε)) + log p(ε)``."""
+        return self._at_present(self._prior_term, q)
+
+    def _at_present(self, term: Callable[..., Any], q: Process, *data: np.ndarray) -> SecondOrder:
+        stack = self._local.gp.stack(plain(q), self._local.input_dim)
+        at = self._local.parameters.value()
+
+        def gradient(epsilon: np.ndarray) -> np.ndarray:
+            return np.asarray(term(epsilon, stack, *data)[1])
+
+        value, slope = term(at, stack, *data)
+        return SecondOrder(float(value), np.asarray(slope), partial(_slopes, gradient, at))
+
+    def _expected(self, stack: Stack, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        gp = self._local.gp
+        mean, variance = gp.predict(stack, gp.condition(stack), X)
+        return sites.expected_log_density(self._local.likelihood, X, mean, variance, Y)
+
+    def _of_the_prior(self, stack: Stack) -> tf.Tensor:
+        return self._local.parameters.log_prior_density() - self._divergence(stack)
+
+    def _divergence(self, stack: Stack) -> tf.Tensor:
+        """``KL(q(f | ε) ‖ p(f | ε))``: []."""
+        gp = self._local.gp
+        L, w = conditioned = gp.condition(stack)
+        inverse = solve_lower(L, tf.linalg.diag(tf.ones_like(L[..., 0])))
+        error = tf.matmul(inverse, w, transpose_a=True)
+        size = tf.cast(tf.size(L[..., 0]), L.dtype)
+        left = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
+        return -gp.log_normaliser(conditioned) - 0.5 * (tf.reduce_sum(tf.square(error)) + left)
+
+    def _with_gradient(self, term: Callable[..., tf.Tensor]) -> Callable[..., Any]:
+        """The value of a term and its gradient [E] by ε."""
+
+        def both(epsilon: tf.Tensor, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(epsilon)
+                with self._local.parameters.substituted(epsilon):
+                    value = term(*arguments)
+            return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
+
+        return both
+
+
+def _slopes(gradient: Callable[[np.ndarray], np.ndarray], at: np.ndarray) -> np.ndarray:
+    """The derivative [E, E] of a gradient by central differences.
+
+    Differentiation twice through a Cholesky factor takes a graph ten times as large.
+    """
+    steps = np.diag(STEP * np.maximum(1.0, np.abs(at)))
+    found = np.array([(gradient(at + h) - gradient(at - h)) / (2.0 * h.sum()) for h in steps])
+    return 0.5 * (found + found.T)

@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import gpflow
 import numpy as np
+import tensorflow as tf
+from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
-from streaming_gp import pvi
+from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import prediction, stream
 from streaming_gp.gp import state as st
-from streaming_gp.gp import structure
 from streaming_gp.gp.bounds import PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.fitting.optimiser import LocalOptimiser
+from streaming_gp.gp.compilation import (
+    Functions,
+    default_output_dim,
+    num_latent_gps,
+    parameters_of,
+)
+from streaming_gp.gp.export import export
+from streaming_gp.gp.fitting.fitted import Fitted
+from streaming_gp.gp.fitting.optimiser import Callback, LocalOptimiser
+from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy, VariationalHyperparameters
+from streaming_gp.gp.hyperparameters import (
+    HyperparameterStrategy,
+    ParameterVector,
+    VariationalHyperparameters,
+)
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
-from streaming_gp.gp.modules import refuse_other_kinds
-from streaming_gp.gp.online.learning import OnlineLearningGP
-from streaming_gp.gp.present import Present
-from streaming_gp.gp.process.process import Process
-from streaming_gp.gp.soundness import refuse_unsound, refuse_values
+from streaming_gp.gp.online.online import OnlineGP, refuse_foreign
+from streaming_gp.gp.online.start import online_state
+from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.outputs import outputs_of
+from streaming_gp.gp.prediction import Inputs, Posterior
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.process import Process, PseudoPointFactor
+from streaming_gp.gp.state import Settings, State
+from streaming_gp.gp.store import Store, refuse_in_graphs
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
+from streaming_gp.gp.stream import Data, UpdateInfo
+from streaming_gp.gp.structure import Modules, refuse_other_kinds, structure, values
 from streaming_gp.inputs import (
+    as_name,
+    require_count,
     require_integer,
     require_number,
     require_positive_integer,
     require_strategy,
 )
+from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.pvi.step import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
 
-STRATEGIES: dict[str, tuple[type, str]] = {
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_STRATEGIES: dict[str, tuple[type, str]] = {
     "pseudo_points": (PseudoPointStrategy, "PrivatePseudoPoints(10)"),
     "hyperparameters": (HyperparameterStrategy, "VariationalHyperparameters()"),
     "optimiser": (LocalOptimiser, "LocalOptimiser()"),
@@ -45,10 +73,10 @@ STRATEGIES: dict[str, tuple[type, str]] = {
     "learning": (LearningSchedule, "EveryUpdate()"),
     "forgetting": (Forgetting, "ForgetNothing()"),
 }
-"""What each of them is, with an example in words, for errors."""
+"""The protocol of each, with an example in words, for errors."""
 
 
-class StreamingGP(OnlineLearningGP):
+class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     """A sparse Gaussian process that learns from a stream of batches.
 
     Each :meth:`update` is one client pass of Partitioned Variational Inference: the batch gets a
@@ -109,7 +137,7 @@ class StreamingGP(OnlineLearningGP):
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
             )
-        settings = st.Settings(
+        settings = Settings(
             pseudo_points or _points(exact=alpha == 0.0 and bound is None),
             hyperparameters or VariationalHyperparameters(),
             num_latent_gps,
@@ -121,19 +149,258 @@ class StreamingGP(OnlineLearningGP):
             learning or EveryUpdate(),
             forgetting or ForgetNothing(),
         )
-        _refuse_other_strategies(settings)
+        for name, (protocol, example) in _STRATEGIES.items():
+            require_strategy(name, getattr(settings, name), protocol, example)
         settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
         settings.bound.check(likelihood)
         settings.forgetting.check(settings.pseudo_points)
-        super().__init__(kernel, likelihood, mean_function, settings)
+        outputs = outputs_of(kernel, likelihood, num_latent_gps)
+        super().__init__(kernel, likelihood, mean_function, outputs.num_latent_gps or 1)
+        state = State(
+            settings=settings,
+            structure=structure(self.modules),
+            parameters=values(self.modules),
+            prior=Process((), settings.hyperparameters.prior(self.parameter_vector)),
+            factors={},
+            num_updates=0,
+            dims=(None, outputs.num_columns),
+        )
+        self._store = Store(state)
         if journal is not None:
-            self._journal = Journal.begun(journal, self.state)
+            self._store.journal = Journal.begun(journal, state)
+
+    # ---- what it holds ----
+
+    @property
+    def settings(self) -> Settings:
+        """The strategies and other arguments of the model."""
+        return self._store.state.settings
+
+    @settings.setter
+    def settings(self, value: object) -> None:
+        raise InvalidDataError(
+            "settings cannot be changed, as what was learned so far rests on them: make "
+            "a model with others by StreamingGP(...) or StreamingGP.from_state(...)"
+        )
+
+    @property
+    def num_latent_gps(self) -> int:
+        """The number L of latent functions, which kernel, likelihood and the first batch say."""
+        return num_latent_gps(self.modules, self._store.state)
+
+    @num_latent_gps.setter
+    def num_latent_gps(self, value: int) -> None:
+        """GPflow's own initialiser sets it."""
+
+    @property
+    def ledger(self) -> GPLedger:
+        """Prior and factors."""
+        return self._store.state.ledger
+
+    @property
+    def factors(self) -> Mapping[str, PseudoPointFactor]:
+        """The factor of every batch, in order of arrival (read-only)."""
+        return self.ledger.factors
+
+    @property
+    def num_updates(self) -> int:
+        """Batches learned from so far; a resumed stream goes on with the next one."""
+        return self._store.state.num_updates
+
+    @property
+    def posterior_process(self) -> Process:
+        """Prior times factors."""
+        return self.ledger.posterior
+
+    @property
+    def hyperparameter_posterior(self) -> expfam.Gaussian | None:
+        """q(ε) on the unconstrained vector, or None where ε is a point."""
+        return self.posterior_process.hyperparameters
+
+    @property
+    def parameter_vector(self) -> ParameterVector:
+        """The vector ε of the trainable parameters of kernel, mean function and likelihood."""
+        return parameters_of(self.modules)
+
+    @property
+    def modules(self) -> Modules:
+        """Kernel, mean function and likelihood by these names."""
+        return {
+            "kernel": self.kernel,
+            "mean_function": self.mean_function,
+            "likelihood": self.likelihood,
+        }
+
+    @property
+    def state(self) -> State:
+        """All that the stream has come to, as a value that later updates do not change."""
+        return self._store.current(self.modules)
+
+    def _change(
+        self,
+        make: Callable[Concatenate[State, Functions, P], tuple[State, R]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> R:
+        return self._store.change(self.modules, make, *arguments, **options)
+
+    # ---- learning ----
+
+    def update(
+        self,
+        data: Data,
+        callback: Callback | None = None,
+        batch_id: str | None = None,
+        learn: bool | None = None,
+        time: float | None = None,
+    ) -> UpdateInfo:
+        """Take in one batch. If anything raises, the model is exactly as it was.
+
+        :param data: X [N, D] and Y [N, P], NumPy arrays or tensors of any real dtype.
+        :param callback: Called with a :class:`Progress` after every optimiser iteration.
+        :param batch_id: The name of the batch's factor; by default ``"batch-0"`` and so on.
+        :param learn: Whether hyperparameters and places of points are learned. If not, the batch
+            is absorbed at the present q(ε), which stays as it is, by linear algebra alone. By
+            default the model's learning schedule decides, and nothing is learned while all labels
+            are of one class: they say that f is far from zero, and nothing of how it varies.
+        :param time: The time of the batch, in any unit and from any origin, where factors fade with
+            time; by default one later than the batch before.
+        :returns: what was done.
+        :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
+            outside the likelihood's support, or its name is taken, or time runs backwards.
+        :raises NumericalError: if a covariance stays indefinite.
+        """
+        return self._change(stream.update, data, callback, batch_id, learn, time)
+
+    def revisit(
+        self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
+    ) -> UpdateInfo:
+        """A further pass over a kept batch: its factor is fitted anew under its present cavity.
+
+        Its pseudo-points start where they are; with ``damping`` below 1 they stay there.
+
+        :param batch_id: The name of its factor.
+        :param data: The same data again, X [N, D] and Y [N, P].
+        :param callback: Called with a :class:`Progress` after every optimiser iteration.
+        :param damping: ρ in (0, 1]: the new factor is ``t_old^(1−ρ) t_new^ρ``.
+        :returns: what was done.
+        :raises InvalidDataError: as :meth:`update`, or if there is no such factor.
+        :raises ImproperError: if q(ε) without this batch is no distribution, and the policy refuses
+            that.
+        """
+        return self._change(stream.revisit, batch_id, data, callback, damping)
+
+    def synchronous_round(
+        self, shards: Mapping[str, Data], damping: float | None = None
+    ) -> dict[str, UpdateInfo]:
+        """Every shard refines its factor under the present ledger; then all are replaced at once.
+
+        Shards that are new to the ledger get a factor. Pseudo-points stay where the first round put
+        them, and hyperparameters must not be a point, as shards would differ in it.
+
+        :param shards: ``{batch_id: (X, Y)}``.
+        :param damping: ρ in (0, 1], by default one over the number of shards.
+        :returns: what was done, by shard.
+        :raises InvalidDataError: as :meth:`update`, or if the strategies allow no rounds.
+        :raises ImproperError: as :meth:`revisit`.
+        """
+        return self._change(stream.synchronous_round, shards, damping)
+
+    def remove(self, batch_id: str) -> None:
+        """Forget a batch: divide its factor out.
+
+        At fixed hyperparameters, and where no later batch was fitted under this factor, the model
+        is exactly the one that never saw the batch. Later factors keep what they learned under it;
+        :meth:`revisit` them to be rid of that too. Small batches that learned ε together each
+        take the share of their data in what they say of it.
+
+        :param batch_id: The name of its factor.
+        :raises InvalidDataError: if there is no such factor.
+        :raises ImproperError: if q(ε) without it is no distribution.
+        """
+        self._change(stream.remove, batch_id)
+
+    def fade(self, power: float) -> None:
+        """Raise what all factors say of f to a power; what they say of ε stays as it is.
+
+        :param power: A number in [0, 1]: 1 changes nothing, and after 0 nothing is known of f.
+        :raises InvalidDataError: if the power is out of its range, or the strategy's factors rest
+            on one another.
+        """
+        self._change(stream.fade, power)
+
+    def compress(self, number: int) -> float:
+        """Merge all factors into one on at most ``number`` points; q(ε) stays as it is.
+
+        :param number: The number M of points, at least 1.
+        :returns: the nats by which the log evidence estimate falls.
+        :raises InvalidDataError: if ``number`` is not a positive integer, or the strategy's factors
+            cannot be merged.
+        """
+        return self._change(stream.compress, number)
+
+    # ---- one point at a time ----
+
+    def online(self, budget: int = 300, memory: float | None = None) -> OnlineGP:
+        """What the model knows, as an object that predicts and learns one point at a time.
+
+        It is at one ε, the mean of q(ε), and holds at most ``budget`` points; the model itself
+        learns nothing until it is told to :meth:`absorb` the object.
+
+        :param budget: The largest number of points. Beyond it the point goes that matters least.
+        :param memory: The number of observations in which a point matters e-fold less, unless new
+            inputs come near it; by default the budget. Infinite where inputs keep coming from
+            everywhere.
+        :raises InvalidDataError: if the budget is not a positive integer or the memory not
+            positive, the model has seen no data, its noise is not Gaussian of one variance, its
+            functions do not share one kernel, or its factors do not stand alone.
+        """
+        return OnlineGP(self, budget, memory)
+
+    def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
+        """Take what was learned one point at a time into the ledger, as one factor.
+
+        Its log constant makes the model's log evidence grow by that of the points. Under q(ε) the
+        factor says nothing of ε. The object goes on, and what it learned counts as known from now
+        on, so that nothing is taken twice.
+
+        :param online: An object that :meth:`online` of this model made, or that adopted it.
+        :param name: The name of the factor; by default ``"online-0"`` and so on.
+        :returns: the name, or None if nothing was learned since the last time.
+        :raises InvalidDataError: if the object is another model's, or the name is taken.
+        """
+        name = as_name("name", f"online-{self.num_updates}" if name is None else name)
+        refuse_foreign(online, self, name, self.factors)
+
+        def commit(learned: PseudoObservations, log_evidence: float) -> None:
+            make = stream.absorb
+            self._store.change_within_turn(self.modules, make, name, learned, log_evidence)
+
+        with self._store.turn.of("absorb"):
+            return name if online.hand_over(commit) else None
+
+    def online_state(
+        self, budget: int, memory: float, own: PseudoObservations | None = None
+    ) -> OnlineState:
+        """What the model knows, on at most ``budget`` points, times ``own``.
+
+        :raises InvalidDataError: as :meth:`online`.
+        """
+        with self._store.lock:
+            state, functions = self._store.state, self._functions()
+            if None in state.dims:
+                raise InvalidDataError("one point at a time wants a model that has learned a batch")
+            local = functions.of(state).local
+            epsilon = local.parameters.value()
+        q = state.ledger.posterior.hyperparameters
+        epsilon = epsilon if q is None else np.asarray(q.mean)
+        return online_state(local, epsilon, state.ledger.posterior, budget, memory, own)
 
     # ---- as a model of clients ----
 
     def prior(self) -> Process:
         """The prior over (f, ε), which a server starts from."""
-        return self._now.ledger.prior
+        return self.ledger.prior
 
     def initial(self, seed: int) -> Process:
         """Where a client's fit starts while the posterior is still the prior: the prior itself."""
@@ -144,13 +411,205 @@ class StreamingGP(OnlineLearningGP):
 
         :raises InvalidDataError: naming what came and what was wanted.
         """
-        return as_data((X, Y), self.likelihood, *self._now.dims)
+        return as_data((X, Y), self.likelihood, *self._store.state.dims)
 
-    # ---- files ----
+    def fit_factor(
+        self, data: Data, cavity: Process, own: PseudoPointFactor | None, hold: bool = True
+    ) -> Fitted:
+        """Fit data under a cavity that someone else holds; the model itself learns nothing.
+
+        :param data: X [N, D] and Y [N, P].
+        :param cavity: Prior times all other factors.
+        :param own: The factor that these data have now, if they have one.
+        :param hold: Whether its points stay.
+        :returns: their new factor and what was done.
+        :raises InvalidDataError: if factors of the model's strategies rest on one another.
+        """
+        return self._change(stream.fit_factor, data, cavity, own, hold)
+
+    def adopt(self, ledger: GPLedger) -> None:
+        """Hold this ledger from now on, for instance that of a server whose clients learned it.
+
+        Trainable parameters take the mean of its q(ε).
+
+        :param ledger: Prior and factors, as :class:`~streaming_gp.pvi.Server` holds them.
+        :raises InvalidDataError: if its factors are none of this model.
+        :raises ImproperError: if its posterior is no distribution; nothing has changed then.
+        """
+        self._change(stream.adopt, ledger)
+
+    @property
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """Those of kernel, mean function and likelihood, in the order of ε."""
+        parameters = self.parameter_vector.parameters.values()
+        return tuple(one.unconstrained_variable for one in parameters)
+
+    def data_term_by_hyperparameters(self, q: Process, data: tuple[Any, Any]) -> SecondOrder:
+        """What the free energy owes to some data, by the ε that the parameters hold.
+
+        :param q: Prior times all factors.
+        :param data: X [N, D] and Y [N, P].
+        :raises InvalidDataError: if factors speak of ε.
+        """
+        return self._change(stream.data_term, q, data)
+
+    def prior_term_by_hyperparameters(self, q: Process) -> SecondOrder:
+        """What the free energy owes to the prior, by the ε that the parameters hold.
+
+        :param q: Prior times all factors.
+        :raises InvalidDataError: if factors speak of ε.
+        """
+        return self._change(stream.prior_term, q)
+
+    # ---- predictions ----
+
+    @property
+    def prediction_draws(self) -> np.ndarray:
+        """The values of ε [S, E], unconstrained, over which predictions are averaged."""
+        with self._store.lock:
+            return prediction.prediction_draws(
+                self.posterior_process,
+                self.parameter_vector,
+                self.settings.num_prediction_samples,
+                self.settings.seed,
+            )
+
+    def predict_f(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and (co)variance of f, integrated over q(ε); shapes as in GPflow.
+
+        :param Xnew: The inputs [N, D].
+        :param full_cov: Whether to give covariances over the inputs.
+        :param full_output_cov: Whether to give covariances over the outputs.
+        :returns: mean [N, P] and variance [N, P]; with ``full_cov`` [P, N, N], with
+            ``full_output_cov`` [N, P, P], with both [N, P, N, P].
+        :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
+        :raises NumericalError: if they are so large that covariances overflow.
+        """
+        X = self._inputs(Xnew)
+        return self._posterior(X.shape[1]).predict_f(X, full_cov, full_output_cov)
+
+    def predict_y(
+        self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance [N, P] of new observations, integrated over q(ε).
+
+        :param Xnew: The inputs [N, D].
+        :raises NotImplementedError: with ``full_cov`` or ``full_output_cov``, as in GPflow.
+        """
+        X = self._inputs(Xnew)
+        return self._posterior(X.shape[1]).predict_y(X, full_cov, full_output_cov)
+
+    def predict_log_density(
+        self, data: tuple[Any, Any], full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """``log p(y_n | x_n)`` [N] of held-out data, in nats, integrated over q(ε).
+
+        Given ε, outputs count one by one, as in GPflow, even where the kernel mixes functions.
+
+        :param data: The inputs X [N, D] and the observations Y [N, P].
+        :raises InvalidDataError: as :meth:`StreamingGP.update`.
+        """
+        gpflow.utilities.assert_params_false(
+            self.predict_log_density, full_cov=full_cov, full_output_cov=full_output_cov
+        )
+        X, Y = self.as_data(*data)
+        return self._posterior(X.shape[1], Y.shape[1]).predict_log_density(X, Y)
+
+    def predict_f_samples(
+        self,
+        Xnew: Any,
+        num_samples: int | None = None,
+        full_cov: bool = True,
+        full_output_cov: bool = False,
+        seed: int | None = None,
+    ) -> tf.Tensor:
+        """Draws of f, each with its own ε from q(ε): [N, P], or [S, N, P] for S samples.
+
+        :param Xnew: The inputs [N, D].
+        :param num_samples: The number S of draws; one without the leading axis if None.
+        :param full_cov: Whether draws are correlated over the inputs.
+        :param full_output_cov: Whether draws are correlated over the outputs, as they are given ε
+            where the kernel mixes latent functions; not supported with ``full_cov``.
+        :param seed: The seed of the draws: the model's own by default, so that a second call gives
+            the same draws.
+        """
+        X, seed = self._inputs(Xnew), self.settings.seed if seed is None else seed
+        posterior = self._posterior(X.shape[1])
+        return posterior.predict_f_samples(X, num_samples, full_cov, full_output_cov, seed)
+
+    def hyperparameter_samples(
+        self, num_samples: int, seed: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draws from q(ε) in constrained space: ``{parameter path: [S, ...]}``.
+
+        Point and fixed hyperparameters repeat their value.
+
+        :param num_samples: The number S of draws.
+        :param seed: The seed of the draws; the model's own by default.
+        """
+        require_count("num_samples", num_samples)
+        seed = self.settings.seed if seed is None else seed
+        require_count("seed", seed)
+        return prediction.hyperparameter_samples(
+            self.hyperparameter_posterior, self.parameter_vector, num_samples, seed
+        )
+
+    def export(self, path: PathLike) -> None:
+        """Write all that predictions need to a file, for :func:`streaming_gp.runtime.load`.
+
+        That makes the same predictions with NumPy alone, but learns no more.
+
+        :param path: The file; one that was there is replaced.
+        :raises InvalidDataError: before any data, for conditional pseudo-points, and for a kernel
+            or mean function that has no NumPy form.
+        :raises OSError: if the file cannot be written; a file that was there stays as it was.
+        """
+        input_dim = self._store.state.dims[0]
+        if input_dim is None:
+            raise InvalidDataError("a model can be exported once it has seen data")
+        export(path, self._posterior(input_dim))
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
+
+        With a pseudo-point at every input and Gaussian noise this is the exact log evidence as a
+        function of kernel and mean function; elsewhere the sum of local free energies, carried by
+        the pseudo-observations to other values of ε.
+        """
+        if None in self._store.state.dims:
+            return tf.zeros([], tf.float64)
+        with tf.init_scope():
+            local = self._functions().of(self._store.state).local
+        return prediction.log_evidence(local, self.posterior_process)
+
+    def _inputs(self, X: Any) -> Inputs:
+        return prediction.as_inputs(X, self.kernel, self._store.state.dims[0])
+
+    def _posterior(self, input_dim: int, output_dim: int | None = None) -> Posterior:
+        """The posterior; P is guessed before any data."""
+        with tf.init_scope():  # conditioning happens now, even while a caller is being traced
+            refuse_in_graphs("a prediction")
+            with self._store.lock:
+                state, functions = self._store.state, self._functions()
+                output_dim = state.dims[1] or output_dim or default_output_dim(self.modules, state)
+                self._store.compiled = compiled = functions.of(state, (input_dim, output_dim))
+                process, settings = state.ledger.posterior, state.settings
+                draws = prediction.prediction_draws(
+                    process, compiled.parameters, settings.num_prediction_samples, settings.seed
+                )
+                token = compiled.posteriors.token(process)
+            return compiled.posteriors.at(process, draws, token)
+
+    def _functions(self) -> Functions:
+        return Functions(self.modules, self._store.compiled)
+
+    # ---- files and copies ----
 
     @classmethod
     def from_state(
-        cls, state: st.ModelState, kernel: Any, likelihood: Any, mean_function: Any = None
+        cls, state: State, kernel: Any, likelihood: Any, mean_function: Any = None
     ) -> StreamingGP:
         """A model in this state, which continues as the one would that the state was taken from.
 
@@ -163,35 +622,19 @@ class StreamingGP(OnlineLearningGP):
         :raises InvalidDataError: if one of them differs; names the difference, and all are as they
             were.
         """
-        if not isinstance(state, st.ModelState):
+        if not isinstance(state, State):
             raise InvalidDataError(f"state must be a model's, got a {type(state).__name__}")
-        settings = state.settings
-        model = cls(
-            kernel, likelihood, mean_function, settings.pseudo_points, settings.hyperparameters,
-            settings.num_latent_gps, settings.optimiser, settings.num_prediction_samples,
-            settings.seed, bound=settings.bound, policy=settings.policy, learning=settings.learning,
-            forgetting=settings.forgetting,
-        )  # fmt: skip
-        structure.refuse_difference(state.structure, structure.structure(model.modules))
-        refuse_values(model.modules, state.parameters)
-        model._now = Present(
-            state.ledger,
-            model.num_latent_gps,
-            state.dims,
-            state.num_updates,
-            state.shift,
-            state.time,
-            state.only_class,
-        )
-        if None not in state.dims:
-            model._compiled = model._compile_for_dims()
-            model.num_latent_gps = model._compiled.num_latent_gps
-            model._now = replace(model._now, num_latent_gps=model.num_latent_gps)
-        st.assign_parameters(model.modules, state.parameters)  # last, as the caller owns them
+        settings = {field.name: getattr(state.settings, field.name) for field in fields(Settings)}
+        model = cls(kernel, likelihood, mean_function, **settings)
+        model._store.restore(model.modules, state)
         return model
 
     def save(self, path: PathLike) -> None:
-        """Write the whole state of the stream to a file, atomically; no data are in it.
+        """Write the whole state of the stream to a file, atomically.
+
+        With few pseudo-points the data themselves are not in it. With a pseudo-point at every
+        input, the default, they are: its inputs are those of the batches, and with Gaussian noise
+        the targets can be read off it. Such a file holds private data; see :class:`.State`.
 
         :param path: The file.
         :raises OSError: if the file cannot be written; a file that was there stays as it was.
@@ -216,9 +659,7 @@ class StreamingGP(OnlineLearningGP):
         :raises FileFormatError: if the file is missing, damaged, foreign, or of another version.
         :raises InvalidDataError: if the structure differs; names where.
         """
-        state = st.read(path)
-        refuse_unsound(path, state)
-        return cls.from_state(state, kernel, likelihood, mean_function)
+        return cls.from_state(st.read(path), kernel, likelihood, mean_function)
 
     @classmethod
     def resume(
@@ -238,9 +679,8 @@ class StreamingGP(OnlineLearningGP):
         :raises InvalidDataError: if the structure differs; names where.
         """
         written, state = Journal.resumed(journal)
-        refuse_unsound(journal, state)
         model = cls.from_state(state, kernel, likelihood, mean_function)
-        model._journal = written
+        model._store.journal = written
         return model
 
     def print_summary(self) -> None:
@@ -251,30 +691,14 @@ class StreamingGP(OnlineLearningGP):
         for batch_id, factor in self.factors.items():
             print(f"  {batch_id:<12} {len(factor.Z):>5} pseudo-points")
 
-    # ---- copies ----
-
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamingGP:
-        """A model that continues the stream on its own, without a journal.
-
-        The ledger never changes, so both have it.
-        """
+        """A model that continues the stream on its own, without a journal."""
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
-        with self._turns.swapping:
-            shared = {"_now": self._now, "_compiled": None, "_journal": None}
+        with self._store.lock:
             for name, value in vars(self).items():
-                is_shared = name in shared
-                clone.__dict__[name] = shared[name] if is_shared else copy.deepcopy(value, memo)
+                clone.__dict__[name] = copy.deepcopy(value, memo)
         return clone
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Compiled functions and the journal, which has one writer, stay behind."""
-        return {**vars(self), "_compiled": None, "_journal": None}
-
-
-def _refuse_other_strategies(settings: st.Settings) -> None:
-    for name, (protocol, example) in STRATEGIES.items():
-        require_strategy(name, getattr(settings, name), protocol, example)
 
 
 def _points(exact: bool) -> PseudoPointStrategy:

@@ -21,12 +21,12 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.bounds import sites as site_rules
 from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
-from streaming_gp.gp.modules import refuse_indices
 from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
 from streaming_gp.gp.process.graphs import at_each_sample, spec
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess, padded
+from streaming_gp.gp.structure import refuse_indices
 from streaming_gp.inputs import require_count, require_flag, require_positive_integer
 from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.numerics.threads import blas_threads_for

@@ -1,16 +1,17 @@
-"""The state of a streaming model as one value, which knows no model, and that value in a file."""
+"""The state of a stream as one frozen value, and that value in a file."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from streaming_gp import pvi, serialization
-from streaming_gp.gp import structure as st
+from streaming_gp import expfam, pvi, serialization
+from streaming_gp.errors import FileFormatError, ImproperError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.fitting.projection import GPLedger
@@ -19,9 +20,9 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.pvi.step import PropernessPolicy
-from streaming_gp.serialization import registered_classes, storable
+from streaming_gp.serialization import PathLike, registered_classes, storable
 
 KIND = "streaming GP"
 
@@ -59,8 +60,13 @@ class Settings:
 @storable
 @typed
 @dataclass(frozen=True, eq=False)
-class ModelState:
-    """All that a stream has come to, as plain arrays; no data among them.
+class State:
+    """All that a stream has come to, as plain arrays.
+
+    Each factor holds the pseudo-inputs Z of its batch and Gaussian pseudo-observations there. With
+    few pseudo-points these are summaries. With a pseudo-point at every input they are the batch:
+    Z is X itself, and with Gaussian noise Y can be read off the pseudo-observations. Such a state,
+    and a file or journal of it, holds private data.
 
     :param settings: How the stream goes on.
     :param structure: Kernel, mean function and likelihood in words, by path.
@@ -86,34 +92,22 @@ class ModelState:
     time: float | None = None
     only_class: float | None = None
 
-    @property
+    @cached_property
     def ledger(self) -> GPLedger:
         """Prior and factors."""
         return pvi.Ledger(self.prior).with_factors(self.factors)
 
+    def with_ledger(self, ledger: GPLedger, **changes: Any) -> State:
+        """The state with this ledger, and with other fields that have changed.
 
-def parameters_of(
-    modules: st.Modules, changes: Iterable[tuple[Any, Any]] = ()
-) -> dict[str, np.ndarray]:
-    """The unconstrained values of all parameters and variables, by path.
-
-    :param modules: Kernel, mean function and likelihood.
-    :param changes: Parameters with the values that they are about to take, instead of their own.
-    """
-    new = {id(parameter): np.asarray(value) for parameter, value in changes}
-    return {
-        path: new.get(id(leaf), np.array(st.variable(leaf)))
-        for path, leaf in st.leaves(modules).items()
-    }
+        What the ledger has computed already stays with it.
+        """
+        after = replace(self, prior=ledger.prior, factors=dict(ledger.factors), **changes)
+        vars(after)["ledger"] = ledger
+        return after
 
 
-def assign_parameters(modules: st.Modules, values: Mapping[str, np.ndarray]) -> None:
-    """Give all parameters and variables their values."""
-    for path, leaf in st.leaves(modules).items():
-        st.variable(leaf).assign(values[path])
-
-
-def write(path: serialization.PathLike, state: ModelState) -> None:
+def write(path: PathLike, state: State) -> None:
     """Write a state to a file, atomically.
 
     :raises InvalidDataError: if a strategy is not :func:`~streaming_gp.serialization.storable`.
@@ -122,10 +116,56 @@ def write(path: serialization.PathLike, state: ModelState) -> None:
     serialization.write(path, KIND, state, registered_classes())
 
 
-def read(path: serialization.PathLike) -> ModelState:
+def read(path: PathLike) -> State:
     """The state in a file.
 
-    :raises FileFormatError: if there is none; see :func:`streaming_gp.serialization.read`.
+    :raises FileFormatError: if there is none, see :func:`streaming_gp.serialization.read`; or if
+        no model can have come to it.
     """
-    state: ModelState = serialization.read(path, KIND, registered_classes(), ModelState)
+    state: State = serialization.read(path, KIND, registered_classes(), State)
+    refuse_unsound(path, state)
     return state
+
+
+def refuse_unsound(source: Any, state: State) -> None:
+    """Refuse a state that no model can have come to.
+
+    :param source: Where it comes from, for the error.
+    :raises FileFormatError: naming what is wrong with it.
+    """
+    objection = _objection_to(state)
+    if objection is not None:
+        raise FileFormatError(f"{source} holds no sound model: {objection}")
+
+
+def _objection_to(state: State) -> str | None:
+    if len(state.dims) != 2 or not all(d is None or is_positive_integer(d) for d in state.dims):
+        return f"dims are {state.dims!r:.100}, wanted two positive integers or None"
+    q = state.prior.hyperparameters
+    objection = None if q is None else _objection_to_posterior(q)
+    if objection is not None:
+        return f"its prior: {objection}"
+    before = Process((), q)
+    for name, factor in state.factors.items():
+        objection = before.objection_to(factor)
+        if objection is not None:
+            return f"factor {name!r}: {objection}"
+        before = Process((*before.pseudo_observations, *factor.pseudo_observations)[:1], q)
+    try:
+        _ = state.ledger.posterior
+    except ImproperError as error:
+        return str(error)
+    return None
+
+
+def _objection_to_posterior(q: Any) -> str | None:
+    if not isinstance(q, expfam.Gaussian):
+        return f"q(ε) is a {type(q).__name__}, wanted a Gaussian"
+    if not all(isinstance(eta, (np.ndarray, np.generic)) for eta in q.natural):
+        return "the natural parameters of q(ε) are no arrays"
+    objection = q.objection_to(expfam.Factor(type(q), q.natural))
+    if objection is not None:
+        return objection
+    if any(np.asarray(eta).dtype != np.float64 for eta in q.natural):
+        return "q(ε) is not in float64"
+    return None if type(q).is_proper_natural(*q.natural) else "q(ε) is no distribution"

@@ -10,14 +10,18 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.gp import journal as journals
-from streaming_gp.gp import ledger_gp
+from streaming_gp.gp import store
 from streaming_gp.gp.journal import Journal
 from streaming_gp.serialization import files
 from tests.hostile.streams import digest
 from tests.oracles.saved_streams import batch, begun, content, resumed
 from tests.oracles.trees import same
 
-WATCHED = {ledger_gp.__file__: ("_commit", "_swap"), journals.__file__: None, files.__file__: None}
+WATCHED = {
+    store.__file__: ("change_within_turn", "_commit", "_swap"),
+    journals.__file__: None,
+    files.__file__: None,
+}
 """Functions of the commit path by file; None for all of them."""
 
 
@@ -100,7 +104,7 @@ def check_all_lines(tmp_path, name, every=1, learn=True):
         seen.append(watch.where)
         at += every
     assert content(resumed(folder), tmp_path) == digest(model)
-    assert any("ledger_gp" in where for where in seen)
+    assert any("store" in where for where in seen)
     return len(seen)
 
 

@@ -37,7 +37,7 @@ def model_of(kernel=None, likelihood=None, **options):
 
 
 def graphs(model, dims=(2, 1)):
-    return model._compile(*dims).local.graphs_of_fits
+    return model._functions().of(model._store.state, dims).local.graphs_of_fits
 
 
 def shares(one, other):
@@ -110,7 +110,7 @@ def test_other_models_have_other_graphs(name):
 
 def test_what_is_learned_of_epsilon_is_nothing_to_predictions():
     two = [model_of(hyperparameters=how) for how in (None, sgp.PointHyperparameters())]
-    first, second = (model._compile(2, 1).local for model in two)
+    first, second = (model._functions().of(model._store.state, (2, 1)).local for model in two)
     assert first.graphs is second.graphs
     assert first.graphs is not first.graphs_of_fits
 
@@ -184,7 +184,7 @@ def test_graphs_keep_no_model(rng):
     model.update((X, Y))
     model.predict_y(X)
     kept, gone = weakref.ref(graphs(model, (1, 1))), weakref.ref(model)
-    held = weakref.ref(model._compiled.posteriors._newest)
+    held = weakref.ref(model._store.compiled.posteriors._newest)
     del model
     gc.collect()
     assert kept() is not None

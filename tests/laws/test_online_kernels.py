@@ -25,7 +25,7 @@ IN_NUMPY = [
 def test_the_prior_is_gpflows(rng, kernel):
     X, X2 = rng.standard_normal((2, 7, 2))
     model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(scale=0.5))
-    local = model._compile(2, 1).local
+    local = model._functions().of(model._store.state, (2, 1)).local
     known = process_at(local, model.parameter_vector.value())
     assert isinstance(known.kernel, Kernel) == (kernel in IN_NUMPY)
     np.testing.assert_allclose(known.kernel.covariance(X, X2), kernel(X, X2), atol=ALGEBRA)

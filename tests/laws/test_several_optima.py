@@ -77,7 +77,7 @@ def bounds_from(model, data, starts):
     """Of a batch that learns nothing, where sites start with these; None for nothing said."""
     model.update(data, learn=False)
     return [
-        model._compiled.fitter.fit(
+        model._store.compiled.fitter.fit(
             model.prior(),
             Batch("batch", data, seed=0, learn=False, sites=sites),
             lambda candidates: candidates.inputs,
@@ -133,7 +133,7 @@ def test_a_factor_is_no_worse_than_from_nothing_said():
     """Sites from where the fit had them end lower here, and are not taken."""
     model, data = robust_max(), classes(2)
     model.update(data)
-    fitter, (factor,) = model._compiled.fitter, model.factors.values()
+    fitter, (factor,) = model._store.compiled.fitter, model.factors.values()
     epsilon = fitter.location(model.ledger.posterior)
     found = fitter.factorisations.at(epsilon, model.ledger.posterior).log_normaliser
     batch = Batch("batch", data, seed=0, learn=False, epsilon=epsilon)

@@ -137,7 +137,10 @@ def test_points_start_where_they_are_and_as_many_anew_as_asked(data):
     model.update((X[order[:30]], Y[order[:30]]), learn=False)
     (present,) = model.posterior_process.pseudo_observations
     next_batch = X[order[30:]], Y[order[30:]]
-    problems, noise = model._compiled.fitter.problems, np.zeros((1, model.parameter_vector.size))
+    problems, noise = (
+        model._store.compiled.fitter.problems,
+        np.zeros((1, model.parameter_vector.size)),
+    )
     stayed = {}
     for fresh in (0, 2, None):
         place = sgp.SharedPseudoPoints(8, fresh=fresh).place

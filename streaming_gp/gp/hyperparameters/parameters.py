@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -40,6 +40,7 @@ class ParameterVector:
                 raise InvalidDataError(
                     f"{path} is a plain tf.Variable; hyperparameters must be gpflow.Parameter"
                 )
+        self._owners = {path.lstrip("."): id(p) for path, p in trainable.items()}
         unique = {id(parameter): path for path, parameter in reversed(trainable.items())}
         self.parameters: dict[str, gpflow.Parameter] = {
             path.lstrip("."): trainable[path] for path in sorted(unique.values())
@@ -63,6 +64,15 @@ class ParameterVector:
         """The current ε [E]."""
         values = [p.unconstrained_variable.numpy().ravel() for p in self.parameters.values()]
         return np.concatenate([*values, np.zeros(0)])
+
+    def of_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """ε [E] of unconstrained values by path."""
+        return np.concatenate([*(np.ravel(values[path]) for path in self.parameters), np.zeros(0)])
+
+    def values_of(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
+        """Unconstrained values of ε [E], by every path of each parameter."""
+        values = {id(parameter): np.asarray(piece) for parameter, piece in self.pieces(epsilon)}
+        return {path: values[owner] for path, owner in self._owners.items()}
 
     def assign(self, epsilon: np.ndarray) -> None:
         """Set every parameter from ε [E]."""
