@@ -1,7 +1,5 @@
 """Exponential families and their unnormalised factors."""
 
-from streaming_gp.expfam.dirichlet import Dirichlet
-from streaming_gp.expfam.dirichlet_normal_wishart import DirichletNormalWishart
 from streaming_gp.expfam.divergences import (
     KL,
     BetaDivergence,
@@ -12,11 +10,8 @@ from streaming_gp.expfam.divergences import (
     ReverseKL,
 )
 from streaming_gp.expfam.family import ExponentialFamily, Factor
-from streaming_gp.expfam.gaussian import Gaussian
-from streaming_gp.expfam.isotropic import IsotropicNormal
-from streaming_gp.expfam.mean_field import MeanFieldNormal
-from streaming_gp.expfam.normal import Normal
-from streaming_gp.expfam.normal_wishart import NormalWishart
+from streaming_gp.expfam.normal import Gaussian, IsotropicNormal, MeanFieldNormal, Normal
+from streaming_gp.expfam.normal_wishart import Dirichlet, DirichletNormalWishart, NormalWishart
 
 GAUSSIANS: tuple[type[Gaussian], ...] = (IsotropicNormal, MeanFieldNormal, Normal)
 FAMILIES: tuple[type[ExponentialFamily], ...] = (

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor
-from streaming_gp.expfam.gaussian import Gaussian
+from streaming_gp.expfam.normal import Gaussian
 from streaming_gp.inputs import require_above_one
 
 AT_THE_LIMIT = 1e-4
@@ -107,11 +107,8 @@ class BetaDivergence:
         require_above_one("beta", self.beta)
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-        b = self.beta
-        p = cavity.family(*cavity.natural)
-        both = tf.exp(_log_integral((q, 1.0), (p, b - 1.0)))
-        own, other = (tf.exp(_log_integral((one, b))) for one in (q, p))
-        return own / (b * (b - 1.0)) + other / b - both / (b - 1.0)
+        integrals = _log_integrals(q, cavity, self.beta)
+        return _contrast(self.beta, *map(tf.exp, integrals))
 
 
 @dataclass(frozen=True)
@@ -127,11 +124,17 @@ class GammaDivergence:
         require_above_one("gamma", self.gamma)
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-        g = self.gamma
-        p = cavity.family(*cavity.natural)
-        both = _log_integral((q, 1.0), (p, g - 1.0))
-        own, other = (_log_integral((one, g)) for one in (q, p))
-        return own / (g * (g - 1.0)) + other / g - both / (g - 1.0)
+        return _contrast(self.gamma, *_log_integrals(q, cavity, self.gamma))
+
+
+def _contrast(b: float, own: tf.Tensor, other: tf.Tensor, both: tf.Tensor) -> tf.Tensor:
+    return own / (b * (b - 1.0)) + other / b - both / (b - 1.0)
+
+
+def _log_integrals(q: Any, cavity: Factor, b: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """``log ∫ q^b``, ``log ∫ p^b`` and ``log ∫ q p^(b−1)`` with p the cavity."""
+    p = cavity.family(*cavity.natural)
+    return _log_integral((q, b)), _log_integral((p, b)), _log_integral((q, 1.0), (p, b - 1.0))
 
 
 def _log_integral(*powers: tuple[Any, float]) -> tf.Tensor:

@@ -18,11 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import ImproperError
-from streaming_gp.expfam.soundness import objection_to_arrays, objection_to_scale
 from streaming_gp.serialization import storable
 
 Family = TypeVar("Family", bound="ExponentialFamily")
 Array = Any  # np.ndarray or tf.Tensor
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def inner(a: Sequence[Array], b: Sequence[Array]) -> tf.Tensor:
@@ -38,6 +38,20 @@ def num_bytes(natural: Sequence[Array]) -> int:
 def shapes(natural: Sequence[Array]) -> list[tuple[int, ...]]:
     """The shape of each natural parameter."""
     return [tuple(np.shape(eta)) for eta in natural]
+
+
+def is_finite(*natural: Array) -> bool:
+    """Whether all entries of natural parameters are finite."""
+    return all(np.isfinite(np.asarray(eta)).all() for eta in natural)
+
+
+def is_positive_definite(matrices: np.ndarray) -> bool:
+    """Whether matrices [..., D, D] have a Cholesky factor."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 @storable
@@ -117,7 +131,7 @@ class ExponentialFamily(abc.ABC):
 
     symmetric: ClassVar[tuple[int, ...]] = ()
 
-    # ---- primitives: what a family must say ----
+    # ---- primitives of a family ----
 
     @abc.abstractmethod
     def log_partition(self) -> tf.Tensor:
@@ -288,5 +302,53 @@ class ExponentialFamily(abc.ABC):
         """Why this object is no factor that ``self`` can be multiplied by, or None if it is one."""
         if not isinstance(factor, Factor) or factor.family is not type(self):
             return f"it is no factor of the family {type(self).__name__}"
-        natural = objection_to_arrays(factor.natural, shapes(self.natural), self.symmetric)
-        return natural or objection_to_scale(factor.log_scale)
+        natural = _objection_to_arrays(factor.natural, shapes(self.natural), self.symmetric)
+        return natural or _objection_to_scale(factor.log_scale)
+
+
+# ---- arrays that came from elsewhere ----
+
+
+def _objection_to_arrays(
+    natural: Any, shapes: Sequence[tuple[int, ...]], symmetric: Sequence[int]
+) -> str | None:
+    """Why these are no natural parameters, or None.
+
+    :param natural: Any object.
+    :param shapes: The shape that each should have.
+    :param symmetric: Which of them are symmetric matrices.
+    """
+    if type(natural) is not tuple or not all(_is_array(eta) for eta in natural):
+        return "its natural parameters are no tuple of floating-point arrays"
+    got = [tuple(np.shape(eta)) for eta in natural]
+    if got != list(shapes):
+        return f"its natural parameters have shapes {got}, wanted {list(shapes)}"
+    arrays = [np.asarray(eta) for eta in natural]
+    if any(array.dtype not in _DTYPES for array in arrays):
+        return "its natural parameters are not floating-point numbers of 32 or 64 bits"
+    if not is_finite(*arrays):
+        return "its natural parameters are not finite"
+    if not all(_is_symmetric(arrays[index]) for index in symmetric):
+        return "a matrix among its natural parameters is not symmetric"
+    return None
+
+
+def _objection_to_scale(log_scale: Any) -> str | None:
+    """Why this is no log constant, or None."""
+    number = np.asarray(None if isinstance(log_scale, (tuple, list)) else log_scale)
+    if number.shape != () or number.dtype not in (*_DTYPES, np.dtype(int)):
+        return f"its log constant is {log_scale!r:.100}, wanted a number"
+    return None if np.isfinite(number) else f"its log constant is {log_scale}"
+
+
+def _is_array(eta: Any) -> bool:
+    """Of NumPy or TensorFlow, and not of a class that adds to them, such as masks."""
+    return type(eta) is np.ndarray or isinstance(eta, np.generic) or tf.is_tensor(eta)
+
+
+def _is_symmetric(matrices: np.ndarray) -> bool:
+    """To rounding; a matrix that is kept as its diagonal has one dimension less."""
+    if matrices.ndim < 2:
+        return True
+    tolerance = np.sqrt(np.finfo(matrices.dtype).eps) * np.max(np.abs(matrices), initial=0.0)
+    return bool(np.all(np.abs(matrices - np.swapaxes(matrices, -1, -2)) <= tolerance))

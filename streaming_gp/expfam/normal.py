@@ -1,16 +1,365 @@
-"""Gaussians with a full covariance."""
+"""Gaussian families, by ``precision_mean`` (Λm) and ``precision`` (Λ).
+
+With these natural parameters the sufficient statistics are ``T(x) = (x, −½ x xᵀ)``.
+"""
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.expfam.gaussian import Gaussian
-from streaming_gp.numerics.linalg import logdet_from_cholesky
+from streaming_gp.expfam.family import ExponentialFamily, Factor, is_finite, is_positive_definite
+from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.serialization import storable
+
+G = TypeVar("G", bound="Gaussian")
+D = TypeVar("D", bound="Diagonal")
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(ExponentialFamily):
+    """A Gaussian over vectors; the base measure is Lebesgue's over (2π)^(D/2)."""
+
+    precision_mean: Any
+    precision: Any
+
+    @classmethod
+    @abc.abstractmethod
+    def from_mean_scale(cls: type[G], mean: Any, scale: Any) -> G:
+        """From ``mean`` [D] and a lower factor ``scale`` [D, D] of the covariance."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_moments(cls: type[G], mean: Any, covariance: Any) -> G:
+        """From ``mean`` [D] and the family's part of the covariance: [D, D], its diagonal [D], or
+        one variance [].
+        """
+
+    @staticmethod
+    @abc.abstractmethod
+    def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [D] and lower factor [D, D] of the member that ``from_unconstrained`` makes.
+
+        :param numbers: Real numbers of the shape :meth:`unconstrained_shape`.
+        """
+
+    @staticmethod
+    @abc.abstractmethod
+    def unconstrained_shape(dimension: int) -> tuple[int, ...]:
+        """The shape of ``unconstrained`` for a member over ``dimension`` coordinates."""
+
+    @abc.abstractmethod
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [D] and the family's part of the covariance."""
+
+    @abc.abstractmethod
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        """``var[aᵀx]`` for the rows a of ``directions`` [N, D]: [N]."""
+
+    def to_white(self, x: Any) -> Any:
+        """``S⁻¹ (x − m)`` for points ``x`` [N, D], S the lower root of the covariance: [N, D]."""
+        return (x - self.mean) / tf.sqrt(self.variance)
+
+    def from_white(self, white: Any) -> Any:
+        """``m + S z`` for the rows z of ``white`` [N, D]: [N, D]."""
+        return self.mean + tf.sqrt(self.variance) * white
+
+    @staticmethod
+    @abc.abstractmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        """The family's part of the mean of ``(a_n b_nᵀ + b_n a_nᵀ) / 2`` over rows [N, D]."""
+
+    @staticmethod
+    def raised(covariance: Any, floor: Any) -> Any:
+        """A covariance that falls short of ``floor`` nowhere, by the least change where the floor
+        is white.
+
+        :param covariance: The family's part of it.
+        :param floor: The family's part of the least covariance, positive definite, or a positive
+            number for all directions.
+        """
+        return tf.maximum(covariance, floor)
+
+    @abc.abstractmethod
+    def _times(self, precision: Any, vector: Any) -> Any:
+        """Precision times a vector [D]."""
+
+    @abc.abstractmethod
+    def _symmetric(self, gradient: Any) -> Any:
+        """A gradient by the covariance, among the family's covariances."""
+
+    @abc.abstractmethod
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        """Natural parameters that lead to the mean ``m + V g`` and the covariance
+        ``V − V (g gᵀ − 2 D) V``, or the family's part of it, from gradients g and D.
+        """
+
+    @abc.abstractmethod
+    def _half_logdet(self) -> tf.Tensor:
+        """Half the log determinant of the precision."""
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> Any:
+        """The mean [D], in NumPy if the member is held in NumPy arrays, else a tensor."""
+
+    @property
+    @abc.abstractmethod
+    def variance(self) -> Any:
+        """Marginal variances [D], as the mean."""
+
+    @property
+    @abc.abstractmethod
+    def scale(self) -> tf.Tensor:
+        """Lower factor [D, D] of the covariance."""
+
+    def entropy(self) -> tf.Tensor:
+        return 0.5 * (1.0 + LOG_TWO_PI) * self._dimension() - self._half_logdet()
+
+    def kl_divergence(self: G, other: G) -> tf.Tensor:
+        """As in the base, by moments: ``½ (dᵀ Λ' d + tr Λ' V − D + log |Λ| − log |Λ'|)`` with
+        ``d = m − m'``.
+
+        By natural parameters, a Gaussian much narrower than it is far from 0 loses all digits.
+        """
+        mean, covariance = self.moments()
+        away = mean - other.mean
+        distance = tf.reduce_sum(away * self._times(other.precision, away))
+        widths = self._trace(other.precision, covariance) - self._dimension()
+        return 0.5 * (distance + widths) + self._half_logdet() - other._half_logdet()
+
+    def _trace(self, precision: Any, covariance: Any) -> tf.Tensor:
+        """The trace of the product of a precision and a covariance."""
+        return tf.reduce_sum(precision * covariance)
+
+    def _dimension(self) -> tf.Tensor:
+        return tf.cast(tf.shape(self.precision_mean)[0], tf.as_dtype(self.precision_mean.dtype))
+
+    def natural_gradient(self: G, function: Callable[[G], tf.Tensor]) -> Factor:
+        """As in the base, by mean m and covariance V: ``(∂_m − 2 ∂_V m, −2 ∂_V)``.
+
+        The mean parameter ``−½ (V + m mᵀ)`` loses the digits of a V much smaller than m².
+        """
+        _, by_mean, by_covariance = self.by_moments(function)
+        precision = -2.0 * by_covariance
+        return Factor(type(self), (by_mean + self._times(precision, self.mean), precision))
+
+    def moment_match(self: G, log_normaliser: Callable[[G], tf.Tensor]) -> Factor:
+        """The factor that gives this Gaussian p the moments of the tilted ``p(x) l(x) / Z``.
+
+        With gradients g and D of ``log Z`` by mean m and covariance V these moments are ``m + V g``
+        and ``V − V (g gᵀ − 2 D) V`` (Minka 2001, section 3.2). Its constant is such that the
+        integral of p times the factor is Z. Where p is improper, or the tilted has no moments,
+        every number in it that matters is NaN, the constant always.
+
+        :param log_normaliser: The function ``log ∫ p(x) l(x) dx`` of a member p, differentiable,
+            whose value is a scalar.
+        """
+        value, by_mean, by_covariance = self.by_moments(log_normaliser)
+        factor = Factor(type(self), self._tilting(by_mean, by_covariance))
+        tilted = type(self)(*(self.as_factor() * factor).natural)
+        scale = value + self.log_partition() - tilted.log_partition()
+        return Factor(type(self), factor.natural, scale)
+
+    def by_moments(self: G, function: Callable[[G], tf.Tensor]) -> tuple[Any, Any, Any]:
+        """A function's value here, and its gradients by mean and by the family's part of the
+        covariance, in the shapes of :meth:`from_moments`.
+
+        :param function: A differentiable function of a member, whose value is a scalar.
+        """
+        mean, covariance = self.moments()
+        with tf.GradientTape() as tape:
+            tape.watch((mean, covariance))
+            value = function(type(self).from_moments(mean, covariance))
+        by_mean, by_covariance = tape.gradient(
+            value, (mean, covariance), unconnected_gradients="zero"
+        )
+        return value, by_mean, self._symmetric(by_covariance)
+
+    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
+        shape = [num_samples, tf.size(self.precision_mean)]
+        return self.from_white(standard_normal(shape, [seed, 0], self.precision_mean.dtype))
+
+    def log_base_measure(self, x: Any) -> tf.Tensor:
+        x = tf.convert_to_tensor(x)
+        return tf.fill(tf.shape(x)[:1], tf.cast(self.expected_log_base_measure(), x.dtype))
+
+    def expected_log_base_measure(self) -> tf.Tensor:
+        return -0.5 * LOG_TWO_PI * self._dimension()
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Gaussian):
+    """Independent coordinates, with one precision for each or one for all."""
+
+    @classmethod
+    def from_mean_variance(cls: type[D], mean: Any, variance: Any) -> D:
+        """From ``mean`` [D] and ``variance``, shaped as the precision."""
+        return cls(mean / variance, 1.0 / variance)
+
+    @classmethod
+    def from_moments(cls: type[D], mean: Any, covariance: Any) -> D:
+        return cls.from_mean_variance(mean, covariance)
+
+    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(1.0 / self.precision)
+
+    @property
+    def mean(self) -> Any:
+        return self.precision_mean / self.precision
+
+    @property
+    def scale(self) -> tf.Tensor:
+        return tf.linalg.diag(tf.sqrt(self.variance))
+
+    def _times(self, precision: Any, vector: Any) -> Any:
+        return precision * vector
+
+    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
+        """With one variance, the mean of all coordinates' second moments is matched."""
+        mean, variance = self.moments()
+        bend = self.mean_product(by_mean[None], by_mean[None]) - 2.0 * by_covariance
+        shrinkage = 1.0 - bend * variance
+        precision = bend / shrinkage
+        return precision * mean + by_mean / shrinkage, precision
+
+    def log_partition(self) -> tf.Tensor:
+        quadratic = tf.reduce_sum(tf.square(self.precision_mean) / self.precision)
+        return 0.5 * quadratic - self._half_logdet()
+
+    @staticmethod
+    def is_proper_natural(*natural: Any) -> bool:
+        return is_finite(*natural) and bool(np.all(np.asarray(natural[1]) > 0.0))
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class MeanFieldNormal(Diagonal):
+    """Independent Gaussians: ``precision_mean`` [D], ``precision`` [D]."""
+
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        return tf.linalg.matvec(tf.square(directions), self.variance)
+
+    @staticmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        return tf.reduce_mean(a * b, axis=0)
+
+    def _symmetric(self, gradient: Any) -> Any:
+        return gradient
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        mean, variance = self.moments()
+        return mean, -0.5 * (variance + tf.square(mean))
+
+    def unconstrained(self) -> tf.Tensor:
+        """Means and log standard deviations [2, D]."""
+        return tf.stack([self.mean, -0.5 * tf.math.log(self.precision)])
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> MeanFieldNormal:
+        mean, log_sd = tf.unstack(numbers)
+        return cls.from_mean_variance(mean, tf.exp(2.0 * log_sd))
+
+    @staticmethod
+    def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, log_sd = tf.unstack(numbers)
+        return mean, tf.linalg.diag(tf.exp(log_sd))
+
+    @staticmethod
+    def unconstrained_shape(dimension: int) -> tuple[int, ...]:
+        return 2, dimension
+
+    @classmethod
+    def from_mean_scale(cls, mean: Any, scale: Any) -> MeanFieldNormal:
+        return cls.from_mean_variance(mean, tf.square(tf.linalg.diag_part(scale)))
+
+    @property
+    def variance(self) -> Any:
+        return 1.0 / self.precision
+
+    def _half_logdet(self) -> tf.Tensor:
+        return 0.5 * tf.reduce_sum(tf.math.log(self.precision))
+
+    @staticmethod
+    def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
+        x = tf.convert_to_tensor(x)
+        return x, -0.5 * tf.square(x)
+
+    @classmethod
+    def from_mean_parameters(cls, *mean_parameters: Any) -> MeanFieldNormal:
+        mean, second = mean_parameters
+        return cls.from_mean_variance(mean, -2.0 * second - mean**2)
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class IsotropicNormal(Diagonal):
+    """``N(m, v I)``: ``precision_mean`` [D], ``precision`` [], statistics ``(x, −½ |x|²)``."""
+
+    @classmethod
+    def from_mean_scale(cls, mean: Any, scale: Any) -> IsotropicNormal:
+        return cls.from_mean_variance(mean, tf.reduce_mean(tf.reduce_sum(tf.square(scale), axis=1)))
+
+    @property
+    def variance(self) -> Any:
+        return self.held(tf.ones_like(self.precision_mean) / self.precision)
+
+    def variance_along(self, directions: Any) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(directions), axis=1) / self.precision
+
+    @staticmethod
+    def mean_product(a: Any, b: Any) -> Any:
+        """The mean over coordinates as well."""
+        return tf.reduce_mean(a * b)
+
+    def _symmetric(self, gradient: Any) -> Any:
+        """``∂/∂v`` is the trace of the gradient by the covariance: shared out evenly."""
+        return gradient / self._dimension()
+
+    def _trace(self, precision: Any, covariance: Any) -> tf.Tensor:
+        return self._dimension() * precision * covariance
+
+    def _half_logdet(self) -> tf.Tensor:
+        return 0.5 * self._dimension() * tf.math.log(self.precision)
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        mean, variance = self.moments()
+        return mean, -0.5 * (self._dimension() * variance + tf.reduce_sum(tf.square(mean)))
+
+    @classmethod
+    def from_mean_parameters(cls, *mean_parameters: Any) -> IsotropicNormal:
+        mean, second = mean_parameters
+        dimension = tf.cast(tf.shape(mean)[0], tf.as_dtype(mean.dtype))
+        variance = (-2.0 * second - tf.reduce_sum(tf.square(mean))) / dimension
+        return cls.from_mean_variance(mean, variance)
+
+    def unconstrained(self) -> tf.Tensor:
+        """Mean, and the log standard deviation [D + 1]."""
+        return tf.concat([self.mean, [-0.5 * tf.math.log(self.precision)]], 0)
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> IsotropicNormal:
+        return cls.from_mean_variance(numbers[:-1], tf.exp(2.0 * numbers[-1]))
+
+    @staticmethod
+    def mean_scale_of(numbers: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        mean = tf.convert_to_tensor(numbers[:-1])
+        return mean, tf.linalg.diag(tf.exp(numbers[-1]) * tf.ones_like(mean))
+
+    @staticmethod
+    def unconstrained_shape(dimension: int) -> tuple[int, ...]:
+        return (dimension + 1,)
+
+    @staticmethod
+    def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
+        x = tf.convert_to_tensor(x)
+        return x, -0.5 * tf.reduce_sum(tf.square(x), axis=1)
 
 
 @storable
@@ -18,8 +367,6 @@ from streaming_gp.serialization import storable
 class Normal(Gaussian):
     """A Gaussian with full covariance: ``precision_mean`` [D], ``precision`` [D, D]."""
 
-    precision_mean: Any
-    precision: Any
     symmetric: ClassVar[tuple[int, ...]] = (1,)
     _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # known to a member made of them
 
@@ -160,11 +507,4 @@ class Normal(Gaussian):
 
     @staticmethod
     def is_proper_natural(*natural: Any) -> bool:
-        precision_mean, precision = (np.asarray(eta) for eta in natural)
-        if not (np.isfinite(precision_mean).all() and np.isfinite(precision).all()):
-            return False
-        try:
-            np.linalg.cholesky(precision)
-        except np.linalg.LinAlgError:
-            return False
-        return True
+        return is_finite(*natural) and is_positive_definite(np.asarray(natural[1]))

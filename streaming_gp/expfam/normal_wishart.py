@@ -1,4 +1,4 @@
-"""Normal-Wishart distributions over means and precisions of Gaussians."""
+"""Conjugate families of mixtures: Dirichlet weights, normal-Wishart components, their product."""
 
 from __future__ import annotations
 
@@ -9,13 +9,76 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from streaming_gp.expfam.family import ExponentialFamily
+from streaming_gp.expfam.family import ExponentialFamily, is_finite, is_positive_definite
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import logdet_from_cholesky
 from streaming_gp.serialization import storable
 
 LOG_TWO, LOG_PI = float(np.log(2.0)), float(np.log(np.pi))
 _NEWTON_STEPS = 50
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class Dirichlet(ExponentialFamily):
+    """``Dir(π; α)`` by ``concentration`` α [K]: statistics ``log π``, base measure ``Π 1/π_k``."""
+
+    concentration: Any
+
+    def log_partition(self) -> tf.Tensor:
+        total = tf.reduce_sum(self.concentration)
+        return tf.reduce_sum(tf.math.lgamma(self.concentration)) - tf.math.lgamma(total)
+
+    def mean_parameters(self) -> tuple[tf.Tensor, ...]:
+        total = tf.reduce_sum(self.concentration)
+        return (tf.math.digamma(self.concentration) - tf.math.digamma(total),)
+
+    def log_base_measure(self, x: Any) -> tf.Tensor:
+        return -tf.reduce_sum(tf.math.log(x), axis=1)
+
+    def expected_log_base_measure(self) -> tf.Tensor:
+        return -tf.reduce_sum(self.mean_parameters()[0])
+
+    @staticmethod
+    def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
+        return (tf.math.log(x),)
+
+    @classmethod
+    def from_mean_parameters(cls, *mean_parameters: Any) -> Dirichlet:
+        """By Newton's method (Minka 2000, "Estimating a Dirichlet distribution")."""
+        (wanted,) = (np.asarray(mean) for mean in mean_parameters)
+        alpha = np.ones_like(wanted)
+        for _ in range(_NEWTON_STEPS):
+            gradient = scipy.special.digamma(alpha.sum()) - scipy.special.digamma(alpha) + wanted
+            slope = -scipy.special.polygamma(1, alpha)
+            common = scipy.special.polygamma(1, alpha.sum())
+            shift = np.sum(gradient / slope) / (1.0 / common + np.sum(1.0 / slope))
+            step = (gradient - shift) / slope
+            alpha = np.maximum(alpha - step, 0.1 * alpha)
+        return cls(alpha)
+
+    @staticmethod
+    def is_proper_natural(*natural: Any) -> bool:
+        return is_finite(*natural) and bool(np.all(np.asarray(natural[0]) > 0.0))
+
+    def unconstrained(self) -> tf.Tensor:
+        """log α [K]."""
+        return tf.math.log(self.concentration)
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> Dirichlet:
+        return cls(tf.exp(numbers))
+
+    @property
+    def mean(self) -> Any:
+        """Expected weights [K]."""
+        return self.held(self.concentration / tf.reduce_sum(self.concentration))
+
+    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
+        alpha = tf.convert_to_tensor(self.concentration)
+        shape = [num_samples, tf.size(alpha)]
+        gamma = tf.random.stateless_gamma(shape, [seed, 0], alpha, dtype=alpha.dtype)
+        return gamma / tf.reduce_sum(gamma, axis=1, keepdims=True)
 
 
 @storable
@@ -137,16 +200,10 @@ class NormalWishart(ExponentialFamily):
     @staticmethod
     def is_proper_natural(*natural: Any) -> bool:
         shape, weighted_mean, strength, scatter = (np.asarray(eta) for eta in natural)
-        if not all(np.isfinite(eta).all() for eta in (shape, weighted_mean, strength, scatter)):
-            return False
-        if not ((shape > -1.0).all() and (strength > 0.0).all()):
+        if not (is_finite(*natural) and (shape > -1.0).all() and (strength > 0.0).all()):
             return False
         mean = weighted_mean / strength[:, None]
-        try:
-            np.linalg.cholesky(scatter - weighted_mean[:, :, None] * mean[:, None, :])
-        except np.linalg.LinAlgError:
-            return False
-        return True
+        return is_positive_definite(scatter - weighted_mean[:, :, None] * mean[:, None, :])
 
     def unconstrained(self) -> tf.Tensor:
         """[K, D + 3, D]: rows of m, of the factor of W⁻¹ with the log of its diagonal, and of
@@ -212,3 +269,77 @@ def _degrees_of_freedom(gap: np.ndarray, dimension: int) -> np.ndarray:
         step = (gap - value) / (slope * excess)
         excess = excess * np.exp(np.clip(step, -2.0, 2.0))
     return excess + dimension - 1.0
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class DirichletNormalWishart(ExponentialFamily):
+    """A Dirichlet over K weights times K normal-Wisharts.
+
+    Points are arrays [N, K, 1 + D + D²]: the weight, μ, then Λ row by row.
+    """
+
+    symmetric: ClassVar[tuple[int, ...]] = (4,)
+    concentration: Any
+    shape: Any
+    weighted_mean: Any
+    strength: Any
+    scatter: Any
+
+    @classmethod
+    def of(cls, weights: Dirichlet, components: NormalWishart) -> DirichletNormalWishart:
+        """Their product."""
+        return cls(*weights.natural, *components.natural)
+
+    @property
+    def weights(self) -> Dirichlet:
+        """Over the weights."""
+        return Dirichlet(self.concentration)
+
+    @property
+    def components(self) -> NormalWishart:
+        """Over means and precisions."""
+        return NormalWishart(self.shape, self.weighted_mean, self.strength, self.scatter)
+
+    def log_partition(self) -> tf.Tensor:
+        return self.weights.log_partition() + self.components.log_partition()
+
+    def log_base_measure(self, x: Any) -> tf.Tensor:
+        weights = self.weights.log_base_measure(x[:, :, 0])
+        return weights + self.components.log_base_measure(x[:, :, 1:])
+
+    def expected_log_base_measure(self) -> tf.Tensor:
+        weights = self.weights.expected_log_base_measure()
+        return weights + self.components.expected_log_base_measure()
+
+    @staticmethod
+    def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
+        weights = Dirichlet.sufficient_statistics(x[:, :, 0])
+        return *weights, *NormalWishart.sufficient_statistics(x[:, :, 1:])
+
+    @classmethod
+    def from_mean_parameters(cls, *mean_parameters: Any) -> DirichletNormalWishart:
+        weights, *others = mean_parameters
+        components = NormalWishart.from_mean_parameters(*others)
+        return cls.of(Dirichlet.from_mean_parameters(weights), components)
+
+    @staticmethod
+    def is_proper_natural(*natural: Any) -> bool:
+        weights, *components = natural
+        return Dirichlet.is_proper_natural(weights) and NormalWishart.is_proper_natural(*components)
+
+    def unconstrained(self) -> tf.Tensor:
+        """[K, D + 4, D]: those of the components, and a row of ``log α``."""
+        components = self.components.unconstrained()
+        row = self.weights.unconstrained()[:, None] * tf.ones_like(self.weighted_mean)
+        return tf.concat([components, row[:, None, :]], axis=1)
+
+    @classmethod
+    def from_unconstrained(cls, numbers: Any) -> DirichletNormalWishart:
+        weights = Dirichlet.from_unconstrained(tf.reduce_mean(numbers[:, -1], axis=1))
+        return cls.of(weights, NormalWishart.from_unconstrained(numbers[:, :-1]))
+
+    def sample(self, num_samples: int, seed: int) -> tf.Tensor:
+        weights = self.weights.sample(num_samples, seed)
+        components = self.components.sample(num_samples, seed + 1)
+        return tf.concat([weights[:, :, None], components], axis=2)
