@@ -174,7 +174,7 @@ class StreamingSurrogate:
 
     @contextmanager
     def given(self, X: Any, Y: Any = None) -> Iterator[None]:
-        """What the model would say if it had these observations, within a ``with`` block.
+        """Within a ``with`` block, answer as if there were these observations, too.
 
         :param X: The points [N, D].
         :param Y: Their values [N, P], as in :meth:`add_pending`.

@@ -123,15 +123,15 @@ class Folder:
         """Keep what the columns are, and in what units."""
         _write(self._table, table.to_record())
 
-    # ---- what each batch said ----
+    # ---- a record for each batch ----
 
     def append_record(self, record: dict[str, Any]) -> None:
-        """Keep what a batch said."""
+        """Keep the record of a batch."""
         with self._log.open("a", encoding="utf-8") as log:
             log.write("\n" + json.dumps(record))  # a torn line before it stays alone
 
     def records(self) -> list[dict[str, Any]]:
-        """What each batch said; of the last before a process was killed that may be missing."""
+        """The record of each batch; that of the last before a process was killed may be missing."""
         lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
         records: dict[str, dict[str, Any]] = {}
         for line in lines:

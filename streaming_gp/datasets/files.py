@@ -81,9 +81,9 @@ def find(file: File, folder: str | Path | None = None, download: bool = True) ->
 def _verified(path: Path, checksum: str) -> Path:
     algorithm, _, wanted = checksum.rpartition(":")
     algorithm = algorithm or "sha256"
-    found = hashlib.new(algorithm, content(path), usedforsecurity=False).hexdigest()
-    if found != wanted:
-        raise InvalidDataError(f"{path} has {algorithm} {found}, wanted {wanted}")
+    digest = hashlib.new(algorithm, content(path), usedforsecurity=False).hexdigest()
+    if digest != wanted:
+        raise InvalidDataError(f"{path} has {algorithm} {digest}, wanted {wanted}")
     return path
 
 

@@ -77,12 +77,12 @@ def read_npz(path: Path) -> np.ndarray:
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            found: np.ndarray = arrays["arr_0"]
+            pixels: np.ndarray = arrays["arr_0"]
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidDataError(f"{path} holds no array arr_0: {error}") from error
-    if found.dtype != np.uint8:
-        raise InvalidDataError(f"{path} holds {found.dtype}, wanted bytes")
-    return found
+    if pixels.dtype != np.uint8:
+        raise InvalidDataError(f"{path} holds {pixels.dtype}, wanted bytes")
+    return pixels
 
 
 def load_cifar10(folder: str | Path | None = None, download: bool = True) -> Split:

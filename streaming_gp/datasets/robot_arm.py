@@ -114,6 +114,6 @@ def _sarcos(train: Path, test: Path) -> Split:
 def _sarcos_rows(path: Path, name: str) -> np.ndarray:
     rows = _arrays(path).get(name)
     if rows is None or rows.ndim != 2 or rows.shape[1] != 28:
-        found = "nothing" if rows is None else list(rows.shape)
-        raise InvalidDataError(f"{path} must hold {name} of shape [N, 28], got {found}")
+        shape = "nothing" if rows is None else list(rows.shape)
+        raise InvalidDataError(f"{path} must hold {name} of shape [N, 28], got {shape}")
     return rows.astype(float)

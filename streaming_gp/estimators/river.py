@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpflow
 import numpy as np
+from gpflow.likelihoods import Gaussian, Likelihood
 from river import base, proba
 
 from streaming_gp.errors import InvalidDataError
@@ -117,24 +118,17 @@ class RowEstimator(Estimator):
         if model is None:
             names = names_in(rows) if self.features is None else tuple(self.features)
             inputs = Scaling.of(matrix(rows, names), self.scale)
-            targets = self._target_scaling(Y)
-            model = self._first_model(len(names))
+            likelihood, points = self._defaults()
+            targets = Scaling.of(Y, self.scale and isinstance(likelihood, Gaussian))
+            learning = self.learning or UntilSettled()
+            model = self._new_model(
+                len(names), likelihood, points, learning=learning, seed=self.seed
+            )
         model.update((_scaled(rows, names, inputs), targets.scaled(Y)))
         self._check(model)
         self._names, self._inputs, self._targets, self._model = names, inputs, targets, model
 
-    def _first_model(self, num_inputs: int) -> StreamingGP:
-        raise NotImplementedError
-
-    def _model_of(
-        self, num_inputs: int, likelihood: Any, pseudo_points: PseudoPointStrategy
-    ) -> StreamingGP:
-        learning = self.learning or UntilSettled()
-        return self._new_model(
-            num_inputs, likelihood, pseudo_points, learning=learning, seed=self.seed
-        )
-
-    def _target_scaling(self, Y: np.ndarray) -> Scaling:
+    def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         raise NotImplementedError
 
     def _as_target(self, value: Any) -> float:
@@ -220,16 +214,13 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
         self._online = None
         super().learn_many(X, y)
 
-    def _first_model(self, num_inputs: int) -> StreamingGP:
+    def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         likelihood = default_likelihood(least_variance=LEAST_NOISE if self.scale else None)
-        points = PrivatePseudoPoints("all", budget=max(self.budget - self.batch_size, 50))
-        return self._model_of(num_inputs, likelihood, points)
+        budget = max(self.budget - self.batch_size, 50)
+        return likelihood, PrivatePseudoPoints("all", budget=budget)
 
     def _check(self, model: StreamingGP) -> None:
         model.online(self.budget)
-
-    def _target_scaling(self, Y: np.ndarray) -> Scaling:
-        return Scaling.of(Y, self.scale)
 
     def _as_target(self, value: Any) -> float:
         number = as_number("the target", value)
@@ -344,12 +335,8 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         """
         self._take([(as_features(x), self._as_target(y))])
 
-    def _first_model(self, num_inputs: int) -> StreamingGP:
-        likelihood = default_likelihood(len(self.classes))
-        return self._model_of(num_inputs, likelihood, PrivatePseudoPoints(10, budget=100))
-
-    def _target_scaling(self, Y: np.ndarray) -> Scaling:
-        return Scaling.of(Y, scale=False)
+    def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
+        return default_likelihood(len(self.classes)), PrivatePseudoPoints(10, budget=100)
 
     def _as_target(self, value: Any) -> float:
         try:

@@ -20,7 +20,7 @@ from streaming_gp.validation import SEVERAL_CLASSES, as_pair, number_of_classes
 
 
 class Learner(Protocol):
-    """What :func:`~streaming_gp.evaluate.prequential` asks of a model.
+    """A model that :func:`~streaming_gp.evaluate.prequential` can evaluate.
 
     A model may also have a ``likelihood``, which says whether it classifies; a
     ``posterior_process`` with its ``num_pseudo_points``; and what its ``update`` returns may have

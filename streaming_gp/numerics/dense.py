@@ -24,18 +24,18 @@ def less_product(out: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return _gemm(-1.0, A, B, 1.0, out)
 
 
-def _gemm(weight: float, A: np.ndarray, B: np.ndarray, kept: float, out: np.ndarray) -> np.ndarray:
+def _gemm(weight: float, A: np.ndarray, B: np.ndarray, beta: float, out: np.ndarray) -> np.ndarray:
     if out.size == 0:  # SciPy refuses those
         return out
     (right, is_right_transposed), (left, is_left_transposed) = _columns(B), _columns(A)
-    found = blas.dgemm(
-        weight, right, left, beta=kept, c=out.T, overwrite_c=True,
+    result = blas.dgemm(
+        weight, right, left, beta=beta, c=out.T, overwrite_c=True,
         trans_a=is_right_transposed, trans_b=is_left_transposed,
     )  # fmt: skip
-    return np.asarray(found.T)
+    return np.asarray(result.T)
 
 
 def _columns(A: np.ndarray) -> tuple[np.ndarray, bool]:
-    """What BLAS takes for ``Aᵀ``: an array in Fortran order, and whether it is to be transposed."""
+    """``Aᵀ`` for BLAS: an array in Fortran order, and whether it is to be transposed."""
     is_transposed = A.flags.f_contiguous and not A.flags.c_contiguous
     return (A, True) if is_transposed else (A.T, False)

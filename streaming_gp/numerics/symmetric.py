@@ -42,9 +42,9 @@ def add_product_pairs(A: np.ndarray, X: np.ndarray, Y: np.ndarray) -> None:
 
 def column(A: np.ndarray, j: int) -> np.ndarray:
     """A copy of column j."""
-    found = A[:, j].copy()
-    found[:j] = A[j, :j]
-    return found
+    values = A[:, j].copy()
+    values[:j] = A[j, :j]
+    return values
 
 
 def columns(A: np.ndarray, some: np.ndarray) -> np.ndarray:

@@ -40,9 +40,9 @@ def solve(
         return blas.dtrsv(L.T, column, lower=0, trans=trans, overwrite_x=overwrite)[:, None]
     if len(L) <= MOST_ROWS or B.shape[1] < MOST_ROWS:
         return _solved(L, B, transposed, overwrite)
-    found = B if overwrite else np.array(B, order="C")
-    _solve_by_halves(L, found, transposed)
-    return found
+    solution = B if overwrite else np.array(B, order="C")
+    _solve_by_halves(L, solution, transposed)
+    return solution
 
 
 def _solved(L: np.ndarray, B: np.ndarray, transposed: bool, overwrite: bool) -> np.ndarray:
@@ -73,5 +73,5 @@ def cholesky(A: np.ndarray, overwrite: bool = False) -> np.ndarray | None:
     :param overwrite: Whether the result is written over A, which must lie in C order.
     """
     upper, failed = lapack.dpotrf(A.T, lower=0, clean=1, overwrite_a=overwrite)
-    is_found = not failed and np.isfinite(upper.diagonal()).all()  # LAPACK may pass over NaN
-    return upper.T if is_found else None
+    is_factor = not failed and np.isfinite(upper.diagonal()).all()  # LAPACK may pass over NaN
+    return upper.T if is_factor else None

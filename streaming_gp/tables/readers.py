@@ -17,7 +17,7 @@ from streaming_gp.serialization import PathLike, as_path
 Table = dict[str, np.ndarray]
 
 MISSING = {"", "na", "n/a", "nan", "null", "none"}
-"""What stands for no value in a CSV file, in any case."""
+"""Words that stand for no value in a CSV file, in any case."""
 
 
 def read_csv(
@@ -66,8 +66,7 @@ def _chunks(path: Path, size: int, text: Collection[str], skip: int) -> Iterator
     with _opened(path) as file:
         lines = csv.reader(file)
         names = _names(path, lines)
-        known = ((lines.line_num, row) for row in lines if row)
-        rows = islice(known, skip, None)
+        rows = islice(((lines.line_num, row) for row in lines if row), skip, None)
         while chunk := list(islice(rows, size)):
             for line, row in chunk:
                 if len(row) != len(names):
@@ -83,19 +82,19 @@ def _chunks(path: Path, size: int, text: Collection[str], skip: int) -> Iterator
 def _column(
     path: Path, name: str, values: list[tuple[int, str]], text: Collection[str]
 ) -> np.ndarray:
-    known = [(line, None if value.lower() in MISSING else value) for line, value in values]
-    if name in text:
-        return np.array([value for _, value in known], dtype=object)
-    return np.array([_number(path, name, line, value) for line, value in known], dtype=float)
-
-
-def _number(path: Path, name: str, line: int, value: str | None) -> float:
-    try:
-        return float("nan") if value is None else float(value)
-    except ValueError:
-        raise FileFormatError(
-            f"{path}, line {line}: column {name!r} must hold numbers, got {value!r:.100}"
-        ) from None
+    is_text = name in text
+    column: list[str | float | None] = []
+    for line, value in values:
+        if value.lower() in MISSING:
+            column.append(None if is_text else float("nan"))
+            continue
+        try:
+            column.append(value if is_text else float(value))
+        except ValueError:
+            raise FileFormatError(
+                f"{path}, line {line}: column {name!r} must hold numbers, got {value!r:.100}"
+            ) from None
+    return np.array(column, dtype=object if is_text else float)
 
 
 def read_arrow(path: PathLike, batch_size: int = 1000) -> Iterator[Any]:
