@@ -159,12 +159,6 @@ def test_another_float_type_is_refused():
         sgp.StreamingGP(k, gpflow.likelihoods.Gaussian())
 
 
-@pytest.mark.parametrize("number", [0, -3, 2.5, "some", True])
-def test_senseless_numbers_of_points_are_refused(number):
-    with pytest.raises(InvalidDataError, match="pseudo-points"):
-        sgp.PrivatePseudoPoints(number)
-
-
 def test_an_odd_number_of_prediction_samples_is_refused():
     with pytest.raises(InvalidDataError, match="num_prediction_samples"):
         regressor(num_prediction_samples=7)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
 from streaming_gp import pvi
-from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.errors import NumericalError
 from streaming_gp.testing.problem import regression, shards_of_regression
 
 GROUPS = [["c0", "c1"], ["c2"]]
@@ -68,9 +67,3 @@ def test_who_failed_at_first_is_new_when_it_is_asked_again():
     assert names(seen) == ["c0", "c1", "c2", "c1", "c2", "c0", "c1", "c2"]
     assert set(history[0].failed) == {"c0"}
     assert set(server.factors) == {"c0", "c1", "c2"}
-
-
-def test_groups_are_groups_of_names():
-    for wrong in ([], [[]]):
-        with pytest.raises(InvalidDataError, match="wanted groups"):
-            pvi.Arrivals(wrong)

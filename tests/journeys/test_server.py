@@ -106,14 +106,8 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         (lambda m, d: pvi.make_clients(m, [(d[0], d[1][:5])], None), "shard 'c0': .*as many rows"),
         (lambda m, d: pvi.make_clients(m, {"x": (d[0] * np.nan, d[1])}, None), "shard 'x': X must"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), rounds=0), "rounds must be positive"),
-        (lambda m, d: pvi.Synchronous(fraction=0.0), "fraction"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Synchronous(2.0)), "damping must lie"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential("up")), '"random"'),
-        (lambda m, d: pvi.VariationalUpdate(epochs=0), "epochs"),
-        (lambda m, d: pvi.VariationalUpdate(optimiser=pvi.LBFGS()), "batch_size must be None"),
-        (lambda m, d: pvi.FixedPointUpdate(steps=0), "steps"),
-        (lambda m, d: linear.BayesianLinearRegression(3, noise_variance=-1.0), "noise_variance"),
-        (lambda m, d: linear.logistic_regression(0), "num_inputs"),
     ],
 )
 def test_what_makes_no_sense_is_refused(rng, make, message):

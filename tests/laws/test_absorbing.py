@@ -6,7 +6,6 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import pvi
-from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -115,14 +114,6 @@ def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
 
 def test_a_growth_of_next_to_nothing_is_every_update():
     assert all(UntilSettled(every=None, growth=1e-320).wants(n, 0.0) for n in range(1, 50))
-
-
-@pytest.mark.parametrize("make", [lambda: EveryUpdate(0), lambda: UntilSettled(0.0),
-                                  lambda: UntilSettled(every=-1),
-                                  lambda: UntilSettled(growth=0.0)])  # fmt: skip
-def test_schedules_refuse_numbers_that_are_not_positive(make):
-    with pytest.raises(InvalidDataError, match="must be"):
-        make()
 
 
 def test_how_far_an_update_moves_the_hyperparameters_is_in_units_of_their_width(data):

@@ -83,9 +83,3 @@ def test_noise_for_a_budget_spends_it_and_no_more():
     assert 1.98 < epsilon_of(((Release(sigma), 20),), 1e-5) <= 2.0
     with pytest.raises(InvalidDataError, match="without a bound"):
         noise_multiplier_for(Budget(np.inf), 20)
-
-
-@pytest.mark.parametrize("bad", [{"epsilon": 0.0}, {"epsilon": 1.0, "delta": 1.0}, {"epsilon": -1}])
-def test_budgets_that_are_none_are_refused(bad):
-    with pytest.raises(InvalidDataError):
-        Budget(**bad)

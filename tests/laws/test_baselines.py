@@ -220,20 +220,3 @@ def test_a_full_covariance_is_refused(rng, rule):
         pvi.fit(server, pvi.Asynchronous())
     with pytest.raises(InvalidDataError, match="ServerAdam is for mean-field"):
         pvi.ServerAdam().init(server.ledger)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: pvi.DownpourUpdate(sync=0), "sync and batch_size"),
-        (lambda: pvi.ElasticUpdate(batch_size=0), "sync and batch_size"),
-        (lambda: pvi.ElasticUpdate(moving_rate=0.0), "moving_rate"),
-        (lambda: pvi.ElasticUpdate(width=-1.0), "moving_rate"),
-        (lambda: pvi.ElasticUpdate(share=1.5), "moving_rate and share"),
-        (lambda: pvi.ServerAdam(learning_rate=0.0), "learning_rate"),
-        (lambda: pvi.ServerAdam(beta2=1.0), "beta2"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(make, message):
-    with pytest.raises(InvalidDataError, match=message):
-        make()

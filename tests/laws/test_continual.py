@@ -119,8 +119,6 @@ def test_a_network_with_one_head_is_a_network():
 def test_heads_that_do_not_exist_are_refused(net):
     with pytest.raises(InvalidDataError, match="says the head, 0 to 1"):
         net.as_data(np.array([[2.0, 0.1, 0.2]]), np.array([[1.0]]))
-    with pytest.raises(InvalidDataError, match="num_heads"):
-        bnn.MultiHeadBNN([2, 2], 0, gpflow.likelihoods.Softmax(2))
 
 
 def test_a_rule_for_heads_names_a_network_without(rng):

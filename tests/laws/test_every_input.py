@@ -118,8 +118,3 @@ def test_rounds_within_a_budget_are_refused(data):
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
     with pytest.raises(InvalidDataError, match="merges batches"):
         model.synchronous_round({"a": data})
-
-
-def test_a_budget_must_be_a_positive_integer():
-    with pytest.raises(InvalidDataError, match="budget must be a positive integer, got 0"):
-        sgp.PrivatePseudoPoints("all", budget=0)

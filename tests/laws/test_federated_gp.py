@@ -301,5 +301,3 @@ def test_points_stay_unless_told_otherwise(few):
 
     assert all(places())
     assert not any(places(keep_points=False))
-    with pytest.raises(InvalidDataError, match="keep_points must be"):
-        sgp.GPUpdate(keep_points="no")

@@ -200,8 +200,6 @@ def test_a_time_that_runs_backwards_is_refused_and_a_refused_batch_takes_no_time
 
 
 REFUSED = {
-    "power": (lambda: sgp.Fading(0.0), "power must lie in"),
-    "window": (lambda: sgp.SlidingWindow(0), "num_batches must be positive"),
     "conditional": (
         lambda: known_model(sgp.ConditionalPseudoPoints(3), forgetting=sgp.Fading(0.9)),
         "nothing can be forgotten",

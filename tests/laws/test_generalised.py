@@ -204,10 +204,6 @@ def test_a_robust_loss_is_bounded_and_a_log_likelihood_is_not():
 
 def test_losses_outside_their_domain_are_refused():
     for make in (
-        lambda: losses.BetaLoss(0.0),
-        lambda: losses.GammaLoss(-1.0),
-        lambda: losses.GeneralisedCrossEntropy(1.5),
-        lambda: expfam.BetaDivergence(1.0),
         lambda: losses.BetaLoss(1.5)(
             gpflow.likelihoods.Poisson(), tf.zeros([1, 1], tf.float64), tf.zeros([1, 1], tf.float64)
         ),
@@ -422,11 +418,6 @@ def test_divergences_outside_their_domain_are_refused(rng):
             pvi.VariationalUpdate(batch_size=None, divergence=divergence)(task)
 
 
-def test_online_newton_steps_take_no_other_divergence():
-    with pytest.raises(InvalidDataError, match="KL divergence only"):
-        pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton(), divergence=expfam.Renyi(0.5))
-
-
 def test_models_without_losses_take_none_but_their_own():
     class Plain:
         def expected_log_likelihood(self, q, X, Y, seed):
@@ -473,8 +464,6 @@ def test_an_opinion_pool_of_equal_weights_is_the_default_damping(rng):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(InvalidDataError, match="no weight for client 'c1'"):
         pvi.fit(servers[-1], pvi.Synchronous(damping=pvi.OpinionPool({"c0": 1.0})))
-    with pytest.raises(InvalidDataError, match="must be positive, got -1"):
-        pvi.OpinionPool({"c0": -1.0})
 
 
 # ---- Gaussian processes ----

@@ -89,9 +89,3 @@ def test_nothing_can_be_taken_apart(rng):
 def test_what_they_are_not_for_is_refused(options, message):
     with pytest.raises(InvalidDataError, match=message):
         known_model(sgp.IndependentPseudoPoints(5), **options)
-
-
-@pytest.mark.parametrize("sizes", [(0, None), (5, 0)])
-def test_sizes_are_positive(sizes):
-    with pytest.raises(InvalidDataError, match="positive integer"):
-        sgp.IndependentPseudoPoints(*sizes)

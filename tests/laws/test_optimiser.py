@@ -1,15 +1,13 @@
 """How a local free energy is maximised."""
 
-from typing import NamedTuple
-
 import gpflow
 import numpy as np
 import pytest
 import scipy.optimize
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError, NumericalError
-from streaming_gp.gp.fitting.optimiser import minimise, with_larger_nuggets
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.fitting.optimiser import minimise
 
 
 def test_the_optimiser_turns_back_from_where_the_loss_is_not_finite():
@@ -48,50 +46,6 @@ def test_the_optimiser_refuses_a_start_that_is_not_finite():
         minimise(
             lambda x: (np.nan, x), np.zeros(2), [(None, None)] * 2, "L-BFGS-B", 5, lambda *_: None
         )
-
-
-class Nugget(NamedTuple):
-    """All of a problem that is changed."""
-
-    nugget: float
-
-
-def failing_below(least, tried):
-    def attempt(problem):
-        tried.append(problem.nugget)
-        if problem.nugget < least:
-            raise NumericalError("a covariance is not positive")
-
-    return attempt
-
-
-def test_nuggets_are_enlarged_until_it_works():
-    tried = []
-    with pytest.warns(UserWarning, match="trying again with nugget"):
-        with_larger_nuggets(failing_below(0.9e-4, tried), Nugget(1e-6))
-    np.testing.assert_allclose(tried, [1e-6, 1e-5, 1e-4])
-
-
-def test_where_there_is_no_nugget_none_is_enlarged():
-    tried = []
-    with pytest.raises(NumericalError, match="not positive"):
-        with_larger_nuggets(failing_below(1.0, tried), Nugget(0.0))
-    assert tried == [0.0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_iterations": 0},
-        {"rounds": 0},
-        {"site_damping": 0.0},
-        {"site_damping": 2.0},
-        {"epsilon_iterations": -1},
-    ],
-)
-def test_senseless_optimisers_are_refused(options):
-    with pytest.raises(InvalidDataError, match=next(iter(options))):
-        sgp.LocalOptimiser(**options)
 
 
 def test_the_width_of_q_does_not_halve_with_every_batch(rng):

@@ -6,7 +6,7 @@ import pytest
 
 from streaming_gp import bnn, linear, pvi, testing
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal
+from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.pvi.task import encode_answer
 from tests.tolerances import THROUGH_CHOLESKY
 
@@ -99,15 +99,7 @@ def test_the_rule_keeps_the_contract_of_rules():
     testing.check_update_rule(pvi.PersonalUpdate(pvi.AnalyticUpdate()), model)
 
 
-@pytest.mark.parametrize("personal", [[], [0, 1], [5], [True, True]])
-def test_parts_that_are_none_are_refused(personal):
-    with pytest.raises(InvalidDataError):
-        pvi.PersonalModel(linear.BayesianLinearRegression(2), personal)
-
-
 def test_families_without_parts_and_models_of_another_kind_are_refused(rng):
-    with pytest.raises(InvalidDataError, match="IsotropicNormal"):
-        pvi.PersonalModel(linear.BayesianLinearRegression(2, family=IsotropicNormal), [0])
     whole = linear.BayesianLinearRegression(2, family=MeanFieldNormal)
     task = pvi.LocalTask(whole, (np.ones((1, 2)), np.ones((1, 1))), whole.prior(), None, None, 0)
     with pytest.raises(InvalidDataError, match="PersonalModel"):

@@ -98,13 +98,6 @@ def test_true_is_the_memory_that_the_points_have_by_default(rng, pseudo_points, 
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("memory", ["both", "Evidence", 1, None, np.ones(2), np.str_("evidence")])
-def test_another_memory_is_refused(memory):
-    wanted = "remember must be true, false, 'evidence' or 'divergence', got"
-    with pytest.raises(InvalidDataError, match=wanted):
-        sgp.PointHyperparameters(remember=memory)
-
-
 @pytest.mark.parametrize(
     ("memory", "options", "why"),
     [

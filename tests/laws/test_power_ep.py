@@ -6,7 +6,6 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import PowerEP
 from tests.oracles.builders import NOISE, kernel, known_model, mean_of_two
 from tests.tolerances import THROUGH_CHOLESKY, THROUGH_NUGGET
 
@@ -35,12 +34,6 @@ def test_power_ep_tends_to_the_variational_bound_and_fitc_lies_above(data):
         )
         for a, b in zip(fitted.predict_f(data[0]), fitc.predict_f(data[0]), strict=True):
             np.testing.assert_allclose(a, b, atol=THROUGH_NUGGET)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.5, -0.5])
-def test_powers_lie_above_zero_and_up_to_one(alpha):
-    with pytest.raises(InvalidDataError, match="alpha of power EP must lie in"):
-        PowerEP(alpha)
 
 
 def test_power_ep_is_for_gaussian_noise():

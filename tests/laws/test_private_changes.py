@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming_gp import datasets, linear, pvi
-from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, NormalWishart
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy.changes import from_coordinates, to_coordinates
@@ -132,19 +131,3 @@ def test_no_pair_of_neighbours_that_a_search_finds_is_further_apart_than_the_bou
 def test_changes_that_are_not_finite_are_none(task):
     rule = privacy.PrivateChanges(moments, budget=FREE, noise_multiplier=0.0)
     assert not change_of(rule, task, np.full((1, 2), np.nan), np.ones((1, 1))).any()
-
-
-@pytest.mark.parametrize(
-    ("kind", "bad"),
-    [
-        ("changes", {"clip": -1.0}),
-        ("changes", {"clip": np.inf}),
-        ("changes", {"noise_multiplier": -1.0}),
-        ("averaging", {"parts": 0}),
-    ],
-)
-def test_settings_that_are_none_are_refused(kind, bad):
-    with pytest.raises(InvalidDataError):
-        KINDS[kind](pvi.AnalyticUpdate(), budget=FREE, **bad)
-    with pytest.raises(InvalidDataError, match="update rule"):
-        KINDS[kind](pvi.AnalyticUpdate, budget=FREE)

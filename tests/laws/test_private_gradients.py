@@ -8,7 +8,6 @@ import scipy.stats
 import tensorflow as tf
 
 from streaming_gp import bnn, datasets, linear, losses, pvi
-from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.compiled import compiled_for
@@ -218,25 +217,6 @@ def test_means_alone_move_and_spreads_stay(rng, rule):
     pvi.fit(found, rounds=2)
     np.testing.assert_allclose(found.posterior.precision, start.precision, rtol=ALGEBRA)
     assert np.abs(found.posterior.mean).min() > 1e-4
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"rule": pvi.AnalyticUpdate()},
-        {"rule": pvi.AveragingUpdate(0.5, pvi.VariationalUpdate(), proximal=1.0)},
-        {"rule": pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())},
-        {"rule": pvi.VariationalUpdate(stopping=pvi.Plateau())},
-        {"rule": pvi.VariationalUpdate(stateful=True)},
-        {"rule": pvi.FixedPointUpdate(), "clip": np.inf},
-        {"rule": pvi.FixedPointUpdate(), "clip": 0.0},
-        {"rule": pvi.FixedPointUpdate(), "sampling_rate": 0.0},
-        {"rule": pvi.FixedPointUpdate(), "noise_multiplier": -1.0},
-    ],
-)
-def test_what_cannot_be_private_is_refused(bad):
-    with pytest.raises(InvalidDataError):
-        privacy.PrivateGradients(budget=FREE, **bad)
 
 
 def test_models_without_a_formula_are_clipped_row_by_row(rng):

@@ -226,17 +226,3 @@ def test_a_mean_over_a_round_is_for_synchronous_rounds(schedule, rule, data):
     with pytest.raises(InvalidDataError, match=r"is for Synchronous"):
         pvi.fit(found, schedule(damping=rule))
     assert found.posterior is before
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: pvi.TrimmedMean(fraction=0.5), r"fraction must lie in \[0, 0.5\), got 0.5"),
-        (lambda: pvi.TrimmedMean(fraction="0.1"), "TrimmedMean.fraction must be a number"),
-        (lambda: pvi.BoundedInfluence(max_shift=0.0), "max_shift must be positive"),
-        (lambda: pvi.Agreement(max_disagreement=-1.0), "max_disagreement must be positive"),
-    ],
-)
-def test_what_is_no_limit_is_refused(made, message):
-    with pytest.raises(InvalidDataError, match=message):
-        made()

@@ -7,9 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming_gp.gp.fitting import Candidates
-from streaming_gp.gp.strategies import selection
-from streaming_gp.gp.strategies.selection import greedy_gain, greedy_variance, mostly_present
+import streaming_gp as sgp
+from streaming_gp.gp import Candidates
 from tests.tolerances import THROUGH_CHOLESKY
 
 LAWS = settings(max_examples=25, deadline=None)
@@ -22,6 +21,26 @@ def candidates(K, weight=None):
         np.arange(len(K))[:, None], np.diag(K).copy(), lambda some: K[:, some],
         lambda some: K[np.ix_(some, some)], lambda: weight,
     )  # fmt: skip
+
+
+def placed(strategy, candidates):
+    """The numbers of the candidates that a strategy takes."""
+    return list(strategy.place(candidates)[:, 0])
+
+
+def greedy_variance(candidates, number):
+    return placed(sgp.SharedPseudoPoints(number), candidates)
+
+
+def mostly_present(candidates, number, fresh):
+    return placed(sgp.SharedPseudoPoints(number, fresh=fresh), candidates)
+
+
+def greedy_gain(candidates, number, tolerance=None):
+    if tolerance is None:
+        return placed(sgp.PrivatePseudoPoints(number), candidates)
+    strategy = sgp.PrivatePseudoPoints("auto", tolerance=tolerance, max_number=number)
+    return placed(strategy, candidates)
 
 
 def unexplained(K, known):
@@ -81,14 +100,6 @@ def test_points_by_gain_take_most_off_the_trace(seed):
                 if j not in chosen[:m]]  # fmt: skip
         best = weight @ np.diag(unexplained(K, chosen[: m + 1]))
         assert best <= min(left) + THROUGH_CHOLESKY
-
-
-def test_as_many_points_as_asked_for_however_few_are_probed(monkeypatch):
-    monkeypatch.setattr(selection, "PROBES", 5)
-    K = random_covariance(0)
-    assert len(greedy_gain(candidates(K), 3)) == 3
-    chosen = greedy_gain(candidates(K), 12)
-    assert len(set(chosen)) == 12
 
 
 def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():

@@ -224,22 +224,6 @@ def test_a_resumed_run_remembers_what_its_optimiser_knew(tmp_path, rule):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: pvi.FedAvg(0.0), "learning_rate must be positive"),
-        (lambda: pvi.FedAvg(momentum=1.0), r"momentum must lie in \[0, 1\)"),
-        (lambda: pvi.FedAdagrad(adaptivity=0.0), "adaptivity must be positive"),
-        (lambda: pvi.FedAdam(decay=1.0), "decay must lie"),
-        (lambda: pvi.FedYogi(decay=-0.1), "decay must lie"),
-        (lambda: pvi.MaskedAveraging(1.1), "threshold must lie"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make, message):
-    with pytest.raises(InvalidDataError, match=message):
-        make()
-
-
 def test_server_optimisers_are_for_mean_field_gaussians(rng):
     X, Y = rng.standard_normal((5, 2)), np.zeros((5, 1))
     model = linear.BayesianLinearRegression(2)

@@ -242,14 +242,6 @@ def test_a_step_goes_uphill_however_the_curvature_is_and_no_further_than_the_bou
     np.testing.assert_allclose(step(40.0, [-9.0, -1.0, 1.0], [1.0, 0.0, 0.0]), [-9.0, -20.0, 20.0])
 
 
-@pytest.mark.parametrize(
-    "settings", [{"learning_rate": 0.0}, {"learning_rate": 1.5}, {"max_step": 0.0}]
-)
-def test_shares_and_bounds_that_are_none_are_refused(settings):
-    with pytest.raises(InvalidDataError, match=next(iter(settings))):
-        pvi.LikelihoodParameters(**settings)
-
-
 def test_models_without_trainable_parameters_learn_none(rng):
     (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
     found = server(model, [(X, Y)], LBFGS)

@@ -128,31 +128,3 @@ def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
         assert 0.002 < float(fitted.likelihood.variance.numpy()) < 0.1
     else:
         assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
-
-
-def test_points_start_where_they_are_and_as_many_anew_as_asked(data):
-    X, Y = data
-    order = np.argsort(X[:, 0])
-    model = known_model(sgp.SharedPseudoPoints(8))
-    model.update((X[order[:30]], Y[order[:30]]), learn=False)
-    (present,) = model.posterior_process.pseudo_observations
-    next_batch = X[order[30:]], Y[order[30:]]
-    problems, noise = (
-        model._store.compiled.fitter.problems,
-        np.zeros((1, model.parameter_vector.size)),
-    )
-    stayed = {}
-    for fresh in (0, 2, None):
-        place = sgp.SharedPseudoPoints(8, fresh=fresh).place
-        cavity = model.posterior_process
-        start = problems.with_data(next_batch, noise, cavity, place, None, takes_over=True).Z_start
-        assert len(start) == 8
-        stayed[fresh] = sum(1 for z in start.numpy() if (z == present.Z).all(axis=1).any())
-    assert (stayed[0], stayed[2]) == (8, 6)
-    assert stayed[None] < 6
-
-
-@pytest.mark.parametrize("options", [{"fresh": 6}, {"fresh": 0, "optimise_locations": False}])
-def test_what_cannot_start_anew_is_refused(options):
-    with pytest.raises(InvalidDataError, match="fresh must lie between 0"):
-        sgp.SharedPseudoPoints(5, **options)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from streaming_gp import datasets, linear, pvi, samplers
-from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
+from streaming_gp.errors import NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
 from streaming_gp.pvi.updates.sampling import Target, match_draws
@@ -591,23 +591,3 @@ def test_a_model_without_likelihoods_of_draws_is_named():
     model = Deaf(2, gpflow.likelihoods.Gaussian())
     with pytest.raises(NoAnswerError, match="Deaf has no log_likelihood"):
         pvi.fit(server(model, [(np.ones((4, 2)), np.ones((4, 1)))], SGLD))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: pvi.SNEPUpdate(OnAGrid(), beta=0.0), "beta"),
-        (lambda: pvi.SNEPUpdate(OnAGrid(), learning_rate=1.0), "learning_rate"),
-        (lambda: pvi.SNEPUpdate(OnAGrid(), sync=0), "sync"),
-        (lambda: pvi.SNEPUpdate(OnAGrid(), outer=0), "outer"),
-        (lambda: pvi.SNEPUpdate(OnAGrid(), min_variance=-1.0), "min_variance"),
-        (lambda: samplers.AdaptiveSGLD(step_size=0.0), "step_size"),
-        (lambda: samplers.AdaptiveSGLD(decay=1.0), "decay"),
-        (lambda: samplers.AdaptiveSGLD(batch_size=0), "batch_size"),
-        (lambda: samplers.NUTS(num_samples=0), "num_samples"),
-        (lambda: pvi.Serial(latency=-1), "latency"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(make, message):
-    with pytest.raises(InvalidDataError, match=message):
-        make()

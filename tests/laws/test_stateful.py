@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from streaming_gp import datasets, expfam, linear, pvi, testing
-from streaming_gp.errors import InvalidDataError
 from tests.oracles.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA
 
@@ -90,10 +89,3 @@ def test_what_is_not_finite_is_forgotten(skewed):
 
 def test_rules_that_remember_keep_the_contract_of_rules():
     testing.check_update_rule(pvi.VariationalUpdate(batch_size=4, stateful=True))
-
-
-def test_what_begins_anew_by_its_nature_is_not_stateful():
-    with pytest.raises(InvalidDataError, match="stateful must be False"):
-        pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), stateful=True)
-    with pytest.raises(InvalidDataError, match="stateful"):
-        pvi.VariationalUpdate(stateful=1.5)

@@ -281,21 +281,6 @@ def test_rounding_is_to_the_nearest_and_to_the_last_bit(kind, rng, tmp_path):
         assert np.all(np.mod(np.float64(whole) / rule.resolution, 1.0) == 0.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"limit": 1000.0}, "power of two"),
-        ({"least": 2}, "least must lie between 3"),
-        ({"least": 5}, "which is 4"),
-        ({"damping": 1.5}, "damping must lie in"),
-        ({"limit": np.inf}, "power of two"),
-    ],
-)
-def test_terms_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(InvalidDataError, match=message):
-        rule_in("", **options)
-
-
 def test_sites_must_agree_on_the_terms(tmp_path):
     model, data = linear.logistic_regression(2), shards()
     rules = {
