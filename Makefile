@@ -16,7 +16,7 @@ STREAMS_OUT ?= docs/results/streams
 PINS = experiments/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
+.PHONY: demo house test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
 	bench bench-streams mutate clean
 
 $(READY): setup.cfg pyproject.toml constraints.txt
@@ -90,6 +90,10 @@ newest:
 	$(NEWEST_VENV)/bin/pip install --quiet $(NEWEST)
 	$(NEWEST_VENV)/bin/pip install --quiet --no-deps --ignore-requires-python gpflow .
 	cd / && $(abspath $(NEWEST_VENV))/bin/python -W error::DeprecationWarning:streaming_gp -m streaming_gp demo
+
+# The size of the package, and the files that a batch, a prediction and an answer pass.
+house: $(READY)
+	$(BIN)/python docs/journeys.py
 
 bench: $(READY)
 	$(BIN)/python examples/barrett_stream.py --out out/barrett
