@@ -1,26 +1,47 @@
-"""Clients in other organisations, on the connections of Flower."""
+"""Clients in other organisations, on the connections of Flower: the engine, and the coordinator."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from streaming_gp.engines import flower_link as links
-from streaming_gp.engines.flower_place import at_work
-from streaming_gp.engines.flower_run import begun
-from streaming_gp.engines.flower_session import FlowerSession
-from streaming_gp.engines.flower_sum_session import FlowerSumSession
-from streaming_gp.engines.remote import RESULT, places_of, refuse_missed
-from streaming_gp.errors import InvalidDataError
+import numpy as np
+
+from streaming_gp.engines import flower_site as sites
+from streaming_gp.engines.flower_site import LOG, PAUSE
+from streaming_gp.engines.remote import QUESTION, RESULT, places_of, refuse_missed
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
+from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
 from streaming_gp.pvi.sums import Shares, rule_of_sums
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PathLike = str | os.PathLike[str]
+PATIENCE = 30.0
+"""The seconds in which a SuperLink gives a run to whoever has started it."""
+_PROJECT = b"""\
+[project]
+name = "streaming-gp"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "none"
+[tool.flwr.app.components]
+serverapp = "none:none"
+clientapp = "none:none"
+"""
+"""Flower wants every run to have an app. This one has no code, and nobody loads it."""
 
 
 @typed
@@ -73,10 +94,11 @@ class Flower:
             no run, a place has no key, or a client is no ``Site``: no data are sent. Also if sites
             that answer within sums do not agree on the terms, or two of them are at one place.
         """
-        keys, rule = self._keys_of(places_of(clients)), rule_of_sums(clients)
+        places, link = places_of(clients), self._link()
+        keys, rule = self._keys_of(places), rule_of_sums(clients)
         if rule is not None and len(set(keys.values())) < len(keys):
             raise InvalidDataError(f"wanted one site at each place in a sum, got {list(clients)}")
-        with begun(self._link()) as run:
+        with _run(link) as run:
             if rule is None:
                 yield FlowerSession(run, keys, self.deadline)
             else:
@@ -86,12 +108,13 @@ class Flower:
         """Send a result to places, such as the bytes of a file that ``gp.export`` has written.
 
         :param places: Their names.
-        :param content: What each of them finds in its inbox.
+        :param content: The bytes that each of them finds in its inbox.
         :raises NoAnswerError: if places refuse it, or are not there by the deadline; says which.
         :raises InvalidDataError: as :meth:`session`.
         """
+        link = self._link()
         keys = self._keys_of({name: name for name in places})
-        with begun(self._link()) as run:
+        with _run(link) as run:
             session = FlowerSession(run, keys, self.deadline)
             for name in keys:
                 session.send(name, RESULT, content)
@@ -102,7 +125,7 @@ class Flower:
         missing = sorted({place for place in places.values() if place not in self.keys})
         if missing:
             raise InvalidDataError(f"wanted a key of each place, got none of {missing}")
-        return {name: links.public_key(self.keys[place]) for name, place in places.items()}
+        return {name: _public_key(self.keys[place]) for name, place in places.items()}
 
     # ---- a site's end ----
 
@@ -112,12 +135,12 @@ class Flower:
 
         :raises InvalidDataError: if Flower is not installed, or a file is missing.
         """
-        with at_work(self._link(), desk, self.inbox):
+        with sites.at_work(self._link(), desk, self.inbox):
             yield
 
-    def _link(self) -> links.Link:
+    def _link(self) -> sites.Link:
         certificate = None if self.certificate is None else _read(self.certificate)
-        return links.Link(self.address, _read(self.secret), certificate)
+        return sites.Link(self.address, _read(self.secret), certificate)
 
 
 def _read(path: PathLike) -> bytes:
@@ -125,3 +148,508 @@ def _read(path: PathLike) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidDataError(f"wanted a file, got {path!r}: {error}") from error
+
+
+def _public_key(path: str | os.PathLike[str]) -> bytes:
+    """A node's public key as Flower names it, from a file as ``ssh-keygen`` writes it.
+
+    :raises InvalidDataError: if there is no file, or no such key in it.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    try:
+        key = load_ssh_public_key(Path(path).read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidDataError(f"{path} holds no public key: {error}") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InvalidDataError(f"wanted an elliptic curve's public key, got {path}")
+    return bytes(public_key_to_bytes(key))
+
+
+# ---- a run of Flower ----
+
+
+@contextmanager
+def _run(link: sites.Link) -> Iterator[Run]:
+    """A run for the time of a ``with`` block.
+
+    :raises InvalidDataError: if the SuperLink cannot be reached, does not take the secret, or gives
+        runs to another program.
+    """
+    import httpx
+    from flwr.superlink.grid import HttpGrid
+
+    try:
+        token = _token_of_a_run(link)
+    except httpx.HTTPError as error:
+        message = f"the SuperLink at {link.address} gives no run: {error}"
+        raise InvalidDataError(message) from error
+    grid = HttpGrid(link.address, link.certificate is None, link.certificate, token=token)
+    grid._retry_invoker = None  # it would end this process where a run is over
+    client = grid._runtime_client
+    try:
+        with sites.alive(client):
+            grid.set_run(_input_of(client))
+            yield Run(grid)
+        sites.finish(client)
+    finally:
+        grid.close()
+
+
+class Run:
+    """Messages to nodes, and their replies.
+
+    :param grid: Flower's connection to them.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self.grid = grid
+
+    def nodes(self) -> dict[bytes, int]:
+        """The numbers of the nodes that are there, by their public keys."""
+        return {bytes(node.public_key): node.node_id for node in self.grid.get_nodes()}
+
+    def send(self, node: int, topic: str, content: bytes) -> str | None:
+        """Send a message; the identity of it, or None if it could not be sent."""
+        from flwr.app import Message
+
+        message = Message(sites.question_record(topic, content), node, "query")
+        (identity,) = self.grid.push_messages([message]) or [None]
+        return identity or None
+
+    def replies(self, nodes: Mapping[str, int]) -> dict[str, tuple[bytes, str] | None]:
+        """Content and objection of replies that have come, by the identity of the message.
+
+        It is None where Flower says that there will be none, as a process has ended.
+
+        :param nodes: The nodes that are to reply, by the identity of the message.
+        """
+        replies: dict[str, tuple[bytes, str] | None] = {}
+        for message in self.grid.pull_messages(list(nodes)) if nodes else []:
+            identity = message.metadata.reply_to_message_id
+            if message.has_error():
+                LOG.warning("no reply: %s", message.error.reason)
+                replies[identity] = None
+            elif message.metadata.src_node_id == nodes.get(identity):
+                replies[identity] = sites.content_and_objection(message)
+        return replies
+
+
+def _token_of_a_run(link: sites.Link) -> str:
+    from flwr.supercore.constant import TaskType
+
+    begin, run = time.monotonic(), _start(link)
+    with link.tasks() as tasks:
+        while time.monotonic() < begin + PATIENCE:
+            task = sites.acquired(tasks, TaskType.SERVER_APP)
+            if task is not None and task.task.run_id == run:
+                return str(task.token)
+            time.sleep(PAUSE)
+    raise InvalidDataError(
+        f"the SuperLink at {link.address} gave the run to another program: start it with "
+        "--isolation process, and no SuperExec"
+    )
+
+
+def _start(link: sites.Link) -> int:
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import fab_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+
+    content, _ = build_fab_from_files({"pyproject.toml": _PROJECT})
+    app = Fab(hashlib.sha256(content).hexdigest(), content, {})
+    client = link.client(ControlHttpClient)
+    try:
+        return int(client.StartRun(StartRunRequest(fab=fab_to_proto(app))).run_id)
+    finally:
+        client.close()
+
+
+def _input_of(client: Any) -> Any:
+    """The run of a task, which Flower wants to know of in this process."""
+    from flwr.common.serde import run_from_proto
+    from flwr.proto.runtime_pb2 import PullTaskInputRequest
+    from flwr.supercore.task_identity import TaskIdentity
+
+    given = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+    TaskIdentity.node_id = given.context.node_id
+    return run_from_proto(given.run)
+
+
+# ---- questions that are answered one by one ----
+
+
+@dataclass(eq=False)
+class _Parcel:
+    """Something to be sent until there is a reply.
+
+    :param key: The public key of the node that it is for.
+    :param topic: Its topic.
+    :param content: Its bytes.
+    :param since: When it was first to be sent.
+    :param message: The identity of the message that is on its way; None if none is.
+    :param node: The node that it is on its way to.
+    """
+
+    key: bytes
+    topic: str
+    content: bytes
+    since: float
+    message: str | None = None
+    node: int = 0
+
+
+class FlowerSession:
+    """Parcels on their way, by the name of a client, or of a place.
+
+    :param run: Where messages are sent.
+    :param keys: The public key of the node of each.
+    :param deadline: The seconds for an answer; None waits for ever.
+    """
+
+    def __init__(self, run: Run, keys: Mapping[str, bytes], deadline: float | None) -> None:
+        self._run, self._keys = run, keys
+        self._deadline = float("inf") if deadline is None else deadline
+        self._parcels: dict[str, _Parcel] = {}
+        self._arrived: deque[tuple[str, bytes, str]] = deque()
+        self._begin = time.monotonic()
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._begin
+
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset(self._parcels)
+
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        self.send(task.client_id, QUESTION, encode_task(task))
+
+    def next(self) -> Delivery:
+        name, content, objection = self.reply()
+        return Delivery(name, None, objection) if objection else Delivery(name, content)
+
+    def send(self, name: str, topic: str, content: bytes) -> None:
+        """Send something until there is a reply.
+
+        :raises InvalidDataError: if something sent under this name has no reply yet.
+        """
+        if name in self._parcels:
+            raise InvalidDataError(f"client {name!r} has an open question already")
+        self._parcels[name] = _Parcel(self._keys[name], topic, content, self.now)
+
+    def reply(self) -> tuple[str, bytes, str]:
+        """Wait for whatever comes next: a name, the bytes of a reply, and why there are none."""
+        while not self._arrived:
+            self._exchange()
+            self._give_up()
+            if not self._arrived:
+                time.sleep(PAUSE)
+        reply = self._arrived.popleft()
+        del self._parcels[reply[0]]
+        return reply
+
+    def _exchange(self) -> None:
+        import httpx
+
+        try:
+            self._dispatch()
+            self._collect()
+        except httpx.TransportError as error:
+            LOG.warning("the SuperLink is not there: %s", error)
+        except httpx.HTTPStatusError as error:
+            message = f"the SuperLink does not go on with this run, begin another: {error}"
+            raise NoAnswerError(message) from error
+
+    def _dispatch(self) -> None:
+        """Send what is not on its way, to nodes that are there."""
+        waiting = [one for one in self._parcels.values() if one.message is None]
+        nodes = self._run.nodes() if waiting else {}
+        for parcel in waiting:
+            if parcel.key in nodes:
+                parcel.node = nodes[parcel.key]
+                parcel.message = self._run.send(parcel.node, parcel.topic, parcel.content)
+
+    def _collect(self) -> None:
+        """Take in replies; what has got lost is to be sent again."""
+        sent = {p.message: (name, p) for name, p in self._parcels.items() if p.message is not None}
+        replies = self._run.replies({message: parcel.node for message, (_, parcel) in sent.items()})
+        for message, reply in replies.items():
+            name, parcel = sent[message]
+            if reply is None:
+                parcel.message = None
+            else:
+                self._arrived.append((name, *reply))
+
+    def _give_up(self) -> None:
+        """News of what is overdue."""
+        come = {name for name, *_ in self._arrived}
+        for name, parcel in self._parcels.items():
+            if name not in come and self.now > parcel.since + self._deadline:
+                self._arrived.append((name, b"", f"no answer within {self._deadline:g} s"))
+
+
+# ---- questions that are answered within a sum, by SecAgg+ ----
+
+
+class FlowerSumSession:
+    """Questions wait until an answer is wanted; then all of them are put, and summed.
+
+    :param run: Where messages are sent.
+    :param keys: The public key of the node of each site.
+    :param deadline: The seconds in which nodes have to be there, and for each of the four steps of
+        a sum; None waits for ever.
+    :param rule: The terms of the sums.
+    :param shares: The server's factors in the places of the sites'.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        keys: Mapping[str, bytes],
+        deadline: float | None,
+        rule: SummedChanges,
+        shares: Shares,
+    ) -> None:
+        self._run, self._keys, self._deadline = run, keys, deadline
+        self._rule, self._shares = rule, shares
+        self._tasks: dict[str, LocalTask] = {}
+        self._arrived: deque[Delivery] = deque()
+        self._begin = time.monotonic()
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._begin
+
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset({*self._tasks, *(delivery.client_id for delivery in self._arrived)})
+
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self.open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._shares.require_whole(task)
+        self._tasks[task.client_id] = task
+
+    def next(self) -> Delivery:
+        if not self._arrived:
+            self._arrived.extend(self._together())
+            self._tasks = {}
+        return self._arrived.popleft()
+
+    def _together(self) -> list[Delivery]:
+        """The deliveries of all open questions; a SuperLink may come and go meanwhile."""
+        import httpx
+
+        while True:
+            try:
+                return self._outcome()
+            except httpx.TransportError as error:
+                LOG.warning("the SuperLink is not there: %s", error)
+                time.sleep(PAUSE)
+            except httpx.HTTPStatusError as error:
+                message = f"the SuperLink does not go on with this run, begin another: {error}"
+                raise NoAnswerError(message) from error
+
+    def _outcome(self) -> list[Delivery]:
+        nodes = self._present()
+        reasons = dict.fromkeys(self._tasks.keys() - nodes.keys(), "its SuperNode is not there")
+        while len(nodes) >= self._rule.least:
+            try:
+                questions = {node: encode_task(self._tasks[name]) for name, node in nodes.items()}
+                total = _summed(self._run.grid, questions, self._rule, self._deadline)
+            except _LostError as error:
+                lost = {name: node for name, node in nodes.items() if node in error.reasons}
+                reasons |= {name: error.reasons[node] for name, node in lost.items()}
+                nodes = {name: node for name, node in nodes.items() if name not in lost}
+            else:
+                return self._read(total, nodes, reasons)
+        return self._failed(reasons, len(nodes))
+
+    def _present(self) -> dict[str, int]:
+        """The nodes of the sites that are asked, by name: all, or those that are there in time."""
+        begin = self.now
+        while True:
+            there = self._run.nodes()
+            nodes = {
+                name: there[self._keys[name]] for name in self._tasks if self._keys[name] in there
+            }
+            is_late = self._deadline is not None and self.now > begin + self._deadline
+            if len(nodes) == len(self._tasks) or is_late:
+                return nodes
+            time.sleep(PAUSE)
+
+    def _read(
+        self, total: _Sum, nodes: Mapping[str, int], reasons: Mapping[str, str]
+    ) -> list[Delivery]:
+        lost = {name: total.reasons[n] for name, n in nodes.items() if n in total.reasons}
+        reasons = {**reasons, **lost}
+        spent = {name: total.spent[n] for name, n in nodes.items() if n in total.spent}
+        if not total.arrays:
+            return self._failed(reasons, len(nodes.keys() - lost.keys()))
+        failed = [Delivery(name, None, reasons[name]) for name in self._tasks.keys() - spent.keys()]
+        tasks = [self._tasks[name] for name in spent]
+        return [*failed, *self._shares.deliveries(tasks, total.arrays, spent)]
+
+    def _failed(self, reasons: Mapping[str, str], number: int) -> list[Delivery]:
+        rest = f"there is no sum of {number} sites: it takes at least {self._rule.least}"
+        return [Delivery(name, None, reasons.get(name, rest)) for name in self._tasks]
+
+
+class _LostError(Exception):
+    """Nodes were lost before they had anything to add: Flower's sum has to begin without them.
+
+    :param reasons: Why, by their numbers.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(str(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, eq=False)
+class _Sum:
+    """A sum over some nodes.
+
+    :param arrays: The mean of their changes; empty if there is no sum.
+    :param spent: Each node's report of its privacy, by its number.
+    :param reasons: Why nodes were lost on the way, by their numbers.
+    """
+
+    arrays: list[np.ndarray]
+    spent: Mapping[int, Mapping[str, Any]]
+    reasons: Mapping[int, str]
+
+
+def _summed(
+    grid: Any, questions: Mapping[int, bytes], rule: SummedChanges, deadline: float | None
+) -> _Sum:
+    """Ask nodes for their parts of a sum.
+
+    :param grid: Flower's connection to them.
+    :param questions: The question to each node, by its number.
+    :param rule: The limits that all have agreed on.
+    :param deadline: The seconds for each of the four steps; None waits for ever.
+    :raises _LostError: if a node is lost in the first two steps.
+    """
+    import httpx
+    from flwr.server.workflow import SecAggPlusWorkflow
+
+    workflow = SecAggPlusWorkflow(
+        num_shares=1.0,  # of the nodes: each pair of them has a mask
+        reconstruction_threshold=rule.least,
+        max_weight=1.0,
+        clipping_range=rule.limit,
+        quantization_range=rule.levels,
+        modulus_range=MODULUS,
+        timeout=deadline,
+    )
+    watched, strategy = _WatchedGrid(grid), _OneRound(questions)
+    try:
+        workflow(watched, _context(strategy))
+    except (httpx.HTTPError, _LostError):
+        raise
+    except Exception as error:  # a node may send anything, and then there is no sum
+        LOG.warning("there is no sum: %s", described(error))
+    return _Sum(strategy.arrays, strategy.spent, watched.reasons)
+
+
+class _WatchedGrid:
+    """A grid that remembers why nodes are lost, and says at once if the sum cannot bear it.
+
+    Flower's own waits three seconds between looks, and its workflow goes on to the end, and fails
+    there, if a node was lost that has handed out no shares of its keys.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self._grid = grid
+        self.reasons: dict[int, str] = {}
+
+    def send_and_receive(
+        self, messages: Iterable[Any], *, timeout: float | None = None
+    ) -> list[Any]:
+        """The replies that come in time."""
+        asked = list(messages)
+        numbers = zip(self._grid.push_messages(asked), asked, strict=True)
+        nodes = {number: one.metadata.dst_node_id for number, one in numbers if number}
+        replies = self._replies(set(nodes), timeout)
+        here = {nodes[one.metadata.reply_to_message_id] for one in replies if not one.has_error()}
+        for reply in replies:
+            if reply.has_error():
+                node = nodes[reply.metadata.reply_to_message_id]
+                self.reasons[node] = f"{reply.error.reason}"[:1000]
+        lost = {one.metadata.dst_node_id for one in asked} - here
+        self.reasons = dict.fromkeys(lost, f"no answer within {timeout} s") | self.reasons
+        if lost and _has_no_shares_yet(asked[0]):
+            raise _LostError({node: self.reasons[node] for node in lost})
+        return replies
+
+    def _replies(self, waiting: set[str], timeout: float | None) -> list[Any]:
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        replies: list[Any] = []
+        while waiting and time.monotonic() < end:
+            replies += self._grid.pull_messages(list(waiting))
+            waiting = waiting - {reply.metadata.reply_to_message_id for reply in replies}
+            time.sleep(PAUSE)
+        return replies
+
+
+def _has_no_shares_yet(message: Any) -> bool:
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    stage = message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
+    return stage in (Stage.SETUP, Stage.SHARE_KEYS)
+
+
+class _OneRound:
+    """The strategy of the workflow, and its client manager: the questions, and the results."""
+
+    def __init__(self, questions: Mapping[int, bytes]) -> None:
+        self._questions = questions
+        self.arrays: list[np.ndarray] = []
+        self.spent: dict[int, Mapping[str, Any]] = {}
+
+    def num_available(self) -> int:
+        """The number of nodes."""
+        return len(self._questions)
+
+    def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
+        """The question to each node."""
+        from flwr.common import FitIns, Parameters
+
+        return [
+            (SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {QUESTION: question}))
+            for node, question in self._questions.items()
+        ]
+
+    def aggregate_fit(
+        self, server_round: int, results: list[Any], failures: list[Any]
+    ) -> tuple[None, dict[str, Any]]:
+        """All that comes has the mean over all nodes in the place of its own arrays."""
+        from flwr.common import parameters_to_ndarrays
+
+        for proxy, fit in results:
+            self.arrays = parameters_to_ndarrays(fit.parameters)
+            self.spent[proxy.node_id] = dict(fit.metrics)
+        for failure in failures:
+            LOG.warning("not in the sum: %s", failure)
+        return None, {}
+
+
+def _context(strategy: _OneRound) -> Any:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+    from flwr.server import LegacyContext
+    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+
+    records = {
+        MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: 1}),
+        MAIN_PARAMS_RECORD: ArrayRecord(),
+    }
+    bare = Context(0, 0, {}, RecordDict(records), {})
+    return LegacyContext(bare, strategy=strategy, client_manager=strategy)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from streaming_gp.engines import nvflare_cell as cells
-from streaming_gp.engines.nvflare_kit import Kit, read_kit
-from streaming_gp.engines.nvflare_session import PATIENCE, NVFlareSession
 from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT, keep, places_of, refuse_missed
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
+
+PATIENCE = 10.0
+"""So many seconds a site keeps a request waiting for an answer before it says: not yet."""
+PAUSE = 0.2
+"""The seconds until a site that was not there is looked for again."""
 
 
 @typed
@@ -26,8 +33,8 @@ class NVFlare:
     It uses what NVFlare provisions and how its parts are connected: a certificate for each
     participant, TLS with certificates on both sides, and connections that only sites open. It does
     not use NVFlare's jobs, which end with the process of any of their parts. The coordinator runs
-    :func:`~streaming_gp.pvi.fit`; each site runs :func:`~streaming_gp.pvi.serve`. What travels is
-    messages of this package, as bytes, and no objects.
+    :func:`~streaming_gp.pvi.fit`; each site runs :func:`~streaming_gp.pvi.serve`. Messages of
+    this package travel, as bytes, and no objects.
 
     A question is put again, to whichever process of the site is there, until it is answered or
     overdue: sites and network may come and go.
@@ -65,7 +72,7 @@ class NVFlare:
             a client is no ``Site``: no data are sent.
         """
         kit = self._kit_of(coordinator=True)
-        session = self._session_with(places_of(clients))
+        session = NVFlareSession(places_of(clients), self.deadline, self.timeout)
         with cells.connected(kit, self.address, session.connect):
             try:
                 yield session
@@ -76,18 +83,16 @@ class NVFlare:
         """Send a result to places, such as the bytes of a file that ``gp.export`` has written.
 
         :param places: The names in their certificates.
-        :param content: What each of them finds in its inbox.
+        :param content: The bytes that each of them finds in its inbox.
         :raises NoAnswerError: if places refuse it, or are not there by the deadline; says which.
         :raises InvalidDataError: as :meth:`session`.
         """
         names = list(places)
-        kit, session = self._kit_of(coordinator=True), self._session_with({n: n for n in names})
+        kit = self._kit_of(coordinator=True)
+        session = NVFlareSession({n: n for n in names}, self.deadline, self.timeout)
         with cells.connected(kit, self.address, session.connect):
             missed = {name: why for name in names if (why := session.tell(name, content))}
         refuse_missed(missed)
-
-    def _session_with(self, places: dict[str, str]) -> NVFlareSession:
-        return NVFlareSession(places, self.deadline, self.timeout)
 
     # ---- a site's end ----
 
@@ -105,10 +110,10 @@ class NVFlare:
         if strangers:
             raise InvalidDataError(f"{self.kit} is the kit of {kit.name!r}, not of {strangers}")
 
-        replies = {
+        replies: dict[str, Callable[[bytes], bytes | None]] = {
             QUESTION: lambda content: desk.answer(desk.put(content), PATIENCE),
             ANSWER: lambda content: desk.answer(content.decode(errors="replace"), PATIENCE),
-            RESULT: self._keep,
+            RESULT: lambda content: keep(content, self.inbox),
         }
 
         def prepare(cell: Any) -> None:
@@ -118,19 +123,127 @@ class NVFlare:
         with cells.connected(kit, self.address, prepare):
             yield
 
-    def _keep(self, content: bytes) -> None:
-        keep(content, self.inbox)
-
-    def _kit_of(self, coordinator: bool) -> Kit:
-        kit = read_kit(self.kit)
+    def _kit_of(self, coordinator: bool) -> cells.Kit:
+        kit = cells.read_kit(self.kit)
         if kit.is_coordinators != coordinator:
-            wanted, found = ("a coordinator", "a site")[:: 1 if coordinator else -1]
-            raise InvalidDataError(f"wanted the kit of {wanted}, got that of {found}: {self.kit}")
+            wanted, given = ("a coordinator", "a site")[:: 1 if coordinator else -1]
+            raise InvalidDataError(f"wanted the kit of {wanted}, got that of {given}: {self.kit}")
         return kit
 
 
+class NVFlareSession:
+    """Open questions, each pursued by a thread of its own until it is answered or overdue.
+
+    :param places: The place of each client, which is the name of its cell.
+    :param deadline: The seconds for an answer; None waits for ever.
+    :param timeout: The seconds that a message may travel.
+    """
+
+    def __init__(self, places: Mapping[str, str], deadline: float | None, timeout: float) -> None:
+        self._places, self._timeout = places, timeout
+        self._deadline = float("inf") if deadline is None else deadline
+        self._cell: Any = None
+        self._open: set[str] = set()
+        self._arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._begin = time.monotonic()
+
+    def connect(self, cell: Any) -> None:
+        """Use this cell."""
+        self._cell = cell
+        cell.set_cell_disconnected_cb(self._give_up_waiting)
+
+    def close(self) -> None:
+        """Pursue nothing any more."""
+        self._closed.set()
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._begin
+
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset(self._open)
+
+    def submit(self, task: LocalTask, duration: float | None) -> None:
+        if task.client_id in self._open:
+            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._open.add(task.client_id)
+        threading.Thread(target=self._pursue, args=(task,), daemon=True).start()
+
+    def next(self) -> Delivery:
+        delivery = self._arrived.get()
+        self._open.discard(delivery.client_id)
+        return delivery
+
+    def tell(self, place: str, content: bytes) -> str | None:
+        """Send a result to a place, again and again until it has come or is overdue.
+
+        :returns: why it did not come.
+        """
+        from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+
+        begin = self.now
+        while self.now <= begin + self._deadline:
+            if self._cell.is_cell_connected(place):
+                reply = self._requested(place, RESULT, content)
+                code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+                if code in (ReturnCode.OK, ReturnCode.INVALID_REQUEST):
+                    return reply.get_header(MessageHeaderKey.ERROR)
+            self._closed.wait(PAUSE)
+        return f"it did not come within {self._deadline:g} s"
+
+    # ---- one question ----
+
+    def _pursue(self, task: LocalTask) -> None:
+        name, place = task.client_id, self._places[task.client_id]
+        question, nonce = encode_task(task), task.nonce.encode()
+        asked, is_known = self.now, False
+        while not self._closed.is_set():
+            if self.now > asked + self._deadline:
+                self._arrived.put(Delivery(name, None, f"no answer within {self._deadline:g} s"))
+                return
+            if not self._cell.is_cell_connected(place):
+                self._closed.wait(PAUSE)
+                continue
+            topic = ANSWER if is_known else QUESTION
+            reply = self._requested(place, topic, nonce if is_known else question)
+            delivery, is_known = _read(name, reply, is_known)
+            if delivery is not None:
+                self._arrived.put(delivery)
+                return
+            if not is_known:
+                self._closed.wait(PAUSE)
+
+    def _requested(self, place: str, topic: str, content: bytes) -> Any:
+        seconds = PATIENCE + self._timeout
+        message = cells.message_of(content)
+        return self._cell.send_request(cells.CHANNEL, topic, place, message, seconds, optional=True)
+
+    def _give_up_waiting(self, agent: Any) -> None:
+        """A reply that was on its way over a broken connection will not come."""
+        for waiter in list(self._cell.waiters.values()):
+            if agent.get_fqcn() in waiter.targets:
+                waiter.set()
+
+
+def _read(name: str, reply: Any, was_known: bool) -> tuple[Delivery | None, bool]:
+    """The delivery in a reply, if there is one, and whether the site knows the question now."""
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+
+    code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+    if code == ReturnCode.OK and not reply.payload:
+        return None, True
+    if code == ReturnCode.OK:
+        return Delivery(name, bytes(reply.payload)), True
+    if code == ReturnCode.INVALID_REQUEST:
+        reason = reply.get_header(MessageHeaderKey.ERROR, "no reason given")
+        return Delivery(name, None, f"it refused the question: {reason!s:.1000}"), True
+    return None, was_known and code != ReturnCode.INVALID_SESSION
+
+
 def _replying(reply: Callable[[bytes], bytes | None]) -> Callable[[Any], Any]:
-    """What NVFlare calls with a request.
+    """The callback of NVFlare for a request.
 
     :param reply: Makes the bytes of the reply from those of the request; None if there are none
         yet.

@@ -1,20 +1,101 @@
-"""What the NVFlare engine asks of NVFlare's insides: a cell, which takes bytes from peers alone."""
+"""NVFlare's insides, as its engine asks for them: a startup kit, and a cell that takes bytes from
+peers alone.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from streaming_gp.engines.nvflare_kit import COORDINATOR, Kit
 from streaming_gp.errors import InvalidDataError
 
 CHANNEL = "streaming_gp"
-
+COORDINATOR = "server"
+"""NVFlare's name of the coordinator in messages; the name in its certificate is its own."""
 LOG = logging.getLogger("streaming_gp.nvflare")
+
+
+# ---- the kit ----
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A startup kit.
+
+    :param name: The participant's name; that of the coordinator is :data:`COORDINATOR`.
+    :param coordinator: The name in the coordinator's certificate; None in its own kit.
+    :param scheme: The protocol under the TLS layer, such as "http".
+    :param address: Host and port of the coordinator.
+    :param certificates: The paths of the certificates and keys, by NVFlare's names for them.
+    """
+
+    name: str
+    coordinator: str | None
+    scheme: str
+    address: str
+    certificates: Mapping[str, str]
+
+    @property
+    def is_coordinators(self) -> bool:
+        """Whether it is the kit of the coordinator."""
+        return self.coordinator is None
+
+
+def read_kit(folder: str | os.PathLike[str]) -> Kit:
+    """The kit that a folder holds, as ``nvflare provision`` writes it.
+
+    :param folder: The participant's folder, in which there is one called "startup".
+    :raises InvalidDataError: if it holds none, or one without mutual TLS.
+    """
+    startup = Path(folder) / "startup"
+    try:
+        is_coordinators = (startup / "fed_server.json").exists()
+        file = "fed_server.json" if is_coordinators else "fed_client.json"
+        written = json.loads((startup / file).read_text())
+        (server,) = written["servers"]
+        service, client = server["service"], {} if is_coordinators else written["client"]
+        return Kit(
+            name=COORDINATOR if is_coordinators else client["fqsn"],
+            coordinator=None if is_coordinators else server["identity"],
+            scheme=service["scheme"],
+            address=service["target"],
+            certificates=(
+                _certificates(startup, server, "server")
+                if is_coordinators
+                else _certificates(startup, client, "client")
+            ),
+        )
+    except InvalidDataError:
+        raise
+    except Exception as error:  # a file may hold anything
+        raise InvalidDataError(f"{folder} holds no startup kit of NVFlare: {error!r}") from error
+
+
+def _certificates(startup: Path, written: dict[str, Any], role: str) -> dict[str, str]:
+    security = written.get("connection_security", "mtls")
+    if security != "mtls":
+        raise InvalidDataError(f"wanted a kit with mutual TLS, got {security!r} in {startup}")
+    files = {
+        "ca_cert": "ssl_root_cert",
+        f"{role}_cert": "ssl_cert",
+        f"{role}_key": "ssl_private_key",
+    }
+    paths = {name: startup / written[key] for name, key in files.items()}
+    missing = [str(path) for path in paths.values() if not path.is_file()]
+    if missing:
+        raise InvalidDataError(f"certificates are missing: {missing}")
+    return {"connection_security": "mtls"} | {name: str(path) for name, path in paths.items()}
+
+
+# ---- the cell ----
 
 
 @contextmanager
@@ -26,15 +107,17 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
 
     :param kit: The startup kit.
     :param address: Host and port, where the kit's are not to be used.
-    :param prepare: Registers with the cell what it is to do, before it is connected.
+    :param prepare: Registers callbacks with the cell, before it is connected.
     :raises InvalidDataError: if NVFlare is not installed, or this process has such a cell already.
     """
     cells = _core_cell().CoreCell
     if kit.name in cells.ALL_CELLS:
         raise InvalidDataError(f"{kit.name!r} is connected already in this process")
-    forgotten = _remembered(cells)
+    forget = _memory_of(cells)
     identities = None if kit.is_coordinators else {COORDINATOR: kit.coordinator}
-    url = f"{kit.scheme}://{address or _default(kit)}"
+    port = kit.address.rpartition(":")[2]
+    default = f"0.0.0.0:{port}" if kit.is_coordinators else kit.address  # as NVFlare's own server
+    url = f"{kit.scheme}://{address or default}"
     cell = cells(kit.name, url, True, dict(kit.certificates), auth_identity_map=identities)
     try:
         cell.add_incoming_filter("*", "*", lambda message: _refusal(cell, message))
@@ -45,13 +128,14 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
         yield cell
     finally:
         cell.stop()
-        forgotten()
+        forget()
 
 
-def _remembered(cells: Any) -> Callable[[], None]:
+def _memory_of(cells: Any) -> Callable[[], None]:
     """NVFlare keeps names of cells, and counters of each, as long as the process lives.
 
-    :returns: what forgets those that come from now on, so that there can be another cell.
+    :returns: a function that forgets those that come from now on, so that there can be another
+        cell.
     """
     from nvflare.fuel.f3.stats_pool import StatsPoolManager
 
@@ -71,11 +155,6 @@ def message_of(content: bytes) -> Any:
     return _core_cell().Message(None, content)
 
 
-def _default(kit: Kit) -> str:
-    """The coordinator listens on all interfaces, as NVFlare's own server does."""
-    return f"0.0.0.0:{kit.address.rpartition(':')[2]}" if kit.is_coordinators else kit.address
-
-
 def _core_cell() -> Any:
     try:
         from nvflare.fuel.f3.cellnet import core_cell
@@ -85,12 +164,12 @@ def _core_cell() -> Any:
     return core_cell
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def _refusal(cell: Any, message: Any) -> Any:
-    """NVFlare passes messages on from site to site, and builds objects from what a message says of
-    itself. None of that is wanted here.
+    """NVFlare passes messages on from site to site, and builds objects as messages tell it to. None
+    of that is wanted here.
 
     :returns: None for a message to go on with.
     """

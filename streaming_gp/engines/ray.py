@@ -156,7 +156,8 @@ class RaySession:
             time.sleep(self._settings.pause * 2**question.restarts)
             self._put(replace(question, restarts=question.restarts + 1))
             return None
-        return Delivery(name, message, "what it answered is no message")
+        error = "what it answered is no message" if message is None else None
+        return Delivery(name, message, error)
 
 
 class _ClientActor:
