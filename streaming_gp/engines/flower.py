@@ -98,11 +98,11 @@ class Flower:
         keys, rule = self._keys_of(places), rule_of_sums(clients)
         if rule is not None and len(set(keys.values())) < len(keys):
             raise InvalidDataError(f"wanted one site at each place in a sum, got {list(clients)}")
-        with _run(link) as run:
+        with _run(link) as grid:
             if rule is None:
-                yield FlowerSession(run, keys, self.deadline)
+                yield FlowerSession(grid, keys, self.deadline)
             else:
-                yield FlowerSumSession(run, keys, self.deadline, rule, Shares(clients))
+                yield FlowerSumSession(grid, keys, self.deadline, rule, Shares(clients))
 
     def publish(self, places: Iterable[str], content: bytes) -> None:
         """Send a result to places, such as the bytes of a file that ``gp.export`` has written.
@@ -114,8 +114,8 @@ class Flower:
         """
         link = self._link()
         keys = self._keys_of({name: name for name in places})
-        with _run(link) as run:
-            session = FlowerSession(run, keys, self.deadline)
+        with _run(link) as grid:
+            session = FlowerSession(grid, keys, self.deadline)
             for name in keys:
                 session.send(name, RESULT, content)
             replies = [session.reply() for _ in keys]
@@ -173,13 +173,16 @@ def _public_key(path: str | os.PathLike[str]) -> bytes:
 
 
 @contextmanager
-def _run(link: sites.Link) -> Iterator[Run]:
-    """A run for the time of a ``with`` block.
+def _run(link: sites.Link) -> Iterator[Any]:
+    """Flower's grid, for the time of a run.
 
     :raises InvalidDataError: if the SuperLink cannot be reached, does not take the secret, or gives
         runs to another program.
     """
     import httpx
+    from flwr.common.serde import run_from_proto
+    from flwr.proto.runtime_pb2 import PullTaskInputRequest
+    from flwr.supercore.task_identity import TaskIdentity
     from flwr.superlink.grid import HttpGrid
 
     try:
@@ -192,56 +195,33 @@ def _run(link: sites.Link) -> Iterator[Run]:
     client = grid._runtime_client
     try:
         with sites.alive(client):
-            grid.set_run(_input_of(client))
-            yield Run(grid)
+            task = client.PullTaskInput(PullTaskInputRequest())
+            # Flower wants to know of it in this process
+            TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+            TaskIdentity.node_id = task.context.node_id
+            grid.set_run(run_from_proto(task.run))
+            yield grid
         sites.finish(client)
     finally:
         grid.close()
 
 
-class Run:
-    """Messages to nodes, and their replies.
-
-    :param grid: Flower's connection to them.
-    """
-
-    def __init__(self, grid: Any) -> None:
-        self.grid = grid
-
-    def nodes(self) -> dict[bytes, int]:
-        """The numbers of the nodes that are there, by their public keys."""
-        return {bytes(node.public_key): node.node_id for node in self.grid.get_nodes()}
-
-    def send(self, node: int, topic: str, content: bytes) -> str | None:
-        """Send a message; the identity of it, or None if it could not be sent."""
-        from flwr.app import Message
-
-        message = Message(sites.question_record(topic, content), node, "query")
-        (identity,) = self.grid.push_messages([message]) or [None]
-        return identity or None
-
-    def replies(self, nodes: Mapping[str, int]) -> dict[str, tuple[bytes, str] | None]:
-        """Content and objection of replies that have come, by the identity of the message.
-
-        It is None where Flower says that there will be none, as a process has ended.
-
-        :param nodes: The nodes that are to reply, by the identity of the message.
-        """
-        replies: dict[str, tuple[bytes, str] | None] = {}
-        for message in self.grid.pull_messages(list(nodes)) if nodes else []:
-            identity = message.metadata.reply_to_message_id
-            if message.has_error():
-                LOG.warning("no reply: %s", message.error.reason)
-                replies[identity] = None
-            elif message.metadata.src_node_id == nodes.get(identity):
-                replies[identity] = sites.content_and_objection(message)
-        return replies
-
-
 def _token_of_a_run(link: sites.Link) -> str:
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import fab_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
     from flwr.supercore.constant import TaskType
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
 
-    begin, run = time.monotonic(), _start(link)
+    begin = time.monotonic()
+    content, _ = build_fab_from_files({"pyproject.toml": _PROJECT})
+    app = Fab(hashlib.sha256(content).hexdigest(), content, {})
+    client = link.client(ControlHttpClient)
+    try:
+        run = int(client.StartRun(StartRunRequest(fab=fab_to_proto(app))).run_id)
+    finally:
+        client.close()
     with link.tasks() as tasks:
         while time.monotonic() < begin + PATIENCE:
             task = sites.acquired(tasks, TaskType.SERVER_APP)
@@ -254,32 +234,27 @@ def _token_of_a_run(link: sites.Link) -> str:
     )
 
 
-def _start(link: sites.Link) -> int:
-    from flwr.cli.build import build_fab_from_files
-    from flwr.common.serde import fab_to_proto
-    from flwr.proto.control_pb2 import StartRunRequest
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.fab import Fab
+@contextmanager
+def _patient() -> Iterator[None]:
+    """A SuperLink that is not there may come again; one that has given up the run does not.
 
-    content, _ = build_fab_from_files({"pyproject.toml": _PROJECT})
-    app = Fab(hashlib.sha256(content).hexdigest(), content, {})
-    client = link.client(ControlHttpClient)
+    :raises NoAnswerError: if it has.
+    """
+    import httpx
+
     try:
-        return int(client.StartRun(StartRunRequest(fab=fab_to_proto(app))).run_id)
-    finally:
-        client.close()
+        yield
+    except httpx.TransportError as error:
+        LOG.warning("the SuperLink is not there: %s", error)
+        time.sleep(PAUSE)
+    except httpx.HTTPStatusError as error:
+        message = f"the SuperLink does not go on with this run, begin another: {error}"
+        raise NoAnswerError(message) from error
 
 
-def _input_of(client: Any) -> Any:
-    """The run of a task, which Flower wants to know of in this process."""
-    from flwr.common.serde import run_from_proto
-    from flwr.proto.runtime_pb2 import PullTaskInputRequest
-    from flwr.supercore.task_identity import TaskIdentity
-
-    given = client.PullTaskInput(PullTaskInputRequest())
-    TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-    TaskIdentity.node_id = given.context.node_id
-    return run_from_proto(given.run)
+def _nodes(grid: Any) -> dict[bytes, int]:
+    """The numbers of the nodes that are there, by their public keys."""
+    return {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
 
 
 # ---- questions that are answered one by one ----
@@ -287,34 +262,26 @@ def _input_of(client: Any) -> Any:
 
 @dataclass(eq=False)
 class _Parcel:
-    """Something to be sent until there is a reply.
+    """Something to be sent until there is a reply."""
 
-    :param key: The public key of the node that it is for.
-    :param topic: Its topic.
-    :param content: Its bytes.
-    :param since: When it was first to be sent.
-    :param message: The identity of the message that is on its way; None if none is.
-    :param node: The node that it is on its way to.
-    """
-
-    key: bytes
+    key: bytes  # the public key of the node that it is for
     topic: str
     content: bytes
     since: float
-    message: str | None = None
-    node: int = 0
+    message: str | None = None  # the identity of the message that is on its way
+    node: int = 0  # to which it is on its way
 
 
 class FlowerSession:
     """Parcels on their way, by the name of a client, or of a place.
 
-    :param run: Where messages are sent.
+    :param grid: Flower's connection to nodes.
     :param keys: The public key of the node of each.
     :param deadline: The seconds for an answer; None waits for ever.
     """
 
-    def __init__(self, run: Run, keys: Mapping[str, bytes], deadline: float | None) -> None:
-        self._run, self._keys = run, keys
+    def __init__(self, grid: Any, keys: Mapping[str, bytes], deadline: float | None) -> None:
+        self._grid, self._keys = grid, keys
         self._deadline = float("inf") if deadline is None else deadline
         self._parcels: dict[str, _Parcel] = {}
         self._arrived: deque[tuple[str, bytes, str]] = deque()
@@ -347,52 +314,46 @@ class FlowerSession:
     def reply(self) -> tuple[str, bytes, str]:
         """Wait for whatever comes next: a name, the bytes of a reply, and why there are none."""
         while not self._arrived:
-            self._exchange()
-            self._give_up()
+            with _patient():
+                self._dispatch()
+                self._collect()
+            names = {name for name, *_ in self._arrived}
+            for name, parcel in self._parcels.items():
+                if name not in names and self.now > parcel.since + self._deadline:
+                    self._arrived.append((name, b"", f"no answer within {self._deadline:g} s"))
             if not self._arrived:
                 time.sleep(PAUSE)
         reply = self._arrived.popleft()
         del self._parcels[reply[0]]
         return reply
 
-    def _exchange(self) -> None:
-        import httpx
-
-        try:
-            self._dispatch()
-            self._collect()
-        except httpx.TransportError as error:
-            LOG.warning("the SuperLink is not there: %s", error)
-        except httpx.HTTPStatusError as error:
-            message = f"the SuperLink does not go on with this run, begin another: {error}"
-            raise NoAnswerError(message) from error
-
     def _dispatch(self) -> None:
-        """Send what is not on its way, to nodes that are there."""
+        """Send parcels that are not on their way, to nodes that are there."""
+        from flwr.app import Message
+
         waiting = [one for one in self._parcels.values() if one.message is None]
-        nodes = self._run.nodes() if waiting else {}
+        nodes = _nodes(self._grid) if waiting else {}
         for parcel in waiting:
             if parcel.key in nodes:
                 parcel.node = nodes[parcel.key]
-                parcel.message = self._run.send(parcel.node, parcel.topic, parcel.content)
+                record = sites.question_record(parcel.topic, parcel.content)
+                message = Message(record, parcel.node, "query")
+                (identity,) = self._grid.push_messages([message]) or [None]
+                parcel.message = identity or None
 
     def _collect(self) -> None:
-        """Take in replies; what has got lost is to be sent again."""
+        """Take in replies. A parcel is to be sent again where Flower says that there will be none,
+        as a process has ended.
+        """
         sent = {p.message: (name, p) for name, p in self._parcels.items() if p.message is not None}
-        replies = self._run.replies({message: parcel.node for message, (_, parcel) in sent.items()})
-        for message, reply in replies.items():
-            name, parcel = sent[message]
-            if reply is None:
+        replies = self._grid.pull_messages(list(sent)) if sent else []
+        for identity, reply in {one.metadata.reply_to_message_id: one for one in replies}.items():
+            name, parcel = sent[identity]
+            if reply.has_error():
+                LOG.warning("no reply: %s", reply.error.reason)
                 parcel.message = None
-            else:
-                self._arrived.append((name, *reply))
-
-    def _give_up(self) -> None:
-        """News of what is overdue."""
-        come = {name for name, *_ in self._arrived}
-        for name, parcel in self._parcels.items():
-            if name not in come and self.now > parcel.since + self._deadline:
-                self._arrived.append((name, b"", f"no answer within {self._deadline:g} s"))
+            elif reply.metadata.src_node_id == parcel.node:
+                self._arrived.append((name, *sites.content_and_objection(reply)))
 
 
 # ---- questions that are answered within a sum, by SecAgg+ ----
@@ -401,7 +362,7 @@ class FlowerSession:
 class FlowerSumSession:
     """Questions wait until an answer is wanted; then all of them are put, and summed.
 
-    :param run: Where messages are sent.
+    :param grid: Flower's connection to nodes.
     :param keys: The public key of the node of each site.
     :param deadline: The seconds in which nodes have to be there, and for each of the four steps of
         a sum; None waits for ever.
@@ -411,13 +372,13 @@ class FlowerSumSession:
 
     def __init__(
         self,
-        run: Run,
+        grid: Any,
         keys: Mapping[str, bytes],
         deadline: float | None,
         rule: SummedChanges,
         shares: Shares,
     ) -> None:
-        self._run, self._keys, self._deadline = run, keys, deadline
+        self._grid, self._keys, self._deadline = grid, keys, deadline
         self._rule, self._shares = rule, shares
         self._tasks: dict[str, LocalTask] = {}
         self._arrived: deque[Delivery] = deque()
@@ -438,45 +399,41 @@ class FlowerSumSession:
         self._tasks[task.client_id] = task
 
     def next(self) -> Delivery:
-        if not self._arrived:
-            self._arrived.extend(self._together())
-            self._tasks = {}
+        while not self._arrived:
+            with _patient():
+                self._arrived.extend(self._deliveries())
+                self._tasks = {}
         return self._arrived.popleft()
 
-    def _together(self) -> list[Delivery]:
-        """The deliveries of all open questions; a SuperLink may come and go meanwhile."""
-        import httpx
-
-        while True:
-            try:
-                return self._outcome()
-            except httpx.TransportError as error:
-                LOG.warning("the SuperLink is not there: %s", error)
-                time.sleep(PAUSE)
-            except httpx.HTTPStatusError as error:
-                message = f"the SuperLink does not go on with this run, begin another: {error}"
-                raise NoAnswerError(message) from error
-
-    def _outcome(self) -> list[Delivery]:
+    def _deliveries(self) -> list[Delivery]:
+        """Of all open questions, in a sum over the nodes that are there to its end."""
         nodes = self._present()
         reasons = dict.fromkeys(self._tasks.keys() - nodes.keys(), "its SuperNode is not there")
         while len(nodes) >= self._rule.least:
+            questions = {node: encode_task(self._tasks[name]) for name, node in nodes.items()}
             try:
-                questions = {node: encode_task(self._tasks[name]) for name, node in nodes.items()}
-                total = _summed(self._run.grid, questions, self._rule, self._deadline)
+                total = _summed(self._grid, questions, self._rule, self._deadline)
             except _LostError as error:
                 lost = {name: node for name, node in nodes.items() if node in error.reasons}
                 reasons |= {name: error.reasons[node] for name, node in lost.items()}
                 nodes = {name: node for name, node in nodes.items() if name not in lost}
-            else:
-                return self._read(total, nodes, reasons)
-        return self._failed(reasons, len(nodes))
+                continue
+            lost = {name: node for name, node in nodes.items() if node in total.reasons}
+            reasons |= {name: total.reasons[node] for name, node in lost.items()}
+            if not total.arrays:
+                return self._failures(reasons, len(nodes.keys() - lost.keys()))
+            spent = {name: total.spent[n] for name, n in nodes.items() if n in total.spent}
+            others = self._tasks.keys() - spent.keys()
+            tasks = [self._tasks[name] for name in spent]
+            failures = [Delivery(name, None, reasons[name]) for name in others]
+            return [*failures, *self._shares.deliveries(tasks, total.arrays, spent)]
+        return self._failures(reasons, len(nodes))
 
     def _present(self) -> dict[str, int]:
         """The nodes of the sites that are asked, by name: all, or those that are there in time."""
         begin = self.now
         while True:
-            there = self._run.nodes()
+            there = _nodes(self._grid)
             nodes = {
                 name: there[self._keys[name]] for name in self._tasks if self._keys[name] in there
             }
@@ -485,19 +442,7 @@ class FlowerSumSession:
                 return nodes
             time.sleep(PAUSE)
 
-    def _read(
-        self, total: _Sum, nodes: Mapping[str, int], reasons: Mapping[str, str]
-    ) -> list[Delivery]:
-        lost = {name: total.reasons[n] for name, n in nodes.items() if n in total.reasons}
-        reasons = {**reasons, **lost}
-        spent = {name: total.spent[n] for name, n in nodes.items() if n in total.spent}
-        if not total.arrays:
-            return self._failed(reasons, len(nodes.keys() - lost.keys()))
-        failed = [Delivery(name, None, reasons[name]) for name in self._tasks.keys() - spent.keys()]
-        tasks = [self._tasks[name] for name in spent]
-        return [*failed, *self._shares.deliveries(tasks, total.arrays, spent)]
-
-    def _failed(self, reasons: Mapping[str, str], number: int) -> list[Delivery]:
+    def _failures(self, reasons: Mapping[str, str], number: int) -> list[Delivery]:
         rest = f"there is no sum of {number} sites: it takes at least {self._rule.least}"
         return [Delivery(name, None, reasons.get(name, rest)) for name in self._tasks]
 
@@ -515,16 +460,11 @@ class _LostError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """A sum over some nodes.
+    """A sum over some nodes."""
 
-    :param arrays: The mean of their changes; empty if there is no sum.
-    :param spent: Each node's report of its privacy, by its number.
-    :param reasons: Why nodes were lost on the way, by their numbers.
-    """
-
-    arrays: list[np.ndarray]
-    spent: Mapping[int, Mapping[str, Any]]
-    reasons: Mapping[int, str]
+    arrays: list[np.ndarray]  # the mean of their changes; empty if there is no sum
+    spent: Mapping[int, Mapping[str, Any]]  # the report of its privacy of each node in it
+    reasons: Mapping[int, str]  # why nodes were lost on the way
 
 
 def _summed(
@@ -539,7 +479,10 @@ def _summed(
     :raises _LostError: if a node is lost in the first two steps.
     """
     import httpx
+    from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+    from flwr.server import LegacyContext
     from flwr.server.workflow import SecAggPlusWorkflow
+    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
     workflow = SecAggPlusWorkflow(
         num_shares=1.0,  # of the nodes: each pair of them has a mask
@@ -551,8 +494,13 @@ def _summed(
         timeout=deadline,
     )
     watched, strategy = _WatchedGrid(grid), _OneRound(questions)
+    records = {
+        MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: 1}),
+        MAIN_PARAMS_RECORD: ArrayRecord(),
+    }
+    bare = Context(0, 0, {}, RecordDict(records), {})
     try:
-        workflow(watched, _context(strategy))
+        workflow(watched, LegacyContext(bare, strategy=strategy, client_manager=strategy))
     except (httpx.HTTPError, _LostError):
         raise
     except Exception as error:  # a node may send anything, and then there is no sum
@@ -575,8 +523,10 @@ class _WatchedGrid:
         self, messages: Iterable[Any], *, timeout: float | None = None
     ) -> list[Any]:
         """The replies that come in time."""
-        asked = list(messages)
-        numbers = zip(self._grid.push_messages(asked), asked, strict=True)
+        from flwr.common.secure_aggregation import secaggplus_constants as constants
+
+        sent = list(messages)
+        numbers = zip(self._grid.push_messages(sent), sent, strict=True)
         nodes = {number: one.metadata.dst_node_id for number, one in numbers if number}
         replies = self._replies(set(nodes), timeout)
         here = {nodes[one.metadata.reply_to_message_id] for one in replies if not one.has_error()}
@@ -584,9 +534,11 @@ class _WatchedGrid:
             if reply.has_error():
                 node = nodes[reply.metadata.reply_to_message_id]
                 self.reasons[node] = f"{reply.error.reason}"[:1000]
-        lost = {one.metadata.dst_node_id for one in asked} - here
+        lost = {one.metadata.dst_node_id for one in sent} - here
         self.reasons = dict.fromkeys(lost, f"no answer within {timeout} s") | self.reasons
-        if lost and _has_no_shares_yet(asked[0]):
+        configs = sent[0].content.config_records[constants.RECORD_KEY_CONFIGS]
+        without_shares = (constants.Stage.SETUP, constants.Stage.SHARE_KEYS)
+        if lost and configs[constants.Key.STAGE] in without_shares:
             raise _LostError({node: self.reasons[node] for node in lost})
         return replies
 
@@ -598,13 +550,6 @@ class _WatchedGrid:
             waiting = waiting - {reply.metadata.reply_to_message_id for reply in replies}
             time.sleep(PAUSE)
         return replies
-
-
-def _has_no_shares_yet(message: Any) -> bool:
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
-    stage = message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
-    return stage in (Stage.SETUP, Stage.SHARE_KEYS)
 
 
 class _OneRound:
@@ -640,16 +585,3 @@ class _OneRound:
         for failure in failures:
             LOG.warning("not in the sum: %s", failure)
         return None, {}
-
-
-def _context(strategy: _OneRound) -> Any:
-    from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
-    from flwr.server import LegacyContext
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
-
-    records = {
-        MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: 1}),
-        MAIN_PARAMS_RECORD: ArrayRecord(),
-    }
-    bare = Context(0, 0, {}, RecordDict(records), {})
-    return LegacyContext(bare, strategy=strategy, client_manager=strategy)

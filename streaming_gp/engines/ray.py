@@ -76,16 +76,11 @@ class Ray:
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """An open question.
-
-    :param task: The question itself.
-    :param asked: The time at which it was put, on the monotonic clock.
-    :param restarts: The number of times that its actor was started again since then.
-    """
+    """An open question."""
 
     task: LocalTask
-    asked: float
-    restarts: int = 0
+    since: float  # on the monotonic clock
+    restarts: int = 0  # of its actor since then
 
 
 class RaySession:
@@ -115,16 +110,16 @@ class RaySession:
     def next(self) -> Delivery:
         deadline = self._settings.deadline
         while True:
-            oldest = min(self._open, key=lambda reference: self._open[reference].asked)
+            oldest = min(self._open, key=lambda reference: self._open[reference].since)
             patience = None
             if deadline is not None:
-                patience = max(0.0, self._open[oldest].asked + deadline - time.monotonic())
+                patience = max(0.0, self._open[oldest].since + deadline - time.monotonic())
             ready, _ = self._ray.wait(list(self._open), num_returns=1, timeout=patience)
             if ready:
                 delivery = self._delivered(ready[0])
                 if delivery is not None:
                     return delivery
-            elif deadline is not None and time.monotonic() >= self._open[oldest].asked + deadline:
+            elif deadline is not None and time.monotonic() >= self._open[oldest].since + deadline:
                 name = self._open.pop(oldest).task.client_id
                 self._ray.kill(self._actors[name])
                 self._actors[name] = self._start(name)

@@ -249,28 +249,21 @@ def examined(
             refused[name] = _not_open(answer)
             continue
         checks = checks_of(server.clients[name], server.checks)
+        whole, objection = None, None
         try:
             objection = _objection_to_content(server, answer, checks)
             if objection is None:
                 removed = server.open_tasks[name].removed_fraction
                 whole = completed(server.ledger, name, answer.factor, removed)
-                changes = _alone(server, name, whole, rule, state, share)
-                objection = checks.objection_to_step(server.ledger, changes)
-        except _WrongRuleError as error:
-            raise error.reason from None
         except Exception as error:  # an answer may hold anything
             objection = _unreadable(error)
+        if objection is None:
+            objection = _objection_to_step(server, {name: whole}, rule, state, share, checks)
         if objection is None:
             accepted[name] = replace(answer, factor=whole)
         else:
             refused[name] = objection
     return accepted, refused
-
-
-class _WrongRuleError(Exception):
-    def __init__(self, reason: InvalidDataError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
 
 
 def _objection_to_content(server: Server, answer: LocalResult, checks: Checks) -> str | None:
@@ -284,16 +277,27 @@ def _objection_to_content(server: Server, answer: LocalResult, checks: Checks) -
     return objection
 
 
-def _alone(
-    server: Server, name: str, whole: Any, rule: DampingRule, state: State, share: float
-) -> Any:
-    """The change of the ledger if nobody else answered."""
-    # at progress 0, where steps are largest: a rule that remembers would else take in late
-    # an answer that it had refused early
+def _objection_to_step(
+    server: Server,
+    proposal: Mapping[str, Any],
+    rule: DampingRule,
+    state: State,
+    share: float,
+    checks: Checks,
+) -> str | None:
+    """Why the posterior would be refused if nobody else answered, or None."""
     try:
-        return rule.update(server.ledger, {name: whole}, state, share, 0.0)[0]
-    except InvalidDataError as error:
-        raise _WrongRuleError(error) from error
+        # at progress 0, where steps are largest: a rule that remembers would else take in late
+        # an answer that it had refused early
+        changes, _ = rule.update(server.ledger, proposal, state, share, 0.0)
+    except InvalidDataError:  # the rule is none for this ledger, which is no client's fault
+        raise
+    except Exception as error:
+        return _unreadable(error)
+    try:
+        return checks.objection_to_step(server.ledger, changes)
+    except Exception as error:
+        return _unreadable(error)
 
 
 # ---- the form ----

@@ -40,16 +40,11 @@ def rule_of_sums(clients: Clients) -> SummedChanges | None:
 
 @dataclass(eq=False)
 class _Offer:
-    """One sum, in equal shares.
+    """One sum, in equal shares."""
 
-    :param before: The server's factor in the place of each site's factor, by site.
-    :param after: The same times the share, by site.
-    :param is_taken: Whether the server has taken it; None as long as nobody knows.
-    """
-
-    before: dict[str, Any]
-    after: dict[str, Factor]
-    is_taken: bool | None = None
+    before: dict[str, Any]  # the server's factor in the place of each site's
+    after: dict[str, Factor]  # the same times the share
+    is_taken: bool | None = None  # by the server; None as long as nobody knows
 
     def fits(self, task: LocalTask) -> bool:
         """Whether a site finds it taken, or not, as the others do."""
