@@ -19,8 +19,7 @@ from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.guards import described
-from streaming_gp.pvi.privacy.kept import change_between
-from streaming_gp.pvi.privacy.summed_changes import MODULUS, SummedChanges
+from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
 from streaming_gp.pvi.task import Failure, decode_answer, decode_task
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported
