@@ -9,7 +9,7 @@ Gaussian, and ledger, schedules, engines and checks are the same as without ε.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -21,32 +21,6 @@ from streaming_gp.inputs import as_groups, require_not_negative, require_positiv
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import standard_normals
-
-
-class FunctionModel(Protocol):
-    """What a model must have: linear models and networks do."""
-
-    likelihood: gpflow.likelihoods.Likelihood
-
-    def prior(self) -> Any:
-        """``N(θ; m, v)``, independent in all coordinates."""
-        ...
-
-    def initial(self, seed: int) -> Any:
-        """Where fits start."""
-        ...
-
-    def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The data as the model takes them."""
-        ...
-
-    def outputs(self, theta: tf.Tensor, X: Any) -> tf.Tensor:
-        """Functions of draws ``theta`` [S, D] at X [N, D']: [S, N, L]."""
-        ...
-
-    def log_likelihood(self, theta: tf.Tensor, X: Any, Y: Any) -> tf.Tensor:
-        """``Σ_n log p(y_n | θ_s, x_n)``: [S]."""
-        ...
 
 
 class HierarchicalModel:
@@ -62,7 +36,9 @@ class HierarchicalModel:
     With at least twice as many draws as numbers in φ, expectations are over fixed nodes, exact for
     quadratic functions; with fewer they are over draws by the seed of each step.
 
-    :param model: The model; its own prior is what scales of one give.
+    :param model: A linear model or a network: with a ``likelihood``, ``outputs`` and
+        ``log_likelihood`` of draws, and a prior ``N(θ; m, v)``, independent in all coordinates,
+        which is that of scales of one.
     :param groups: The group of each weight [D], from 0: all weights of a group share a scale.
         ``net.layer_of_weights`` gives each layer of a network one, ``range(D)`` makes the scales of
         a linear model relevances. One group for all if None.
@@ -76,7 +52,7 @@ class HierarchicalModel:
 
     def __init__(
         self,
-        model: FunctionModel,
+        model: Any,
         groups: Sequence[int] | None = None,
         scale_sd: float = 1.0,
         noise_sd: float | None = None,
@@ -100,7 +76,7 @@ class HierarchicalModel:
         self._family: type[Gaussian] = type(prior)
         self.num_parameters = size + int(self.groups.max()) + 1 + (noise_sd is not None)
 
-    # ---- what the loop asks of a model ----
+    # ---- the model, for update rules ----
 
     def prior(self) -> Gaussian:
         """``N(φ; 0, I)``."""
@@ -136,7 +112,7 @@ class HierarchicalModel:
         phi = q.from_white(self._white(seed, tf.convert_to_tensor(q.precision_mean).dtype))
         return tf.reduce_mean(self.log_likelihood(phi, X, Y))
 
-    # ---- what φ stands for ----
+    # ---- θ and hyperparameters of φ ----
 
     def weights(self, phi: tf.Tensor) -> tf.Tensor:
         """θ of draws ``phi`` [S, D + H]: [S, D]."""
@@ -159,12 +135,12 @@ class HierarchicalModel:
         """
         size, number = len(self._mean), int(self.groups.max()) + 1
         mean, sd = np.asarray(q.mean)[size:], np.sqrt(np.asarray(q.variance))[size:]
-        found = {"log_scale": (self.scale_sd * mean[:number], self.scale_sd * sd[:number])}
+        moments = {"log_scale": (self.scale_sd * mean[:number], self.scale_sd * sd[:number])}
         if self.noise_sd is not None:
             own = np.log(np.asarray(self.model.likelihood.variance))
             noise = own + self.noise_sd * mean[number:], self.noise_sd * sd[number:]
-            found["log_noise_variance"] = noise
-        return found
+            moments["log_noise_variance"] = noise
+        return moments
 
     def _independent(self, mean: np.ndarray, variance: np.ndarray) -> Gaussian:
         """The member of q's family with these means and variances [D + H]."""

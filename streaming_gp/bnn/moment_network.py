@@ -9,7 +9,8 @@ asks for: ``PowerEPUpdate``, ``StochasticEPUpdate`` and ``AssumedDensityUpdate``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import gpflow
@@ -19,9 +20,11 @@ import tensorflow as tf
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import require_positive, require_positive_integer
 from streaming_gp.losses import log_gaussian_power
+from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 Moments = tuple[tf.Tensor, tf.Tensor]
+NUM_NODES = 20
 
 
 class MomentNetwork:
@@ -62,10 +65,7 @@ class MomentNetwork:
     @property
     def num_parameters(self) -> int:
         """Of all weights and biases."""
-        return sum((m + 1) * n for m, n in self._layers())
-
-    def _layers(self) -> Iterator[tuple[int, int]]:
-        return zip(self.sizes[:-1], self.sizes[1:], strict=True)
+        return sum((m + 1) * n for m, n in pairwise(self.sizes))
 
     def prior(self) -> MeanFieldNormal:
         """``N(θ; m_0, prior_variance I)``, each m_0 drawn from N(0, 1 / (m + 1)) in its layer."""
@@ -73,7 +73,7 @@ class MomentNetwork:
 
     def _weight_prior(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(self.seed)
-        drawn = [rng.standard_normal((m + 1) * n) / np.sqrt(m + 1) for m, n in self._layers()]
+        drawn = [rng.standard_normal((m + 1) * n) / np.sqrt(m + 1) for m, n in pairwise(self.sizes)]
         mean = np.concatenate(drawn)
         return mean, np.full_like(mean, self.prior_variance)
 
@@ -97,7 +97,7 @@ class MomentNetwork:
         """Mean and variance of the output at X [N, D], [N, 1] each (PBP, eqs. 13 to 17)."""
         weights, start = q.moments(), 0
         mean, variance = tf.convert_to_tensor(X), tf.zeros_like(X)
-        for m, n in self._layers():
+        for m, n in pairwise(self.sizes):
             if start > 0:
                 mean, variance = relu_moments(mean, variance)
             of_layer = slice(start, start + (m + 1) * n)
@@ -150,8 +150,85 @@ class MomentNetwork:
         """
         require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
-        found: np.ndarray = self._log_power(q, Y, *self.predictor(q, X), 1.0).numpy()
-        return found
+        density: np.ndarray = self._log_power(q, Y, *self.predictor(q, X), 1.0).numpy()
+        return density
+
+
+class NoisyMomentNetwork(MomentNetwork):
+    """A :class:`MomentNetwork` whose last parameter is log σ², with a Gaussian prior.
+
+    The logarithm of the noise's variance has factors like every weight, where probabilistic
+    back-propagation has a gamma distribution with rules of its own. Expectations over it are by
+    Gauss–Hermite quadrature.
+
+    :param num_inputs: As for :class:`MomentNetwork`, like ``hidden``, ``prior_variance`` and
+        ``seed``.
+    :param noise_variance: The variance whose logarithm is the prior's mean.
+    :param noise_spread: The prior's standard deviation of log σ².
+    :raises InvalidDataError: if a size is not a positive integer, or a variance or spread not
+        positive.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        hidden: Sequence[int] = (50,),
+        noise_variance: float = 1.0,
+        prior_variance: float = 1.0,
+        seed: int = 0,
+        noise_spread: float = 1.0,
+    ) -> None:
+        super().__init__(num_inputs, hidden, noise_variance, prior_variance, seed)
+        require_positive("noise_spread", noise_spread)
+        self.noise_mean, self.noise_spread = float(np.log(noise_variance)), noise_spread
+
+    @property
+    def num_parameters(self) -> int:
+        """Of all weights and biases, and log σ²."""
+        return super().num_parameters + 1
+
+    def prior(self) -> MeanFieldNormal:
+        """That of the weights, and ``N(log σ²; log noise_variance, noise_spread²)``."""
+        mean, variance = self._weight_prior()
+        return MeanFieldNormal.from_mean_variance(
+            np.append(mean, self.noise_mean), np.append(variance, self.noise_spread**2)
+        )
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """None: the noise is a parameter of q."""
+        return ()
+
+    def expected_log_likelihood(
+        self, q: MeanFieldNormal, X: tf.Tensor, Y: tf.Tensor, seed: Any
+    ) -> tf.Tensor:
+        """``Σ_n E[log N(y_n; f_n, σ²)]`` with the moments under q of outputs and of log σ²: []."""
+        mean, variance = self.predictor(q, X)
+        log_noise, spread = _last(q)
+        precision = tf.exp(0.5 * spread - log_noise)
+        squared = tf.reduce_sum(tf.square(Y - mean) + variance)
+        number = tf.cast(tf.size(Y), tf.float64)
+        return -0.5 * (number * (np.log(2.0 * np.pi) + log_noise) + precision * squared)
+
+    def predict(self, q: MeanFieldNormal, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of y at X [N, D], [N, 1] each; the noise has the mean of σ² under q.
+
+        :raises InvalidDataError: if q or X is not what the network takes.
+        """
+        require_posterior(q, self.prior())
+        mean, variance = self.predictor(q, as_matrix("X", X, self.sizes[0]))
+        log_noise, spread = _last(q)
+        return mean.numpy(), (variance + tf.exp(log_noise + 0.5 * spread)).numpy()
+
+    def _log_power(
+        self, q: MeanFieldNormal, Y: Any, mean: tf.Tensor, variance: tf.Tensor, alpha: float
+    ) -> tf.Tensor:
+        """``log E[∫ N(f; m, v) N(y; f, σ²)^α df]`` over log σ²: [N]."""
+        nodes, weights = gauss_hermite(NUM_NODES)
+        log_noise, spread = _last(q)
+        noise = tf.exp(log_noise + tf.sqrt(spread) * nodes[:, 0])
+        at_nodes = log_gaussian_power(Y, mean, variance, noise, alpha)
+        return tf.reduce_logsumexp(np.log(weights) + at_nodes, axis=1)
 
 
 def _affine(mean: Any, variance: Any, weight_mean: Any, weight_variance: Any) -> Moments:
@@ -176,3 +253,9 @@ def relu_moments(mean: tf.Tensor, variance: tf.Tensor) -> Moments:
     below, above = (0.5 * tf.math.erfc(sign * r / np.sqrt(2.0)) for sign in (-1.0, 1.0))
     active, idle = density + r * below, density - r * above
     return sd * active, variance * (below - active * idle)
+
+
+def _last(q: MeanFieldNormal) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of log σ²."""
+    mean, variance = q.moments()
+    return mean[-1], variance[-1]

@@ -1,19 +1,21 @@
-"""A network whose weights have independent Gaussian posteriors.
+"""Networks whose weights have independent Gaussian posteriors.
 
 All weights and biases are one flat vector θ [D], layer after layer, weights before biases; q has a
-mean and a variance for each. S networks at once are ``theta`` [S, D].
+mean and a variance for each. S networks at once are ``theta`` [S, D]; their outputs for N inputs
+are [S, N, ...], and the weights and biases of a layer [S, ...]. A shape is that of one input on its
+way: ``(M,)`` of a vector, ``(height, width, channels)`` of an image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import gpflow
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.bnn.layers import Layer, Shape
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import require_count, require_positive, require_positive_integer
@@ -23,6 +25,127 @@ from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 ACTIVATIONS = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}
 _ROWS_AT_ONCE = 1000
+Shape = tuple[int, ...]
+
+
+class Layer(Protocol):
+    """One layer, with weights and one bias for each of its outputs, or without either."""
+
+    def weights_shape(self, inputs: Shape) -> Shape | None:
+        """The shape of its weights, whose last two axes are inputs and outputs; None without.
+
+        :param inputs: The shape of one output of the layer before.
+        """
+        ...
+
+    def output_shape(self, inputs: Shape) -> Shape:
+        """The shape of one output.
+
+        :param inputs: The shape of one output of the layer before.
+        :raises InvalidDataError: if the layer does not take inputs of this shape.
+        """
+        ...
+
+    def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
+        """The outputs of S networks for N inputs [S, N, ...].
+
+        :param h: The outputs of the layer before, [S, N, ...], or [1, N, ...] if all are the same.
+        :param weights: The weights of each network [S, ...]; None where the layer has none.
+        :param biases: The biases of each network [S, outputs]; None where the layer has none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """``vec(h) W + b``.
+
+    :param units: The number of outputs.
+    :raises InvalidDataError: if it is not a positive integer.
+    """
+
+    units: int
+
+    def __post_init__(self) -> None:
+        require_positive_integer("Dense.units", self.units)
+
+    def weights_shape(self, inputs: Shape) -> Shape:
+        return int(np.prod(inputs)), self.units
+
+    def output_shape(self, inputs: Shape) -> Shape:
+        return (self.units,)
+
+    def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
+        rows = tf.reshape(h, [*tf.unstack(tf.shape(h)[:2]), weights.shape[-2]])
+        return tf.matmul(rows, weights) + biases[:, None]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Filters over an image, with zeros around it: the image keeps its size.
+
+    :param filters: The number of outputs at each pixel.
+    :param size: The number of pixels along each side of a filter.
+    :raises InvalidDataError: if they are not positive integers.
+    """
+
+    filters: int
+    size: int = 5
+
+    def __post_init__(self) -> None:
+        require_positive_integer("Convolution.filters", self.filters)
+        require_positive_integer("Convolution.size", self.size)
+
+    def weights_shape(self, inputs: Shape) -> Shape:
+        return self.size, self.size, _require_image(self, inputs)[-1], self.filters
+
+    def output_shape(self, inputs: Shape) -> Shape:
+        return *_require_image(self, inputs)[:2], self.filters
+
+    def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
+        many = tf.broadcast_to(h, (tf.shape(weights)[0], tf.shape(h)[1], *h.shape[2:]))
+
+        def convolve(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            return tf.nn.conv2d(*one, strides=1, padding="SAME")
+
+        images = tf.map_fn(convolve, (many, weights), fn_output_signature=h.dtype)
+        return images + biases[:, None, None, None]
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """The largest of each square of pixels.
+
+    :param size: The number of pixels along each side of a square.
+    :raises InvalidDataError: if it is not a positive integer.
+    """
+
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        require_positive_integer("MaxPool.size", self.size)
+
+    def weights_shape(self, inputs: Shape) -> None:
+        return None
+
+    def output_shape(self, inputs: Shape) -> Shape:
+        height, width, channels = _require_image(self, inputs)
+        if height % self.size or width % self.size:
+            raise InvalidDataError(f"{self} does not divide images of {height} by {width} pixels")
+        return height // self.size, width // self.size, channels
+
+    def __call__(self, h: tf.Tensor, weights: None, biases: None) -> tf.Tensor:
+        images = tf.reshape(h, [-1, *h.shape[2:]])
+        pooled = tf.nn.max_pool2d(images, self.size, self.size, "VALID")
+        return tf.reshape(pooled, [*tf.unstack(tf.shape(h)[:2]), *pooled.shape[1:]])
+
+
+def _require_image(layer: Layer, inputs: Shape) -> Shape:
+    if len(inputs) != 3:
+        raise InvalidDataError(
+            f"{layer} wants images (height, width, channels), got shape {inputs}"
+        )
+    return inputs
 
 
 class Network:
@@ -38,8 +161,8 @@ class Network:
     :param initial_scale: The standard deviation of each weight where fits start.
     :param num_samples: The number of networks drawn for each estimate of the expected log
         likelihood.
-    :param activation: What is between layers with weights: ``"relu"`` or ``"tanh"``, whose bounded
-        values keep the gradients of single rows small, for private learning.
+    :param activation: The function between layers with weights: ``"relu"`` or ``"tanh"``, whose
+        bounded values keep the gradients of single rows small, for private learning.
     :raises InvalidDataError: if a layer cannot follow the one before, or anything is not positive,
         or there is no such activation.
     """
@@ -68,15 +191,13 @@ class Network:
         self.prior_variance = prior_variance
         self.initial_scale = initial_scale
         self.num_samples = num_samples
-        self.weights_shapes = tuple(self._weights_shapes())
+        shape, weights_shapes = self.input_shape, []
+        for layer in self.layers:
+            weights_shapes.append(layer.weights_shape(shape))
+            shape = layer.output_shape(shape)
+        self.weights_shapes, self._outputs = tuple(weights_shapes), int(np.prod(shape))
         if not any(self.weights_shapes):
             raise InvalidDataError(f"wanted at least one layer with weights, got {self.layers}")
-
-    def _weights_shapes(self) -> Iterator[Shape | None]:
-        shape = self.input_shape
-        for layer in self.layers:
-            yield layer.weights_shape(shape)
-            shape = layer.output_shape(shape)
 
     @property
     def num_inputs(self) -> int:
@@ -86,10 +207,7 @@ class Network:
     @property
     def num_outputs(self) -> int:
         """L: of the last layer."""
-        shape = self.input_shape
-        for layer in self.layers:
-            shape = layer.output_shape(shape)
-        return int(np.prod(shape))
+        return self._outputs
 
     @property
     def num_parameters(self) -> int:
@@ -99,8 +217,7 @@ class Network:
     @property
     def layer_of_weights(self) -> np.ndarray:
         """The number of the layer of each weight and bias, among layers with weights: [D]."""
-        shapes = [shape for shape in self.weights_shapes if shape]
-        sizes = [int(np.prod(shape)) + shape[-1] for shape in shapes]
+        sizes = [int(np.prod(each)) + each[-1] for each in self.weights_shapes if each]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def split(self, theta: Any) -> Iterator[tuple[Layer, Any, Any]]:
@@ -132,9 +249,8 @@ class Network:
             limit = np.sqrt(6.0 / fans)
             parts += [rng.uniform(-limit, limit, np.prod(shape)), np.zeros(shape[-1])]
         mean = np.concatenate(parts).astype(np.float32)
-        return MeanFieldNormal.from_mean_variance(
-            mean, np.full_like(mean, self.initial_scale**2)
-        ).as_arrays()
+        variance = np.full_like(mean, self.initial_scale**2)
+        return MeanFieldNormal.from_mean_variance(mean, variance).as_arrays()
 
     def as_data(self, X: Any, Y: Any) -> Data:
         """Arrays X [N, D] and Y [N, P], float32.
@@ -189,10 +305,6 @@ class Network:
         noise = standard_normal([num, self.num_parameters], seed, mean.dtype)
         return self.outputs(mean + tf.sqrt(variance) * noise, X)
 
-    def log_densities(self, q: MeanFieldNormal, X: Any, Y: Any, seed: Any, num: int) -> tf.Tensor:
-        """``log p(y_n | f_s(x_n))`` of drawn functions: [S, N], float64."""
-        return -self._losses(self.functions(q, X, seed, num), Y, NegativeLogLikelihood())
-
     def _losses(self, F: tf.Tensor, Y: Any, loss: Loss) -> tf.Tensor:
         """``loss(f_s(x_n), y_n)`` of functions F [S, N, L]: [S, N], float64."""
         num, rows = tf.unstack(tf.shape(F)[:2])
@@ -223,7 +335,8 @@ class Network:
         :raises InvalidDataError: if X is not what the network takes.
         """
         theta = tf.convert_to_tensor(theta)
-        parts = [self._mean_of_y(self.outputs(theta, rows)) for rows in self._in_parts(X)]
+        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
+        parts = [self._mean_of_y(self.outputs(theta, rows)) for rows in _in_parts(X)]
         return np.concatenate(parts)
 
     def predict(
@@ -234,12 +347,11 @@ class Network:
         :param num_samples: The number of networks drawn for each row.
         :raises InvalidDataError: if q or X is not what the network takes.
         """
-        require_positive_integer("num_samples", num_samples)
-        require_count("seed", seed)
-        require_posterior(q, self.prior())
+        self._require_prediction(q, num_samples, seed)
+        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
         parts = [
             self._mean_of_y(self.functions(q, rows, tf.constant([seed, number]), num_samples))
-            for number, rows in enumerate(self._in_parts(X))
+            for number, rows in enumerate(_in_parts(X))
         ]
         return np.concatenate(parts)
 
@@ -250,32 +362,26 @@ class Network:
 
         :raises InvalidDataError: if q or the data are not what the network takes.
         """
+        self._require_prediction(q, num_samples, seed)
+        parts = []
+        for number, (X, Y) in enumerate(zip(*map(_in_parts, self.as_data(*data)), strict=True)):
+            F = self.functions(q, X, tf.constant([seed, number]), num_samples)
+            drawn = -self._losses(F, Y, NegativeLogLikelihood())
+            parts.append((tf.reduce_logsumexp(drawn, axis=0) - np.log(num_samples)).numpy())
+        return np.concatenate(parts)
+
+    def _require_prediction(self, q: Any, num_samples: int, seed: int) -> None:
         require_positive_integer("num_samples", num_samples)
         require_count("seed", seed)
         require_posterior(q, self.prior())
-        X, Y = self.as_data(*data)
-        parts = []
-        for number, start in enumerate(range(0, len(X), _ROWS_AT_ONCE)):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            seeds = np.array([seed, number], np.int32)
-            parts.append(self._log_mean_density(q, X[rows], Y[rows], seeds, num_samples))
-        return np.concatenate(parts)
 
-    def _in_parts(self, X: Any) -> Iterator[tf.Tensor]:
-        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
-        return (tf.constant(X[i : i + _ROWS_AT_ONCE]) for i in range(0, len(X), _ROWS_AT_ONCE))
-
-    def _mean_of_y(self, F: tf.Tensor) -> np.ndarray:
+    def _mean_of_y(self, F: tf.Tensor) -> Any:
         """Over functions F [S, N, L]: [N, P]."""
         num, rows = F.shape[:2]
         flat = tf.reshape(tf.cast(F, tf.float64), [num * rows, -1])
         mean = self.likelihood.conditional_mean(tf.zeros([num * rows, 0], tf.float64), flat)
-        found: np.ndarray = tf.reduce_mean(tf.reshape(mean, [num, rows, -1]), axis=0).numpy()
-        return found
+        return tf.reduce_mean(tf.reshape(mean, [num, rows, -1]), axis=0).numpy()
 
-    def _log_mean_density(
-        self, q: Any, X: np.ndarray, Y: np.ndarray, seed: np.ndarray, num: int
-    ) -> np.ndarray:
-        drawn = self.log_densities(q, tf.constant(X), tf.constant(Y), tf.constant(seed), num)
-        mean: np.ndarray = (tf.reduce_logsumexp(drawn, axis=0) - np.log(num)).numpy()
-        return mean
+
+def _in_parts(rows: np.ndarray) -> Iterator[tf.Tensor]:
+    return (tf.constant(rows[i : i + _ROWS_AT_ONCE]) for i in range(0, len(rows), _ROWS_AT_ONCE))

@@ -2,10 +2,10 @@
 predictor.
 """
 
-from streaming_gp.linear.gp_on_inputs import GPOnInputs
 from streaming_gp.linear.models import (
     BayesianLinearRegression,
     GeneralisedLinearModel,
+    GPOnInputs,
     logistic_regression,
     probit_regression,
 )

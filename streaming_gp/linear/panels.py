@@ -53,9 +53,9 @@ def _log_prob(likelihood: Any, X: Any, F: tf.Tensor, Y: Any) -> tf.Tensor:
     An exponential link is zero or infinite far out, and a count's density is no number there: it
     counts as what it is where the link is neither.
     """
-    found = likelihood.log_prob(X, F, Y)
+    exact = likelihood.log_prob(X, F, Y)
     inside = likelihood.log_prob(X, tf.clip_by_value(F, -LARGEST_EXPONENT, LARGEST_EXPONENT), Y)
-    return tf.where(tf.math.is_nan(found), inside, found)
+    return tf.where(tf.math.is_nan(exact), inside, exact)
 
 
 def _rule(

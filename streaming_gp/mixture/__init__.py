@@ -3,8 +3,7 @@
 Both take data without inputs: a shard is ``(None, Y)`` with Y [N, D].
 """
 
-from streaming_gp.mixture.births import BirthUpdate
 from streaming_gp.mixture.clutter import Clutter, ClutterModel
-from streaming_gp.mixture.gaussian_mixture import GaussianMixture
+from streaming_gp.mixture.gaussian_mixture import BirthUpdate, GaussianMixture
 
 __all__ = ["BirthUpdate", "Clutter", "ClutterModel", "GaussianMixture"]

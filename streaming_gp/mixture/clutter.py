@@ -13,7 +13,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian, Normal
 from streaming_gp.inputs import require_decay, require_positive
 from streaming_gp.losses import Loss
-from streaming_gp.mixture.points import as_points
+from streaming_gp.mixture.gaussian_mixture import as_points
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import normal_nodes
 from streaming_gp.pvi.guards import Checks
@@ -113,7 +113,7 @@ class Clutter(gpflow.likelihoods.Likelihood):
         one = dimension * (LOG_TWO_PI * (power - 1.0) + np.log(power)) + (power - 1.0) * logdet
         return tf.fill(tf.shape(F)[:1], tf.constant(-0.5 * one, F.dtype))
 
-    # what a Gaussian process would ask for, and no location model does
+    # for Gaussian processes only
 
     def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> Any:
         raise InvalidDataError(_NO_PROCESS)
@@ -212,7 +212,7 @@ class ClutterModel:
         label of a datum (Li et al. 2015, supplement, B.2): a number that is made when it is wanted,
         as no other site depends on it.
 
-        :param q: What is known of θ without these data, or with them.
+        :param q: The posterior of θ without these data, or with them.
         :param Y: The data points [N, D].
         """
         Y = self.as_data(None, Y)[1]
@@ -220,8 +220,7 @@ class ClutterModel:
         total = self.likelihood.covariance + _full(covariance, self.num_dimensions)
         both = self.likelihood.log_density(Y - mean, total, Y)
         signal = np.log1p(-self.likelihood.share) + _log_normal(Y - mean, total)
-        found: np.ndarray = np.exp(signal - both)
-        return found
+        return np.asarray(np.exp(signal - both))
 
     def _theta(self, q: Gaussian) -> tf.Tensor:
         """The nodes under q: [S, D]."""
@@ -235,10 +234,10 @@ def _pairs(theta: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _location(name: str, values: Any, dimension: int) -> np.ndarray:
-    found = np.asarray(values, np.float64)
-    if found.shape not in ((), (dimension,)) or not np.isfinite(found).all():
-        raise InvalidDataError(f"{name} must be finite, [{dimension}] or a number, got {found}")
-    return np.broadcast_to(found, (dimension,)).copy()
+    point = np.asarray(values, np.float64)
+    if point.shape not in ((), (dimension,)) or not np.isfinite(point).all():
+        raise InvalidDataError(f"{name} must be finite, [{dimension}] or a number, got {point}")
+    return np.broadcast_to(point, (dimension,)).copy()
 
 
 def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:

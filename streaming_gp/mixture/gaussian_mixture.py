@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,19 @@ import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import (
+    KL,
     Dirichlet,
     DirichletNormalWishart,
     Factor,
     NormalWishart,
 )
 from streaming_gp.inputs import require_positive_integer
-from streaming_gp.mixture.points import as_points
 from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.pvi import FixedPointUpdate, LocalResult, LocalTask, UpdateRule
 from streaming_gp.validation import as_matrix
+
+UNSEEN = 1e-3
+"""Concentration at which a component gets no responsibility."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +63,7 @@ class GaussianMixture:
                 f"above {self.num_dimensions - 1}, and covariance positive definite"
             )
 
-    # ---- what the loop asks of a model ----
+    # ---- the model, for update rules ----
 
     def prior(self) -> DirichletNormalWishart:
         """A Dirichlet times K equal normal-Wisharts."""
@@ -110,7 +114,7 @@ class GaussianMixture:
         squares = tf.einsum("nk,nd,ne->kde", r, Y, Y)
         return Factor(DirichletNormalWishart, (counts, counts, sums, counts, squares))
 
-    # ---- what it says ----
+    # ---- under a posterior ----
 
     def log_joint(self, q: DirichletNormalWishart, Y: Any) -> tf.Tensor:
         """``E_q[log π_k + log N(y_n; μ_k, Λ_k⁻¹)]``: [N, K]."""
@@ -158,3 +162,85 @@ class GaussianMixture:
         rng = np.random.default_rng(seed)
         size = self.num_components
         return rng.multivariate_normal(self._prior_mean(), self._prior_covariance(), size)
+
+
+@dataclass(frozen=True)
+class BirthUpdate:
+    """Message passing that also starts with one component more, on data that the others explain
+    badly; the fit of the highest local free energy is the answer.
+
+    Components that no data have claimed are all alike, and message passing keeps them so: a stream
+    needs a start that tells one of them apart. It is the cavity with a newborn, as in q itself
+    other components may have been stretched over the data already. Only starts differ, and fixed
+    points are those of the rule. For sequential visits: clients that give birth in parallel would
+    use one component for different clusters.
+
+    :param rule: The rule that fits.
+    :param attempts: The number of starts to try in one visit.
+    """
+
+    rule: UpdateRule = field(default_factory=lambda: FixedPointUpdate(steps=20))
+    attempts: int = 5
+
+    def __call__(self, task: LocalTask) -> LocalResult:
+        model = task.model
+        if not isinstance(model, GaussianMixture):
+            name = type(model).__name__
+            raise InvalidDataError(f"BirthUpdate is for a GaussianMixture, not for {name}")
+        rng = np.random.default_rng(task.seed)
+        start: Any = task.posterior
+        base: Any = task.cavity.normalised()
+        if not model.claimed(start).any():  # or the data would be shared out among equals
+            start = base = with_birth(model, base, task.data[1], rng)
+        best = self._fit(model, replace(task, start=start))
+        for _ in range(self.attempts):
+            if model.claimed(base).all():
+                break
+            start = with_birth(model, base, task.data[1], rng)
+            other = self._fit(model, replace(task, start=start))
+            if other.free_energy > best.free_energy:
+                best, base = other, start
+        return best
+
+    def _fit(self, model: GaussianMixture, task: LocalTask) -> LocalResult:
+        result = self.rule(task)
+        q: Any = (task.cavity * result.factor).normalised()
+        X, Y = task.data
+        expected = model.expected_log_likelihood(q, X, Y, None)
+        return replace(result, free_energy=float(expected - KL()(q, task.cavity)))
+
+
+def with_birth(
+    model: GaussianMixture, q: DirichletNormalWishart, Y: np.ndarray, rng: np.random.Generator
+) -> DirichletNormalWishart:
+    """q with one unclaimed component moved to a datum, drawn as k-means++ draws its centres: the
+    worse q explains a datum, the likelier.
+    """
+    k = int(np.argmin(model.claimed(q)))
+    score = np.asarray(model.log_joint(q, Y)).max(axis=1)
+    badness = score.max() - score + 1e-9
+    datum = rng.choice(len(Y), p=badness / badness.sum())
+    weights, mean = np.array(q.concentration), np.array(q.components.mean)
+    strength, dof = np.array(q.strength), np.array(q.components.dof)
+    weights[~model.claimed(q)] = UNSEEN
+    weights[k], mean[k], strength[k] = 0.5 * len(Y), Y[datum], len(Y)
+    components = NormalWishart.from_standard(
+        mean, strength, dof, np.asarray(q.components.scale_inverse)
+    )
+    return DirichletNormalWishart.of(Dirichlet(weights), components).as_arrays()
+
+
+def as_points(X: Any, Y: Any, num_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+    """An X without columns [N, 0], and Y [N, D], float64.
+
+    :param X: None, or an array without columns.
+    :param Y: The data points [N, D].
+    :param num_dimensions: The wanted D.
+    :raises InvalidDataError: if there are inputs, or Y is not finite or of another shape.
+    """
+    Y = as_matrix("Y", Y, num_dimensions)
+    if X is not None and np.shape(X) != (len(Y), 0):
+        raise InvalidDataError(
+            f"a mixture has no inputs: X must be None or [{len(Y)}, 0], got {list(np.shape(X))}"
+        )
+    return np.empty((len(Y), 0)), Y
