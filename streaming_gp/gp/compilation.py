@@ -15,8 +15,7 @@ from streaming_gp.gp.bounds.problem import LocalModel
 from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.federated import HyperparameterTerms
 from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.hyperparameters import ParameterVector
-from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
+from streaming_gp.gp.hyperparameters import ParameterVector, TracedParameterVector
 from streaming_gp.gp.outputs import Outputs, outputs_of
 from streaming_gp.gp.prediction import PosteriorCache
 from streaming_gp.gp.process.prior import latent_kernels

@@ -401,7 +401,7 @@ def _can_learn(state: State, compiled: CompiledGP) -> bool:
 def _point(state: State, ledger: GPLedger, compiled: CompiledGP) -> np.ndarray:
     """The mean [E] of a ledger's q(ε), or the point that the parameters hold."""
     q = ledger.posterior.hyperparameters
-    return compiled.parameters.of_values(state.parameters) if q is None else np.asarray(q.mean)
+    return compiled.parameters.epsilon_of(state.parameters) if q is None else np.asarray(q.mean)
 
 
 def _shift(state: State, point: np.ndarray, compiled: CompiledGP, ledger: GPLedger) -> float:
@@ -430,7 +430,7 @@ def _following(
     epsilon = _point(state, ledger, compiled) if epsilon is None else epsilon
     return state.with_ledger(
         ledger,
-        parameters={**state.parameters, **compiled.parameters.values_of(epsilon)},
+        parameters={**state.parameters, **compiled.parameters.values_at(epsilon)},
         dims=compiled.dims,
         num_updates=state.num_updates + num_new,
         **changes,

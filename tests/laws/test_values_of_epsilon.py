@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.gp.hyperparameters.parameters import ParameterVector, num_uncertain
+from streaming_gp.gp.hyperparameters import ParameterVector, num_uncertain
 from tests.oracles.builders import EVERY_INPUT
 
 DIMS = 19

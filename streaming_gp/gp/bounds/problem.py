@@ -13,8 +13,7 @@ from streaming_gp.gp.collapsed.at_sites import SitesAtInputs, SitesOnPoints
 from streaming_gp.gp.collapsed.functions import CollapsedFunctions
 from streaming_gp.gp.collapsed.resting import LikelihoodAtData
 from streaming_gp.gp.collapsed.site_functions import SiteFunctions
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.traced import TracedParameterVector
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy, TracedParameterVector
 from streaming_gp.gp.process.graphs import Compiled, Graphs, graphs_of_kind, spec
 from streaming_gp.gp.process.prior import PriorFunctions
 from streaming_gp.gp.process.tensors import GaussianProcess

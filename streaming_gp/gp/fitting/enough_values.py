@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.gp.fitting.solver import Batch, Solution, Solver
-from streaming_gp.gp.hyperparameters.parameters import num_uncertain
+from streaming_gp.gp.hyperparameters import num_uncertain
 from streaming_gp.gp.process.graphs import FLOAT
 from streaming_gp.gp.process.process import Process
 

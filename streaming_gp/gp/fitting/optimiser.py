@@ -12,7 +12,7 @@ import scipy.optimize
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.bounds.sites import SiteSteps
-from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.gp.hyperparameters import Limits
 from streaming_gp.inputs import require_not_negative, typed
 from streaming_gp.numerics.threads import one_blas_thread
 from streaming_gp.serialization import storable

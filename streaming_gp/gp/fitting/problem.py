@@ -14,7 +14,7 @@ from streaming_gp.gp.bounds.sites import SiteSteps
 from streaming_gp.gp.fitting.bound_functions import BoundFunctions, initial_sites
 from streaming_gp.gp.fitting.candidates import Candidates
 from streaming_gp.gp.fitting.cavity_functions import CavityFunctions
-from streaming_gp.gp.hyperparameters.protocol import Limits
+from streaming_gp.gp.hyperparameters import Limits
 from streaming_gp.gp.process.graphs import FLOAT
 from streaming_gp.gp.process.observations import Observations
 from streaming_gp.gp.process.process import Process

@@ -1,14 +1,29 @@
-"""What is learned about the hyperparameters ε: nothing, a point, or a distribution."""
+"""The hyperparameters ε: one vector, of which nothing, a point or a distribution is learned."""
 
-from streaming_gp.gp.hyperparameters.parameters import ParameterVector
-from streaming_gp.gp.hyperparameters.point import FixedHyperparameters, PointHyperparameters
-from streaming_gp.gp.hyperparameters.protocol import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.variational import VariationalHyperparameters
+from streaming_gp.gp.hyperparameters.strategies import (
+    DIVERGENCE,
+    EVIDENCE,
+    FixedHyperparameters,
+    HyperparameterStrategy,
+    Limits,
+    PointHyperparameters,
+    VariationalHyperparameters,
+)
+from streaming_gp.gp.hyperparameters.vector import (
+    ParameterVector,
+    TracedParameterVector,
+    num_uncertain,
+)
 
 __all__ = [
+    "DIVERGENCE",
+    "EVIDENCE",
     "FixedHyperparameters",
     "HyperparameterStrategy",
+    "Limits",
     "ParameterVector",
     "PointHyperparameters",
+    "TracedParameterVector",
     "VariationalHyperparameters",
+    "num_uncertain",
 ]

@@ -16,8 +16,7 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.point import EVIDENCE
+from streaming_gp.gp.hyperparameters import EVIDENCE, HyperparameterStrategy
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.gp.strategies.selection import greedy_gain

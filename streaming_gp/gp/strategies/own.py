@@ -17,8 +17,7 @@ from streaming_gp.gp.fitting.fit import Fitter
 from streaming_gp.gp.fitting.fitted import Fitted
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.point import DIVERGENCE
+from streaming_gp.gp.hyperparameters import DIVERGENCE, HyperparameterStrategy
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import within_budget
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory

@@ -1,8 +1,10 @@
-"""The vector ε of all trainable parameters, in GPflow's unconstrained space."""
+"""The vector ε of all trainable parameters, in GPflow's unconstrained space, and its units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -10,12 +12,16 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.base import PriorOn
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.hyperparameters.units import Units, forward, has_transform, periods
 
+LARGEST_OFFSET = 10.0
+"""An offset counts as known to so many standard deviations of f, however large it is: with a prior
+as wide as a large offset q(ε) starts where all is noise, and stays there."""
 _MOMENT_SAMPLES = 20_000
+_MIXING = gpflow.kernels.LinearCoregionalization
 
 
 class ParameterVector:
@@ -62,14 +68,13 @@ class ParameterVector:
 
     def value(self) -> np.ndarray:
         """The current ε [E]."""
-        values = [p.unconstrained_variable.numpy().ravel() for p in self.parameters.values()]
-        return np.concatenate([*values, np.zeros(0)])
+        return _joined(p.unconstrained_variable.numpy() for p in self.parameters.values())
 
-    def of_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    def epsilon_of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """ε [E] of unconstrained values by path."""
-        return np.concatenate([*(np.ravel(values[path]) for path in self.parameters), np.zeros(0)])
+        return _joined(values[path] for path in self.parameters)
 
-    def values_of(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
+    def values_at(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
         """Unconstrained values of ε [E], by every path of each parameter."""
         values = {id(parameter): np.asarray(piece) for parameter, piece in self.pieces(epsilon)}
         return {path: values[owner] for path, owner in self._owners.items()}
@@ -109,7 +114,7 @@ class ParameterVector:
         result, start = {}, 0
         for (path, parameter), size in zip(self.parameters.items(), self._sizes, strict=True):
             piece = epsilon[:, start : start + size].reshape(-1, *parameter.shape)
-            result[path] = np.asarray(forward(parameter, piece))
+            result[path] = np.asarray(_forward(parameter, piece))
             start += size
         return result
 
@@ -127,18 +132,22 @@ class ParameterVector:
             self._prior_moments(one, np.asarray(value), unit, log_scale)
             for (one, value), unit in zip(at, self._units.at(at), strict=True)
         ]
-        means = [np.ravel(mean) for mean, _ in moments]
-        scales = [np.ravel(scale) for _, scale in moments]
-        return np.concatenate([*means, np.zeros(0)]), np.concatenate([*scales, np.zeros(0)])
+        return _joined(mean for mean, _ in moments), _joined(scale for _, scale in moments)
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        return _flags(self, has_transform)
+        parameters = self.parameters.values()
+        return _joined(np.full(p.shape, _has_transform(p)) for p in parameters).astype(bool)
 
     def are_periods(self) -> np.ndarray:
         """Whether each entry of ε says after what distance a function comes again: [E]."""
-        found = periods(self._module)
-        return _flags(self, lambda parameter: id(parameter) in found)
+        named = gpflow.utilities.parameter_dict(self._module)
+        periods = {id(p) for path, p in named.items() if path.endswith(".period")}
+        parts = (self._module, *self._module.submodules)
+        cosines = (part for part in parts if isinstance(part, gpflow.kernels.Cosine))
+        periods |= {id(kernel.lengthscales) for kernel in cosines}
+        parameters = self.parameters.values()
+        return _joined(np.full(p.shape, id(p) in periods) for p in parameters).astype(bool)
 
     def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:
         """The :class:`.Units` of all parameters: [E].
@@ -150,8 +159,7 @@ class ParameterVector:
         epsilon = self.value() if epsilon is None else epsilon
         at = epsilon.tobytes()
         if self._widths is None or self._widths[0] != at:
-            widths = map(np.ravel, self._units.at(list(self.pieces(epsilon))))
-            self._widths = at, np.concatenate([*widths, np.zeros(0)])
+            self._widths = at, _joined(self._units.at(list(self.pieces(epsilon))))
         return self._widths[1].copy()
 
     @cached_property
@@ -188,10 +196,124 @@ def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.n
     return float(np.sum(np.minimum(1.0, deviation / parameters.unit_log_widths(mean))))
 
 
-def _flags(vector: ParameterVector, is_so: Callable[[gpflow.Parameter], bool]) -> np.ndarray:
-    """What is so of a parameter, for each entry of ε [E]."""
-    flags = [np.full(p.shape, is_so(p)).ravel() for p in vector.parameters.values()]
-    return np.concatenate([*flags, np.zeros(0, bool)])
+class TracedParameterVector(ParameterVector):
+    """The parameters of a module, for which tensors are substituted in a copy of that module.
+
+    Whoever reads the parameters while something is traced, in whatever thread, sees values.
+
+    :param module: The module.
+    """
+
+    def __init__(self, module: tf.Module) -> None:
+        super().__init__(module)
+        self.traced = _copy_to_trace(module)
+        self._inside, self._tracing = ParameterVector(self.traced), threading.RLock()
+        self.traced_variables = self._inside.traced_variables
+        self.traced_parameters = list(self._inside.parameters.values())
+
+    @contextmanager
+    def substituted(self, epsilon: tf.Tensor) -> Iterator[None]:
+        with self._tracing, self._inside.substituted(epsilon):
+            yield
+
+    def log_prior_density(self) -> tf.Tensor:
+        return self._inside.log_prior_density()
+
+    def tensor(self) -> tf.Tensor:
+        """The current ε [E] as a tensor that depends on the parameters' variables."""
+        empty = tf.zeros([0], gpflow.default_float())
+        values = [tf.reshape(p.unconstrained_variable, [-1]) for p in self.parameters.values()]
+        return tf.concat([*values, empty], 0)
+
+
+class Units:
+    """The unit of every parameter of a module.
+
+    One that has a transform is changed e-fold by its unit. A parameter of the mean function has its
+    own size, but at least one standard deviation of f, and at most ten. The weights W [P, L] by
+    which L functions are mixed have ``1/√L``: all of them together then add about as much to an
+    output as one function has. Others that have no transform have their own size, but at least one.
+
+    :param module: The module with kernel, mean function and likelihood.
+    """
+
+    def __init__(self, module: tf.Module) -> None:
+        named = gpflow.utilities.parameter_dict(module)
+        kernels = [one for one in (module, *module.submodules) if isinstance(one, _MIXING)]
+        self._weights = {id(one.W): float(one.num_latent_gps) ** -0.5 for one in kernels}
+        self._offsets = {id(p) for path, p in named.items() if path.startswith(".mean_function")}
+        self._variances = [
+            p for path, p in named.items()
+            if path.startswith(".kernel") and path.endswith(".variance")
+        ]  # fmt: skip
+
+    def is_a_weight(self, parameter: gpflow.Parameter) -> bool:
+        """Whether it mixes functions."""
+        return id(parameter) in self._weights
+
+    def at(self, pieces: Sequence[tuple[gpflow.Parameter, Any]]) -> list[np.ndarray]:
+        """The units, in the shapes of the parameters.
+
+        :param pieces: All parameters that are learned, with their unconstrained values.
+        """
+        has_offsets = any(self._is_an_offset(one) for one, _ in pieces)
+        deviation = self._deviation_of_f(pieces) if has_offsets else 1.0
+        return [self._of_one(one, np.asarray(value), deviation) for one, value in pieces]
+
+    def _is_an_offset(self, one: gpflow.Parameter) -> bool:
+        return id(one) in self._offsets and not _has_transform(one)
+
+    def _of_one(self, one: gpflow.Parameter, value: np.ndarray, deviation: float) -> np.ndarray:
+        if self.is_a_weight(one):
+            return np.full(one.shape, self._weights[id(one)])
+        if self._is_an_offset(one):
+            return np.clip(np.abs(value), deviation, LARGEST_OFFSET * deviation)
+        return _unit_log_width(one, value)
+
+    def _deviation_of_f(self, pieces: Sequence[tuple[gpflow.Parameter, Any]]) -> float:
+        """The root of what the kernel's variances add up to; one if it has none."""
+        learned = {id(one): _forward(one, value) for one, value in pieces}
+        total = sum(float(np.sum(learned.get(id(one), one))) for one in self._variances)
+        return total**0.5 if self._variances else 1.0
+
+
+def _has_transform(parameter: gpflow.Parameter) -> bool:
+    """Whether its constrained value is another one than the unconstrained."""
+    identity = tfp.bijectors.Identity
+    return parameter.transform is not None and not isinstance(parameter.transform, identity)
+
+
+def _forward(parameter: gpflow.Parameter, unconstrained: Any) -> Any:
+    """Constrained values."""
+    if parameter.transform is None:
+        return unconstrained
+    return parameter.transform.forward(tf.convert_to_tensor(unconstrained, parameter.dtype))
+
+
+def _unit_log_width(parameter: gpflow.Parameter, at: Any) -> np.ndarray:
+    """Change of the unconstrained value that changes the constrained value e-fold, to first order.
+
+    :param at: The unconstrained value, in the parameter's shape.
+
+    Close to a lower bound of the constrained value no finite change does; the width is therefore
+    at most ``2 max(1, u)``, which the plain softplus never reaches.
+    """
+    unconstrained = np.asarray(at)
+    if not _has_transform(parameter):
+        return np.maximum(1.0, np.abs(unconstrained))
+    with tf.GradientTape() as tape:
+        point = tf.convert_to_tensor(unconstrained)
+        tape.watch(point)
+        constrained = parameter.transform.forward(point)
+    slope = np.abs(tape.gradient(constrained, point).numpy())
+    widest = 2.0 * np.maximum(1.0, unconstrained)
+    reached = np.abs(constrained.numpy()) < widest * slope
+    return np.where(reached, np.abs(constrained.numpy()) / np.where(reached, slope, 1.0), widest)
+
+
+def _joined(parts: Iterable[Any]) -> np.ndarray:
+    """The entries of arrays, one after another: [E]."""
+    return np.concatenate([*map(np.ravel, parts), np.zeros(0)])
 
 
 def _empty_caches(module: tf.Module) -> None:
@@ -214,3 +336,30 @@ def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, n
             f"and positive width in unconstrained space (mean {mean}, sd {scale})"
         )
     return np.broadcast_to(mean, parameter.shape), np.broadcast_to(scale, parameter.shape)
+
+
+def _copy_to_trace(module: tf.Module) -> tf.Module:
+    """A copy that shares what is not trained with the original, so that a change of it is seen.
+
+    The softplus of TensorFlow Probability has a gradient of its own, which gets lost where
+    functions are vectorised over values of ε: what is left of it is not finite for numbers above
+    709. The copy takes TensorFlow's, which is the same function.
+    """
+    leaves = gpflow.utilities.parameter_dict(module).values()
+    shared = [one for one in leaves if not one.trainable]
+    shared += [one.prior for one in leaves if getattr(one, "prior", None) is not None]
+    found = copy.deepcopy(module, {id(one): one for one in shared})
+    for parameter in gpflow.utilities.parameter_dict(found).values():
+        if parameter.trainable:
+            for softplus in _softpluses(parameter.transform):
+                softplus._forward = tf.math.softplus
+    return found
+
+
+def _softpluses(transform: Any) -> list[tfp.bijectors.Softplus]:
+    """Every plain softplus that a transform is a chain of."""
+    parts = transform.bijectors if isinstance(transform, tfp.bijectors.Chain) else [transform]
+    if len(parts) > 1:
+        return [one for part in parts for one in _softpluses(part)]
+    is_plain = isinstance(parts[0], tfp.bijectors.Softplus) and parts[0].hinge_softness is None
+    return [parts[0]] if is_plain and parts[0].low is None else []
