@@ -36,9 +36,9 @@ from streaming_gp.gp.hyperparameters import (
 )
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
-from streaming_gp.gp.online.online import OnlineGP, refuse_foreign
+from streaming_gp.gp.online.gp import OnlineGP, refuse_foreign
 from streaming_gp.gp.online.start import online_state
-from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.online.state import OnlinePrior, OnlineState
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.prediction import Inputs, Posterior
 from streaming_gp.gp.process.observations import PseudoObservations
@@ -381,7 +381,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
     def online_state(
         self, budget: int, memory: float, own: PseudoObservations | None = None
-    ) -> OnlineState:
+    ) -> tuple[OnlinePrior, OnlineState]:
         """What the model knows, on at most ``budget`` points, times ``own``.
 
         :raises InvalidDataError: as :meth:`online`.

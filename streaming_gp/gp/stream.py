@@ -25,7 +25,7 @@ from streaming_gp.gp.fitting.optimiser import Callback, reporter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.forgetting import faded, next_time
-from streaming_gp.gp.online.online import factor_of
+from streaming_gp.gp.online.gp import factor_of
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import State

@@ -75,6 +75,10 @@ class Kernel(ABC):
         points = self.prepared(Z)
         return lambda X: self.between(points, self.prepared(X))
 
+    def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Covariance [N] between inputs [N, D] and one more [D]."""
+        return self.covariance(X, x[None])[:, 0]
+
     def variance(self, X: np.ndarray) -> np.ndarray:
         """Variance [N] at inputs [N, D]; by default one and the same everywhere."""
         return np.full(len(X), self.parameters["variance"])
@@ -124,6 +128,10 @@ class Isotropic(Kernel):
         r2 *= -2.0
         r2 += squares_a[:, None] + squares_b
         return self.of_squared_distance(r2)
+
+    def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
+        differences = self.seen(X - x) / self.lengthscales
+        return self.of_squared_distance(np.einsum("nd,nd->n", differences, differences))
 
     @abstractmethod
     def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:

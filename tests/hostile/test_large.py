@@ -98,18 +98,19 @@ def test_predictions_far_away_are_finite_or_refused(models, kernel, door, far):
 
 
 @pytest.mark.parametrize("budget", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_dates_too_close_for_one_point_at_a_time_are_one_clear_error(budget):
-    """Of squares of 1e7 rounding leaves no distances of a week."""
-    model = sgp.StreamingGP(
-        gk.SquaredExponential(lengthscales=30.0), gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED, optimiser=QUICK,
-    )  # fmt: skip
-    model.update((dates(), targets(dates())), learn=False)
-    with pytest.raises(NumericalError, match="wanted inputs about zero"):
-        model.online(budget)
-    model.remove("batch-0")
-    model.update((dates() - dates()[0], targets(dates())), learn=False)
-    assert np.isfinite(model.online(budget).predict([3.0])).all()
+def test_one_point_at_a_time_dates_are_counted_from_the_first(budget):
+    """Of squares of 1e7 rounding would leave no distances of a week."""
+    found = []
+    for start in (0.0, dates()[0]):
+        model = sgp.StreamingGP(
+            gk.SquaredExponential(lengthscales=30.0), gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.PrivatePseudoPoints("all"), hyperparameters=FIXED, optimiser=QUICK,
+        )  # fmt: skip
+        model.update((dates() - start, targets(dates())), learn=False)
+        online = model.online(budget)
+        online.update(dates()[-1] + 1.0 - start, 0.3)
+        found.append(online.predict(dates()[-1] + 3.0 - start))
+    np.testing.assert_allclose(*found, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", of_kernels(name for name in KERNELS if name != "polynomial"))

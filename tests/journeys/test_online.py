@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp.online import state as st
 from tests.oracles.builders import (
     EVERY_INPUT,
     assert_same_predictions,
@@ -165,30 +166,52 @@ def test_a_budget_holds(crowded, begun, new_inputs):
 
 def test_changes_of_low_rank_are_the_whole_computation(crowded, new_inputs):
     before = predictions(crowded, new_inputs)
-    crowded._state.refresh()
+    crowded._state = st.refreshed(crowded._prior, crowded._state)
+    crowded._projection = None
     np.testing.assert_allclose(predictions(crowded, new_inputs), before, atol=1e-8)
 
 
 @pytest.mark.parametrize("x", [[0.1, 0.2], [5.0, 5.0]], ids=["near", "far"])
-def test_to_project_an_observation_is_to_add_and_remove_it(crowded, new_inputs, x):
-    one, other = crowded._state, crowded._state.copy()
-    x, y = np.array(x), np.array([1.5])
-    one._project(one._seen(x, y))
-    slot = other.rows.free_slot
-    other._add(x, other._seen(x, y))
-    other._remove(slot)
-    for at in new_inputs:
-        np.testing.assert_allclose(one.predict(at), other.predict(at), atol=1e-8)
-    np.testing.assert_allclose(one.own.precision_mean, other.own.precision_mean, atol=1e-6)
+def test_a_point_that_goes_at_once_is_projected_on_the_others(crowded, new_inputs, x):
+    prior, one = crowded._prior, crowded._state
+    other, y = st.copied(one), np.array([1.5])
+    points = [st._Point(prior, st.project(prior, s, np.array(x)), y) for s in (one, other)]
+    st._add_and_remove(prior, one, points[0])
+    st._add(prior, other, points[1])
+    st._remove(other, points[1].slot)
+    for z in new_inputs:
+        found, wanted = (st.moments(prior, st.project(prior, s, z)) for s in (one, other))
+        np.testing.assert_allclose(found, wanted, atol=1e-8)
+    for found, wanted in zip(*(st._information(prior, s.own) for s in (one, other)), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_what_a_removed_point_leaves_is_the_marginal_of_the_others(crowded):
-    state = crowded._state
-    kept = state.rows.Z[state.rows.is_used][1:]
-    before = [state.predict(z) for z in kept]
-    state._remove(int(np.argmax(state.rows.is_used)))
-    for z, wanted in zip(kept, before, strict=True):
-        np.testing.assert_allclose(state.predict(z), wanted, atol=THROUGH_NUGGET)
+def test_a_point_that_goes_leaves_the_marginal_of_the_others(crowded):
+    prior, state = crowded._prior, crowded._state
+    others = state.Z[state.is_used][1:]
+    before = [st.moments(prior, st.project(prior, state, z)) for z in others]
+    st._remove(state, int(np.argmax(state.is_used)))
+    for z, wanted in zip(others, before, strict=True):
+        found = st.moments(prior, st.project(prior, state, z))
+        np.testing.assert_allclose(found, wanted, atol=THROUGH_NUGGET)
+
+
+def test_a_prediction_changes_nothing(crowded, new_inputs):
+    prior, state = crowded._prior, crowded._state
+    before = st.copied(state)
+    for z in new_inputs:
+        st.moments(prior, st.project(prior, state, z))
+    for name, value in vars(before).items():
+        np.testing.assert_array_equal(getattr(state, name), value)
+
+
+def test_a_refused_observation_leaves_the_state_as_it_was(crowded):
+    prior, state = crowded._prior, crowded._state
+    before = st.copied(state)
+    with pytest.raises(NumericalError):
+        st.observe(prior, st.project(prior, state, np.zeros(2)), np.array([1e200]))
+    for name, value in vars(before).items():
+        np.testing.assert_array_equal(getattr(state, name), value)
 
 
 def test_a_model_of_many_points_starts_on_few(begun, halves):
@@ -202,10 +225,28 @@ def test_points_that_no_input_comes_near_are_left_behind(begun):
     walk = np.stack([np.linspace(0.0, 40.0, 400), np.zeros(400)], axis=1)
     values = np.sin(walk[:, :1])
     learned(online, walk, values)
-    assert online._state.rows.Z[online._state.rows.is_used, 0].min() > 5.0
+    assert online._state.Z[online._state.is_used, 0].min() > 5.0
     mean, variance = exact_gp((walk, values)).predict_f(walk[-5:])
     for x, m, v in zip(walk[-5:], mean, variance, strict=True):
         np.testing.assert_allclose(online.predict(x), (m, v), atol=0.01)
+
+
+def test_inputs_may_be_time_stamps():
+    """Seconds since 1970: distances are counted from the first point."""
+    rng, hour = np.random.default_rng(0), 3600.0
+    since = np.sort(rng.uniform(0.0, 20.0 * hour, (120, 1)), axis=0)
+    Y = np.sin(since / hour) + 0.1 * rng.standard_normal(since.shape)
+    found = []
+    for start in (0.0, 1.7e9):
+        model = sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(lengthscales=hour), gpflow.likelihoods.Gaussian(0.01),
+            hyperparameters=sgp.FixedHyperparameters(),
+        )  # fmt: skip
+        X = start + since
+        model.update((X[:60], Y[:60]))
+        online = learned(model.online(budget=50), X[60:110], Y[60:110])
+        found.append(predictions(online, X[110:]))
+    np.testing.assert_allclose(*found, atol=1e-6)
 
 
 # ---- threads, and what is refused ----

@@ -1,5 +1,5 @@
 """One point at a time: predictions and updates in a fraction of a millisecond."""
 
-from streaming_gp.gp.online.online import OnlineGP
+from streaming_gp.gp.online.gp import OnlineGP
 
 __all__ = ["OnlineGP"]

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.online.state import OnlineState
+from streaming_gp.gp.online.state import (
+    OnlinePrior,
+    OnlineState,
+    Projection,
+    copied,
+    moments,
+    observe,
+    own_observations,
+    project,
+    settled,
+)
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
@@ -24,18 +35,11 @@ from streaming_gp.inputs import (
 )
 from streaming_gp.numerics.threads import one_blas_thread
 
+if TYPE_CHECKING:
+    from streaming_gp.gp.model import StreamingGP
+
 FEW = 8
 """Observations that came in while a state was prepared, and may be learned while others wait."""
-
-
-class StartsOnline(Protocol):
-    """A model that one point at a time can start from."""
-
-    def online_state(
-        self, budget: int, memory: float, own: PseudoObservations | None = None
-    ) -> OnlineState:
-        """What the model knows, on at most ``budget`` points, times ``own``."""
-        ...
 
 
 class OnlineGP:
@@ -50,29 +54,32 @@ class OnlineGP:
         default the budget.
     """
 
-    def __init__(self, model: StartsOnline, budget: int = 300, memory: float | None = None) -> None:
+    def __init__(self, model: StreamingGP, budget: int = 300, memory: float | None = None) -> None:
         require_positive_integer("budget", budget)
-        memory = float(budget if memory is None else memory)
+        memory = budget if memory is None else memory
         require_positive("memory", memory)
-        self._lock = threading.Lock()
-        self._exchanging = threading.Lock()
-        self._since: list[tuple[np.ndarray, np.ndarray]] | None = None
-        self._model, self._state = model, model.online_state(int(budget), memory)
+        # It alone owns the state, whose arrays an update writes over while it holds the lock. The
+        # projection is of the newest input that was asked for: a loop asks there, then tells.
+        self._lock = threading.Condition()
+        self._model = model
+        self._prior, self._state = model.online_state(int(budget), float(memory))
+        self._projection: Projection | None = None
+        self._missed: list[tuple[np.ndarray, np.ndarray]] | None = None  # by a coming state
 
     @property
-    def model(self) -> StartsOnline:
+    def model(self) -> StreamingGP:
         """The model that it started from last."""
         return self._model
 
     @property
     def budget(self) -> int:
         """The largest number of points that it holds."""
-        return self._state.budget
+        return self._prior.budget
 
     @property
     def num_points(self) -> int:
         """The number of points that it holds now."""
-        return int(np.count_nonzero(self._state.rows.is_used))
+        return int(np.count_nonzero(self._state.is_used))
 
     @property
     def log_evidence(self) -> float:
@@ -87,7 +94,7 @@ class OnlineGP:
         :raises NumericalError: if they are so large that covariances overflow.
         """
         with self._lock, one_blas_thread():
-            return self._state.predict(_vector("x", x, self._state.input_dim))
+            return moments(self._prior, self._project(x))
 
     def update(self, x: Any, y: Any) -> None:
         """Learn from one observation. If it is refused, nothing has changed.
@@ -98,13 +105,23 @@ class OnlineGP:
         :raises NumericalError: if they are so large that covariances or densities overflow.
         """
         with self._lock, one_blas_thread():
-            x = _vector("x", x, self._state.input_dim)
-            y = _vector("y", np.ravel(_numbers("y", y)), self._state.columns)
-            self._state.learn(x, y)
-            if self._since is not None:
-                self._since.append((x.copy(), y.copy()))
+            y = _vector("y", np.ravel(_numbers("y", y)), self._prior.columns)
+            at = self._project(x)
+            self._state, _ = observe(self._prior, at, y)
+            self._projection = None
+            if self._missed is not None:
+                self._missed.append((at.x, y.copy()))
 
-    def adopt(self, model: StartsOnline, keep: bool = True) -> None:
+    def _project(self, x: Any) -> Projection:
+        x, at = _vector("x", x, self._state.Z.shape[1]), self._projection
+        if at is None or at.x.tobytes() != x.tobytes():
+            at = self._projection = project(self._prior, self._state, x)
+            self._state = at.state
+        return at
+
+    # ---- with a model ----
+
+    def adopt(self, model: StreamingGP, keep: bool = True) -> None:
         """Go on from what a model knows now, at its present ε, without a pause in the loop.
 
         Observations that come meanwhile are learned by both; then one replaces the other.
@@ -116,70 +133,78 @@ class OnlineGP:
         :raises InvalidDataError: as :meth:`streaming_gp.StreamingGP.online`.
         """
 
-        def build(present: OnlineState) -> OnlineState:
-            own = present.own_observations() if keep else None
-            state = model.online_state(present.budget, present.memory, own)
-            if (state.input_dim, state.columns) != (present.input_dim, present.columns):
+        def build(prior: OnlinePrior, state: OnlineState) -> tuple[OnlinePrior, OnlineState]:
+            own = own_observations(prior, state) if keep else None
+            new_prior, new = model.online_state(prior.budget, prior.memory, own)
+            before, after = (
+                (one.Z.shape[1], of.columns) for of, one in ((prior, state), (new_prior, new))
+            )
+            if before != after:
                 raise InvalidDataError(
-                    f"wanted a model of {present.input_dim} inputs and {present.columns} outputs, "
-                    f"got {state.input_dim} and {state.columns}"
+                    f"wanted a model of {before[0]} inputs and {before[1]} outputs, got {after[0]} "
+                    f"and {after[1]}"
                 )
-            state.log_evidence = present.log_evidence if keep else 0.0
-            return state
+            return new_prior, replace(new, log_evidence=state.log_evidence if keep else 0.0)
 
-        self.exchange(build)
+        self._exchange(build)
         self._model = model
 
     def hand_over(self, commit: Callable[[PseudoObservations, float], None]) -> bool:
-        """Give away what was learned since the last time, as it is known from then on.
+        """Give away what was learned since the last time, which counts as known from then on.
 
         :param commit: Takes it, and its log evidence in nats. If it raises, nothing has changed.
         :returns: whether anything was learned.
         """
-        found = False
+        observations = None
 
-        def take(state: OnlineState) -> OnlineState:
-            nonlocal found
-            observations = state.own_observations()
-            if observations is not None:
-                commit(observations, state.log_evidence)
-                state.settle()
-                found = True
-            return state
+        def build(prior: OnlinePrior, state: OnlineState) -> tuple[OnlinePrior, OnlineState]:
+            nonlocal observations
+            observations = own_observations(prior, state)
+            if observations is None:
+                return prior, state
+            commit(observations, state.log_evidence)
+            return prior, settled(state)
 
-        self.exchange(take)
-        return found
+        self._exchange(build)
+        return observations is not None
 
-    def exchange(self, build: Callable[[OnlineState], OnlineState]) -> None:
+    def _exchange(
+        self, build: Callable[[OnlinePrior, OnlineState], tuple[OnlinePrior, OnlineState]]
+    ) -> None:
         """Replace the state by one that is built from a copy of it, while others go on.
 
-        If ``build`` raises, nothing has changed.
+        One exchange waits for another. If ``build`` raises, nothing has changed.
         """
-        with self._exchanging:
-            with self._lock:
-                present, self._since = self._state.copy(), []
-            try:
-                state = build(present)
-                while not self._replaced(state):
-                    pass
-            finally:
-                self._since = None
-
-    def _replaced(self, state: OnlineState) -> bool:
-        """Learn what came in since; replace the present state once that is little."""
         with self._lock:
-            assert self._since is not None
-            missed, self._since = self._since, []
-            done = len(missed) <= FEW
-            if done:
-                _learn(state, missed)
-                self._state = state
-        if not done:
-            _learn(state, missed)
-        return done
+            self._lock.wait_for(lambda: self._missed is None)
+            prior, state, self._missed = self._prior, copied(self._state), []
+        try:
+            prior, state = build(prior, state)
+            is_done = False
+            while not is_done:
+                with self._lock:
+                    missed, self._missed = self._missed, []
+                    is_done = len(missed) <= FEW
+                    if is_done:
+                        self._prior, self._state = prior, _learned(prior, state, missed)
+                        self._projection = None
+                if not is_done:
+                    state = _learned(prior, state, missed)
+        finally:
+            with self._lock:
+                self._missed = None
+                self._lock.notify_all()
 
 
-def refuse_foreign(online: object, model: StartsOnline, name: str, factors: Iterable[str]) -> None:
+def _learned(
+    prior: OnlinePrior, state: OnlineState, observations: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> OnlineState:
+    for x, y in observations:
+        state, _ = observe(prior, project(prior, state, x), y)
+    return state
+
+
+def refuse_foreign(online: object, model: StreamingGP, name: str, factors: Iterable[str]) -> None:
     """Refuse an object of another model, and a name that a factor has already.
 
     :raises InvalidDataError: naming what came and what was wanted.
@@ -206,18 +231,12 @@ def factor_of(
     :param process: Prior times the factors before.
     :param log_evidence: ``log p(y | past)`` of what was observed, in nats.
     """
-    at = DenseProcess(PriorAt(local.prior, epsilon[None]))
     before = process.compact
     after = Process((*process.pseudo_observations, observations)).compact
-    at = at.conditioned_on(plain(before))
-    gained = at.conditioned_on(plain(after)).log_normaliser - at.log_normaliser
+    dense = DenseProcess(PriorAt(local.prior, epsilon[None])).conditioned_on(plain(before))
+    gained = dense.conditioned_on(plain(after)).log_normaliser - dense.log_normaliser
     constant = log_evidence - gained - (after.log_scale - before.log_scale + process.log_scale)
     return PseudoPointFactor((observations,), process.unit_of_epsilon, constant)
-
-
-def _learn(state: OnlineState, observations: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    for x, y in observations:
-        state.learn(x, y)
 
 
 def _vector(name: str, value: Any, length: int) -> np.ndarray:
