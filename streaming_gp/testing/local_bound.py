@@ -1,4 +1,4 @@
-"""What local fits rely on in a bound."""
+"""The contract of a bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from streaming_gp.testing.stream import (
     ensure_continues,
     ensure_predicts,
     ensure_undone,
-    labelled_batch,
     modules,
     regression,
     reloaded,
@@ -79,9 +78,9 @@ def _check_exactness(bound: LocalBound) -> None:
     evidence = exact.log_marginal_likelihood()
     sentence = "with a point at every input the free energy is the log evidence"
     ensure_close(info.free_energy, evidence, sentence, THROUGH_NUGGET)
-    for found, wanted in zip(model.predict_f(X), exact.predict_f(X), strict=True):
+    for value, wanted in zip(model.predict_f(X), exact.predict_f(X), strict=True):
         sentence = "with a point at every input predictions are those of exact regression"
-        ensure_close(found, wanted, sentence, THROUGH_NUGGET)
+        ensure_close(value, wanted, sentence, THROUGH_NUGGET)
 
 
 def _check_gradients(bound: LocalBound, cavity: Process) -> None:
@@ -150,6 +149,6 @@ def _check_labels(bound: LocalBound) -> None:
         POINTS, bound, likelihood=gpflow.likelihoods.Bernoulli(), hyperparameters=KNOWN
     )
     for seed in range(2):
-        info = model.update(labelled_batch(seed))
+        info = model.update(batch(seed, labels=True))
         ensure(np.isfinite(info.free_energy), "the free energy of labels is finite")
     ensure_predicts(model, batch(2)[0])

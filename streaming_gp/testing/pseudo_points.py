@@ -1,4 +1,4 @@
-"""What a streaming Gaussian process relies on in a pseudo-point strategy."""
+"""The contract of a pseudo-point strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from streaming_gp.testing.stream import (
     ensure_predicts,
     ensure_undone,
     ensure_works_or_refused,
-    labelled_batch,
     modules,
     regression,
     reloaded,
@@ -92,15 +91,22 @@ def _check_budget(model: StreamingGP, strategy: PseudoPointStrategy) -> None:
 def _check_changes(model: StreamingGP) -> None:
     """All that can be asked of factors, one after another, of one model."""
     newest, first = "batch-2", next(name for name in model.factors if name != MERGED)
+    shards = {"left": _batch(4), "right": _batch(5)}
+
+    def fit_client() -> None:
+        factor = model.fit_factor(_batch(6), model.posterior_process, None).factor
+        objection = model.prior().objection_to(factor)
+        ensure(objection is None, f"the factor of a client is one of this model: {objection}")
+
     changes = {
         "a revisit of the newest batch": lambda: model.revisit(newest, _batch(2)),
         "a damped revisit": lambda: model.revisit(newest, _batch(2), damping=0.5),
         "a revisit of the first batch": lambda: model.revisit(first, _batch(int(first[-1]))),
         "a removal": lambda: model.remove(newest),
         "a fade": lambda: model.fade(0.5),
-        "a synchronous round": lambda: model.synchronous_round(_shards()),
-        "a second synchronous round": lambda: model.synchronous_round(_shards()),
-        "the fit of a client": lambda: _fit_client(model),
+        "a synchronous round": lambda: model.synchronous_round(shards),
+        "a second synchronous round": lambda: model.synchronous_round(shards),
+        "the fit of a client": fit_client,
         "a compression": lambda: model.compress(FEWER_POINTS),
     }
     made = {what for what, call in changes.items() if ensure_works_or_refused(model, call, what)}
@@ -108,16 +114,6 @@ def _check_changes(model: StreamingGP) -> None:
     if "a compression" in made:
         number = model.posterior_process.num_pseudo_points
         ensure(number <= FEWER_POINTS, "a compressed model has as few points as were asked for")
-
-
-def _shards() -> dict[str, Data]:
-    return {"left": _batch(4), "right": _batch(5)}
-
-
-def _fit_client(model: StreamingGP) -> None:
-    factor = model.fit_factor(_batch(6), model.posterior_process, None).factor
-    objection = model.prior().objection_to(factor)
-    ensure(objection is None, f"the factor of a client is one of this model: {objection}")
 
 
 def _check_labels(strategy: PseudoPointStrategy) -> None:
@@ -130,7 +126,7 @@ def _check_labels(strategy: PseudoPointStrategy) -> None:
         hyperparameters=KNOWN,
     )
     for seed in range(2):
-        _check_update(model, labelled_batch(seed, num_columns=2), f"batch-{seed}")
+        _check_update(model, batch(seed, num_columns=2, labels=True), f"batch-{seed}")
     probability = np.asarray(model.predict_y(_batch(3)[0])[0])
     within = np.all((probability >= 0.0) & (probability <= 1.0))
     ensure(within, "predicted probabilities of labels lie between 0 and 1")
