@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Gaussian, Normal
+from streaming_gp.expfam import Gaussian
 from streaming_gp.inputs import as_groups, require_not_negative, require_positive_integer
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import LOG_TWO_PI
@@ -81,7 +81,7 @@ class HierarchicalModel:
     def prior(self) -> Gaussian:
         """``N(φ; 0, I)``."""
         zero = np.zeros(self.num_parameters, self._mean.dtype)
-        return self._independent(zero, np.ones_like(zero))
+        return self._family.from_mean_variance(zero, np.ones_like(zero)).as_arrays()
 
     def initial(self, seed: int) -> Gaussian:
         """The model's own start, with hyperparameters at their prior means, as sure as weights."""
@@ -90,7 +90,8 @@ class HierarchicalModel:
         variance = np.asarray(start.variance) / self._sd**2
         left = self.num_parameters - len(mean)
         variance = np.concatenate([variance, np.full(left, variance.mean(), variance.dtype)])
-        return self._independent(np.concatenate([mean, np.zeros(left, mean.dtype)]), variance)
+        mean = np.concatenate([mean, np.zeros(left, mean.dtype)])
+        return self._family.from_mean_variance(mean, variance).as_arrays()
 
     def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
         """As the model's own."""
@@ -141,11 +142,6 @@ class HierarchicalModel:
             noise = own + self.noise_sd * mean[number:], self.noise_sd * sd[number:]
             moments["log_noise_variance"] = noise
         return moments
-
-    def _independent(self, mean: np.ndarray, variance: np.ndarray) -> Gaussian:
-        """The member of q's family with these means and variances [D + H]."""
-        covariance = np.diag(variance) if self._family is Normal else variance
-        return self._family.from_moments(mean, covariance).as_arrays()
 
     def _white(self, seed: Any, dtype: Any) -> tf.Tensor:
         """Draws from N(0, I): [S, D + H]."""

@@ -23,7 +23,7 @@ _SERIES = 1e-7
 
 
 class Loss(Protocol):
-    """What a function value costs, given an observation."""
+    """The cost of a function value, given an observation."""
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor, /) -> tf.Tensor:
         """The loss of each row [M], float64.

@@ -19,12 +19,15 @@ from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.serialization import storable
 
 G = TypeVar("G", bound="Gaussian")
-D = TypeVar("D", bound="Diagonal")
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(ExponentialFamily):
-    """A Gaussian over vectors; the base measure is Lebesgue's over (2π)^(D/2)."""
+    """A Gaussian over vectors; the base measure is Lebesgue's over (2π)^(D/2).
+
+    A family has a part of the covariance: all of it [D, D], its diagonal [D], or one variance [].
+    Methods here are for parts that multiply coordinate by coordinate.
+    """
 
     precision_mean: Any
     precision: Any
@@ -35,11 +38,14 @@ class Gaussian(ExponentialFamily):
         """From ``mean`` [D] and a lower factor ``scale`` [D, D] of the covariance."""
 
     @classmethod
-    @abc.abstractmethod
+    def from_mean_variance(cls: type[G], mean: Any, variance: Any) -> G:
+        """From ``mean`` [D] and the ``variance`` of each coordinate [D], or of all []."""
+        return cls(mean / variance, 1.0 / variance)
+
+    @classmethod
     def from_moments(cls: type[G], mean: Any, covariance: Any) -> G:
-        """From ``mean`` [D] and the family's part of the covariance: [D, D], its diagonal [D], or
-        one variance [].
-        """
+        """From ``mean`` [D] and the family's part of the covariance."""
+        return cls.from_mean_variance(mean, covariance)
 
     @staticmethod
     @abc.abstractmethod
@@ -54,9 +60,9 @@ class Gaussian(ExponentialFamily):
     def unconstrained_shape(dimension: int) -> tuple[int, ...]:
         """The shape of ``unconstrained`` for a member over ``dimension`` coordinates."""
 
-    @abc.abstractmethod
     def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean [D] and the family's part of the covariance."""
+        return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(1.0 / self.precision)
 
     @abc.abstractmethod
     def variance_along(self, directions: Any) -> tf.Tensor:
@@ -86,38 +92,50 @@ class Gaussian(ExponentialFamily):
         """
         return tf.maximum(covariance, floor)
 
-    @abc.abstractmethod
     def _times(self, precision: Any, vector: Any) -> Any:
         """Precision times a vector [D]."""
+        return precision * vector
 
-    @abc.abstractmethod
     def _symmetric(self, gradient: Any) -> Any:
         """A gradient by the covariance, among the family's covariances."""
+        return gradient
 
-    @abc.abstractmethod
     def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
         """Natural parameters that lead to the mean ``m + V g`` and the covariance
         ``V − V (g gᵀ − 2 D) V``, or the family's part of it, from gradients g and D.
         """
+        mean, variance = self.moments()
+        bend = self.mean_product(by_mean[None], by_mean[None]) - 2.0 * by_covariance
+        shrinkage = 1.0 - bend * variance
+        precision = bend / shrinkage
+        return precision * mean + by_mean / shrinkage, precision
 
     @abc.abstractmethod
     def _half_logdet(self) -> tf.Tensor:
         """Half the log determinant of the precision."""
 
     @property
-    @abc.abstractmethod
     def mean(self) -> Any:
         """The mean [D], in NumPy if the member is held in NumPy arrays, else a tensor."""
+        return self.precision_mean / self.precision
 
     @property
-    @abc.abstractmethod
     def variance(self) -> Any:
         """Marginal variances [D], as the mean."""
+        return 1.0 / self.precision
 
     @property
-    @abc.abstractmethod
     def scale(self) -> tf.Tensor:
         """Lower factor [D, D] of the covariance."""
+        return tf.linalg.diag(tf.sqrt(self.variance))
+
+    def log_partition(self) -> tf.Tensor:
+        quadratic = tf.reduce_sum(tf.square(self.precision_mean) / self.precision)
+        return 0.5 * quadratic - self._half_logdet()
+
+    @staticmethod
+    def is_proper_natural(*natural: Any) -> bool:
+        return is_finite(*natural) and bool(np.all(np.asarray(natural[1]) > 0.0))
 
     def entropy(self) -> tf.Tensor:
         return 0.5 * (1.0 + LOG_TWO_PI) * self._dimension() - self._half_logdet()
@@ -194,53 +212,9 @@ class Gaussian(ExponentialFamily):
         return -0.5 * LOG_TWO_PI * self._dimension()
 
 
-@dataclass(frozen=True, eq=False)
-class Diagonal(Gaussian):
-    """Independent coordinates, with one precision for each or one for all."""
-
-    @classmethod
-    def from_mean_variance(cls: type[D], mean: Any, variance: Any) -> D:
-        """From ``mean`` [D] and ``variance``, shaped as the precision."""
-        return cls(mean / variance, 1.0 / variance)
-
-    @classmethod
-    def from_moments(cls: type[D], mean: Any, covariance: Any) -> D:
-        return cls.from_mean_variance(mean, covariance)
-
-    def moments(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.convert_to_tensor(self.mean), tf.convert_to_tensor(1.0 / self.precision)
-
-    @property
-    def mean(self) -> Any:
-        return self.precision_mean / self.precision
-
-    @property
-    def scale(self) -> tf.Tensor:
-        return tf.linalg.diag(tf.sqrt(self.variance))
-
-    def _times(self, precision: Any, vector: Any) -> Any:
-        return precision * vector
-
-    def _tilting(self, by_mean: Any, by_covariance: Any) -> tuple[Any, Any]:
-        """With one variance, the mean of all coordinates' second moments is matched."""
-        mean, variance = self.moments()
-        bend = self.mean_product(by_mean[None], by_mean[None]) - 2.0 * by_covariance
-        shrinkage = 1.0 - bend * variance
-        precision = bend / shrinkage
-        return precision * mean + by_mean / shrinkage, precision
-
-    def log_partition(self) -> tf.Tensor:
-        quadratic = tf.reduce_sum(tf.square(self.precision_mean) / self.precision)
-        return 0.5 * quadratic - self._half_logdet()
-
-    @staticmethod
-    def is_proper_natural(*natural: Any) -> bool:
-        return is_finite(*natural) and bool(np.all(np.asarray(natural[1]) > 0.0))
-
-
 @storable
 @dataclass(frozen=True, eq=False)
-class MeanFieldNormal(Diagonal):
+class MeanFieldNormal(Gaussian):
     """Independent Gaussians: ``precision_mean`` [D], ``precision`` [D]."""
 
     def variance_along(self, directions: Any) -> tf.Tensor:
@@ -249,9 +223,6 @@ class MeanFieldNormal(Diagonal):
     @staticmethod
     def mean_product(a: Any, b: Any) -> Any:
         return tf.reduce_mean(a * b, axis=0)
-
-    def _symmetric(self, gradient: Any) -> Any:
-        return gradient
 
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         mean, variance = self.moments()
@@ -279,10 +250,6 @@ class MeanFieldNormal(Diagonal):
     def from_mean_scale(cls, mean: Any, scale: Any) -> MeanFieldNormal:
         return cls.from_mean_variance(mean, tf.square(tf.linalg.diag_part(scale)))
 
-    @property
-    def variance(self) -> Any:
-        return 1.0 / self.precision
-
     def _half_logdet(self) -> tf.Tensor:
         return 0.5 * tf.reduce_sum(tf.math.log(self.precision))
 
@@ -299,7 +266,7 @@ class MeanFieldNormal(Diagonal):
 
 @storable
 @dataclass(frozen=True, eq=False)
-class IsotropicNormal(Diagonal):
+class IsotropicNormal(Gaussian):
     """``N(m, v I)``: ``precision_mean`` [D], ``precision`` [], statistics ``(x, −½ |x|²)``."""
 
     @classmethod
@@ -368,13 +335,17 @@ class Normal(Gaussian):
     """A Gaussian with full covariance: ``precision_mean`` [D], ``precision`` [D, D]."""
 
     symmetric: ClassVar[tuple[int, ...]] = (1,)
-    _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # known to a member made of them
+    _moments: ClassVar[tuple[tf.Tensor, tf.Tensor] | None] = None  # of a member made of them
 
     @classmethod
     def from_mean_scale(cls, mean: Any, scale: Any) -> Normal:
         identity = tf.eye(tf.shape(scale)[0], dtype=scale.dtype)
         precision = tf.linalg.cholesky_solve(scale, identity)
         return cls(tf.linalg.matvec(precision, mean), precision)
+
+    @classmethod
+    def from_mean_variance(cls, mean: Any, variance: Any) -> Normal:
+        return cls.from_moments(mean, tf.linalg.diag(variance))
 
     @classmethod
     def from_mean_covariance(cls, mean: Any, covariance: Any) -> Normal:

@@ -113,16 +113,10 @@ class Clutter(gpflow.likelihoods.Likelihood):
         one = dimension * (LOG_TWO_PI * (power - 1.0) + np.log(power)) + (power - 1.0) * logdet
         return tf.fill(tf.shape(F)[:1], tf.constant(-0.5 * one, F.dtype))
 
-    # for Gaussian processes only
-
-    def _predict_mean_and_var(self, X: Any, Fmu: Any, Fvar: Any) -> Any:
+    def _refuse_process(self, *_: Any) -> Any:
         raise InvalidDataError(_NO_PROCESS)
 
-    def _predict_log_density(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
-        raise InvalidDataError(_NO_PROCESS)
-
-    def _variational_expectations(self, X: Any, Fmu: Any, Fvar: Any, Y: Any) -> Any:
-        raise InvalidDataError(_NO_PROCESS)
+    _predict_mean_and_var = _predict_log_density = _variational_expectations = _refuse_process
 
 
 class ClutterModel:
@@ -241,15 +235,15 @@ def _location(name: str, values: Any, dimension: int) -> np.ndarray:
 
 
 def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:
-    found = np.atleast_2d(np.asarray(values, np.float64))
+    covariance = np.atleast_2d(np.asarray(values, np.float64))
     try:
-        np.linalg.cholesky(found)
-        right = dimension in (None, len(found)) and np.allclose(found, found.T)
+        np.linalg.cholesky(covariance)
+        is_sound = dimension in (None, len(covariance)) and np.allclose(covariance, covariance.T)
     except np.linalg.LinAlgError:
-        right = False
-    if not right:
-        raise InvalidDataError(f"{name} must be symmetric and positive definite, got {found}")
-    return found
+        is_sound = False
+    if not is_sound:
+        raise InvalidDataError(f"{name} must be symmetric and positive definite, got {covariance}")
+    return covariance
 
 
 def _log_normal(difference: Any, covariance: Any) -> tf.Tensor:

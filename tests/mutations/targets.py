@@ -70,6 +70,26 @@ TARGETS = {
         (f"{LAWS}/test_committees.py", f"{LAWS}/test_baselines.py"),
     ),
     "updates/sampled": Target("pvi/updates/s[an]*.py", (f"{LAWS}/test_snep.py",)),
+    "damping": Target(
+        "pvi/damping/*.py",
+        (
+            f"{LAWS}/test_annealed.py",
+            f"{LAWS}/test_momentum.py",
+            f"{LAWS}/test_server_optimisers.py",
+            f"{LAWS}/test_robust.py",
+            f"{LAWS}/test_baselines.py",
+        ),
+    ),
+    "privacy": Target(
+        "pvi/privacy/*.py",
+        (
+            f"{LAWS}/test_accountant.py",
+            f"{LAWS}/test_private_changes.py",
+            f"{LAWS}/test_private_answers.py",
+            f"{LAWS}/test_private_gradients.py",
+            f"{LAWS}/test_sums_of_changes.py",
+        ),
+    ),
     "gp/bounds": Target(
         "gp/bounds/*.py",
         (

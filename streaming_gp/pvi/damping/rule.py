@@ -14,7 +14,7 @@ from streaming_gp.inputs import require_fraction, typed
 from streaming_gp.pvi.ledger import Ledger
 
 State = Any
-"""What a rule's next step needs of the steps before; None for a rule that needs nothing."""
+"""A rule's memory of the steps before; None for a rule that needs none."""
 Proposals = Mapping[str, Any]
 """New factors by client."""
 Factors = dict[str, Any]

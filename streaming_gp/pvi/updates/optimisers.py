@@ -17,7 +17,7 @@ from streaming_gp.inputs import require_decay, require_positive, typed
 from streaming_gp.pvi.adam import AdamFormula
 
 State = tuple[tf.Tensor, ...]
-"""What places q, and then what an optimiser remembers of gradients."""
+"""The place of q, and then an optimiser's memory of gradients."""
 DataTerm = Callable[[Any], tf.Tensor]
 """The expected log-likelihood of a member of the family, or what takes its place."""
 Penalty = Callable[[Any], tf.Tensor]
