@@ -1,4 +1,4 @@
-"""Shared fixtures; tolerances are in :mod:`tests.tolerances`."""
+"""Shared fixtures."""
 
 import gc
 import os
@@ -10,7 +10,6 @@ import pytest
 
 from streaming_gp.errors import StreamingGPError
 from tests.oracles.reference import smooth_data
-from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY  # noqa: F401
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: more threads would only wait

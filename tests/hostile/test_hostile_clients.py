@@ -11,8 +11,8 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, Renyi
 from streaming_gp.pvi.guards import FailedError, checks_of, described, read, says_it_does_not_fit
 from streaming_gp.pvi.task import Failure, encode_answer
-from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, regression_data, server
+from tests.tolerances import ALGEBRA
 
 
 @dataclass(frozen=True)

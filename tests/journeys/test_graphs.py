@@ -1,16 +1,25 @@
-"""Compiled functions: traced once, freed with their model."""
+"""Compiled functions: traced once, freed with their model; models of one kind share their graphs;
+those that differ in more than values of ε do not.
+"""
 
 import gc
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow import kernels as gk
+from gpflow import likelihoods as gl
+from gpflow.utilities import positive
 
 import streaming_gp as sgp
+from streaming_gp.gp.process.graphs import MOST_KINDS
 from tests.oracles.builders import QUICK, regressor
 from tests.oracles.reference import smooth_data
 
@@ -106,3 +115,185 @@ def test_two_hundred_updates_do_not_leak():
     grown, traces = run.stdout.split()
     assert float(grown) < 30.0
     assert int(traces) == 0
+
+
+class OwnKernel(gk.SquaredExponential):
+    """Of a library that is not known: its graphs are its model's own."""
+
+
+class Link:
+    def of(self, f):
+        return tf.sigmoid(f)
+
+
+def model_of(kernel=None, likelihood=None, **options):
+    return sgp.StreamingGP(
+        gk.SquaredExponential() if kernel is None else kernel,
+        gl.Gaussian(0.1) if likelihood is None else likelihood,
+        optimiser=QUICK, **options,
+    )  # fmt: skip
+
+
+def graphs(model, dims=(2, 1)):
+    return model._functions().of(model._store.state, dims).local.graphs_of_fits
+
+
+def shares(one, other):
+    return graphs(one) is graphs(other)
+
+
+def kernel_with(**settings):
+    kernel, given = gk.SquaredExponential(), {"transform": positive(), **settings}
+    kernel.lengthscales = gpflow.Parameter(1.0, **given)
+    return kernel
+
+
+def tied(first, second):
+    kernel = gk.SquaredExponential() + gk.Matern32()
+    kernel.kernels[second].variance = kernel.kernels[first].lengthscales
+    return kernel
+
+
+def prior(scale):
+    return tfp.distributions.LogNormal(np.float64(0.0), np.float64(scale))
+
+
+ALIKE = {
+    "values": lambda: (
+        model_of(gk.SquaredExponential(2.0, 0.3), gl.Gaussian(0.2)), model_of(seed=3)
+    ),
+    "sums": lambda: [
+        model_of(gk.SquaredExponential(active_dims=[1]) * gk.Periodic(gk.Matern12()))
+        for _ in range(2)
+    ],
+    "parameters": lambda: (model_of(), model_of(kernel_with())),
+    "priors": lambda: [model_of(kernel_with(prior=prior(2.0))) for _ in range(2)],
+    "labels": lambda: [model_of(likelihood=gl.Bernoulli()) for _ in range(2)],
+    "tied": lambda: [model_of(tied(0, 1)) for _ in range(2)],
+    "outputs": lambda: [
+        model_of(gpflow.kernels.SharedIndependent(gk.Matern52(), output_dim=3)) for _ in range(2)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_models_of_a_kind_share_graphs(name):
+    assert shares(*ALIKE[name]())
+
+
+def with_jitter():
+    changed = replace(gpflow.config.config(), jitter=1e-5)
+    with gpflow.config.as_context(changed):
+        return graphs(model_of())
+
+
+OTHERS = {
+    "kernel": lambda: model_of(gk.Matern32()),
+    "lengthscales": lambda: model_of(gk.SquaredExponential(lengthscales=[1.0, 1.0])),
+    "columns": lambda: model_of(gk.SquaredExponential(active_dims=[0])),
+    "transform": lambda: model_of(kernel_with(transform=tfp.bijectors.Exp())),
+    "prior": lambda: model_of(kernel_with(prior=prior(1.0))),
+    "likelihood": lambda: model_of(likelihood=gl.StudentT()),
+    "bound of noise": lambda: model_of(likelihood=gl.Gaussian(0.1, variance_lower_bound=1e-3)),
+    "mean": lambda: model_of(mean_function=gpflow.functions.Constant()),
+    "hyperparameters": lambda: model_of(hyperparameters=sgp.PointHyperparameters()),
+    "conditional": lambda: model_of(pseudo_points=sgp.ConditionalPseudoPoints(3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_have_other_graphs(name):
+    assert not shares(model_of(), OTHERS[name]())
+
+
+def test_what_is_learned_of_epsilon_is_nothing_to_predictions():
+    two = [model_of(hyperparameters=how) for how in (None, sgp.PointHyperparameters())]
+    first, second = (model._functions().of(model._store.state, (2, 1)).local for model in two)
+    assert first.graphs is second.graphs
+    assert first.graphs is not first.graphs_of_fits
+
+
+def test_what_else_models_differ_in():
+    first = graphs(model_of())
+    assert with_jitter() is not first
+    assert graphs(model_of(), dims=(1, 1)) is not first
+    sums = tied(0, 1), tied(1, 0), gk.SquaredExponential() + gk.Matern32()
+    assert len({id(kept) for kept in [graphs(model_of(one)) for one in sums]}) == 3
+    for values in ((1.0, 2.0), (3.0, 4.0)):
+        two = [model_of(likelihood=gl.StudentT(df=df)) for df in values]
+        assert not shares(*two)
+    links = [gl.Bernoulli(invlink=link) for link in (tf.sigmoid, tf.exp)]
+    assert not shares(*(model_of(likelihood=one) for one in links))
+
+
+def fixed():
+    kernel = gk.SquaredExponential()
+    gpflow.set_trainable(kernel.variance, False)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: model_of(OwnKernel()),
+        lambda: model_of(fixed()),
+        lambda: model_of(likelihood=gl.MultiClass(3)),
+        lambda: model_of(likelihood=gl.Bernoulli(invlink=lambda f: tf.sigmoid(f))),
+        lambda: model_of(likelihood=gl.Bernoulli(invlink=Link().of)),
+    ],
+    ids=["own class", "fixed value", "fixed value of a link", "own function", "own method"],
+)
+def test_what_may_change_unseen_is_not_shared(make):
+    assert not shares(make(), make())
+
+
+POINTS = {
+    "at every input": lambda: sgp.PrivatePseudoPoints("all"),
+    "private": lambda: sgp.PrivatePseudoPoints(5),
+    "conditional": lambda: sgp.ConditionalPseudoPoints(5),
+}
+
+
+@pytest.mark.parametrize(
+    "points", [*list(POINTS)[:2], pytest.param("conditional", marks=pytest.mark.slow)]
+)
+def test_what_is_shared_gives_what_own_graphs_do(points, rng):
+    """Of other values, with other data, in another order of calls."""
+    before = model_of(pseudo_points=POINTS[points]())
+    before.update(smooth_data(rng, 12))
+    batches = [smooth_data(rng, size) for size in (15, 9)]
+    found = []
+    for kernel in (gk.SquaredExponential(1.7, 0.6), OwnKernel(1.7, 0.6)):
+        model = model_of(kernel, gl.Gaussian(0.3), pseudo_points=POINTS[points]())
+        is_shared = graphs(model, (1, 1)) is graphs(before, (1, 1))
+        assert is_shared == (type(kernel) is not OwnKernel)
+        for batch in batches:
+            model.update(batch)
+        X, Y = batches[0]
+        values = *model.predict_y(X), model.predict_log_density((X, Y)), *model.predict_f(X)
+        found.append([np.asarray(value) for value in values])
+    for shared, own in zip(*found, strict=True):
+        np.testing.assert_array_equal(shared, own)
+
+
+def test_graphs_keep_no_model(rng):
+    model = model_of(likelihood=gl.StudentT(df=7.0))
+    X, Y = smooth_data(rng, 10)
+    model.update((X, Y))
+    model.predict_y(X)
+    kept, gone = weakref.ref(graphs(model, (1, 1))), weakref.ref(model)
+    held = weakref.ref(model._store.compiled.posteriors._newest)
+    del model
+    gc.collect()
+    assert kept() is not None
+    assert gone() is None
+    assert held() is None
+
+
+def test_graphs_of_few_kinds_are_kept():
+    first = weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=5.0))))
+    last = [weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=10.0 + n)))) for n in range(20)]
+    gc.collect()
+    assert first() is None
+    num_kept = MOST_KINDS // 2  # by what it is, and by how it learns
+    assert [one() is not None for one in last] == [n >= 20 - num_kept for n in range(20)]

@@ -1,4 +1,6 @@
-"""Saved models: what a file may be, what must fit it, and streams that continue bit for bit."""
+"""Saved models: what a file may be, what must fit it, and streams that continue bit for bit; a
+streaming GP as a SavedModel, for those who serve TensorFlow.
+"""
 
 import inspect
 import os
@@ -13,6 +15,7 @@ from pathlib import Path
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_probability as tfp
 
 import streaming_gp as sgp
@@ -21,6 +24,8 @@ from streaming_gp import serialization as ser
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp.state import Settings
 from streaming_gp.serialization import files
+from tests.oracles.builders import QUICK
+from tests.oracles.reference import smooth_data
 from tests.oracles.saved_streams import (
     STREAMS,
     batch,
@@ -34,6 +39,7 @@ from tests.oracles.saved_streams import (
     values,
 )
 from tests.oracles.trees import same
+from tests.tolerances import ALGEBRA
 
 
 def of_another_version(version):
@@ -272,3 +278,27 @@ def test_data_are_not_stored(saved):
     with np.load(folder / "variational.npz") as archive:
         stored = np.concatenate([archive[name].ravel() for name in archive.files])
     assert not np.isin(np.concatenate([X, Y]), stored).any()
+
+
+@pytest.mark.slow
+def test_a_saved_model_predicts_inputs_of_any_number(rng, tmp_path):
+    """With learned parameters, of which it holds the draws, and one that is fixed."""
+    likelihood = gpflow.likelihoods.Gaussian(0.1)
+    gpflow.set_trainable(likelihood, False)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), likelihood,
+        pseudo_points=sgp.PrivatePseudoPoints(4), optimiser=QUICK,
+    )  # fmt: skip
+    model.update(smooth_data(rng, 20))
+    inputs = tf.TensorSpec([None, 2], tf.float64)
+    served = tf.Module()
+    served.parts = [model.kernel, model.mean_function, model.likelihood]
+    served.predict_f = tf.function(model.predict_f, input_signature=[inputs])
+    served.predict_y = tf.function(model.predict_y, input_signature=[inputs])
+    tf.saved_model.save(served, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for number in (1, 7):
+        X = rng.uniform(-2.0, 2.0, (number, 2))
+        ours = *loaded.predict_f(tf.constant(X)), *loaded.predict_y(tf.constant(X))
+        for a, b in zip(ours, (*model.predict_f(X), *model.predict_y(X)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=ALGEBRA)

@@ -8,8 +8,8 @@ import streaming_gp as sgp
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
-from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.tolerances import ALGEBRA
 
 GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())

@@ -1,14 +1,20 @@
-"""Clients by name, whose data are read by whoever answers."""
+"""Clients by name, whose data are read by whoever answers; groups of clients that come at once,
+and are asked again in turn; what engines of other organisations do without the systems that
+they rest on.
+"""
 
+import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 from streaming_gp import engines, linear, pvi
-from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.testing.problem import regression, shards_of_regression
+from streaming_gp.engines.remote import keep, places_of, refuse_missed
+from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
+from streaming_gp.testing.problem import regression, server_of_regression, shards_of_regression
 from tests.oracles.reference import assert_same
+from tests.oracles.site_of_tests import known
 
 NUM_DATA = 8
 
@@ -177,3 +183,104 @@ def test_nobody_answers_where_no_data_are():
     server = server_of(sites([None, None]))
     with pytest.raises(NoAnswerError, match="its data are elsewhere"):
         pvi.fit(server, engine=engines.Serial())
+
+
+GROUPS = [["c0", "c1"], ["c2"]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The exact update of a client, which writes down how much q knew; the first one may fail."""
+
+    name: str
+    seen: list
+    fails: bool
+
+    def __call__(self, task):
+        self.seen.append((self.name, float(np.linalg.det(task.posterior.precision))))
+        if self.fails and names(self.seen).count(self.name) == 1:
+            raise NumericalError("not yet")
+        return pvi.AnalyticUpdate()(task)
+
+
+def watched(seen, failing=None):
+    model, shards = regression(), shards_of_regression()
+    rules = {name: Watched(name, seen, name == failing) for name in ("c0", "c1", "c2")}
+    clients = {
+        name: pvi.Client(name, model, shard, rule)
+        for (name, rule), shard in zip(rules.items(), shards, strict=True)
+    }
+    return pvi.Server(model.prior(), clients)
+
+
+def names(seen):
+    return [name for name, _ in seen]
+
+
+def test_a_group_is_asked_under_one_posterior_and_then_in_turn():
+    seen = []
+    pvi.fit(watched(seen), pvi.Arrivals(GROUPS), 2)
+    assert names(seen) == ["c0", "c1", "c1", "c2"]
+    knowledge = [precision for _, precision in seen]
+    assert knowledge[0] == knowledge[1] < knowledge[2] == knowledge[3]
+
+
+def test_first_answers_stay_if_nobody_is_to_be_asked_again():
+    seen = []
+    pvi.fit(watched(seen), pvi.Arrivals(GROUPS, again=False), 2)
+    assert names(seen) == ["c0", "c1", "c2"]
+
+
+def test_further_rounds_visit_groups_again_one_client_after_another():
+    seen = []
+    pvi.fit(watched(seen), pvi.Arrivals(GROUPS, again=False), 4)
+    assert names(seen)[3:] == ["c0", "c1", "c2"]
+
+
+def test_who_failed_at_first_is_new_when_it_is_asked_again():
+    seen = []
+    server = watched(seen, failing="c0")
+    history = pvi.fit(server, pvi.Arrivals([["c0", "c1", "c2"]]), 2)
+    assert names(seen) == ["c0", "c1", "c2", "c1", "c2", "c0", "c1", "c2"]
+    assert set(history[0].failed) == {"c0"}
+    assert set(server.factors) == {"c0", "c1", "c2"}
+
+
+def test_without_its_extra_an_engine_says_what_to_install(monkeypatch, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    site = known("c0", 0)
+    with pytest.raises(InvalidDataError, match=r"streaming-gp\[flower\]"):
+        pvi.serve(site, engines.Flower("127.0.0.1:9094", secret))
+    engine = engines.Flower("localhost:8000", secret, secret, {"clinic-a": secret})
+    with pytest.raises(InvalidDataError, match=r"streaming-gp\[flower\]"):
+        pvi.fit(pvi.Server(site.model.prior(), [site]), engine=engine)
+
+
+def test_sites_are_known_by_place_and_data_are_not_sent():
+    sites = {"c0": known("c0", 0), "elsewhere": pvi.Site("elsewhere", *_model_and_rule(), 8)}
+    assert places_of(sites) == {"c0": "clinic-a", "elsewhere": "elsewhere"}
+    with pytest.raises(InvalidDataError, match=r"got data of \['c0', 'c1', 'c2'\]"):
+        places_of(server_of_regression().clients)
+
+
+def _model_and_rule():
+    site = known("c0", 0)
+    return site.model, site.update
+
+
+def test_the_newest_result_takes_the_place_of_the_one_before(tmp_path):
+    inbox = tmp_path / "result"
+    for content in (b"first", b"second"):
+        keep(content, inbox)
+    assert inbox.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [inbox]
+    with pytest.raises(InvalidDataError, match="it has no inbox"):
+        keep(b"third", None)
+
+
+def test_where_a_result_did_not_come_is_said():
+    refuse_missed({})
+    with pytest.raises(NoAnswerError, match="'clinic-a': 'no inbox'"):
+        refuse_missed({"clinic-a": "no inbox"})

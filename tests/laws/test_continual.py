@@ -6,8 +6,8 @@ import pytest
 
 from streaming_gp import bnn, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, task_of
+from tests.tolerances import ALGEBRA
 
 
 def learned(model, tasks, update, coreset_size=0, seed=0):

@@ -1,15 +1,36 @@
-"""Every approximation at the limit where it is exact (maths page, "Exact places"): regression."""
+"""Every approximation at the limit where it is exact (maths page, "Exact places"): regression;
+likelihoods that are not Gaussian, at the limit where the approximation is exact; free energies
+of a stream are a bound of its log evidence; the energy of power EP.
+"""
 
 from dataclasses import replace
 
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
 
 import streaming_gp as sgp
-from tests.oracles.builders import FIXED, assert_same_predictions, rough_kernel
-from tests.oracles.reference import smooth_data
-from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY, THROUGH_NUGGET
+from streaming_gp.errors import InvalidDataError
+from tests.oracles.builders import (
+    FIXED,
+    NOISE,
+    assert_same_predictions,
+    kernel,
+    known_model,
+    mean_of_two,
+    rough_kernel,
+)
+from tests.oracles.reference import smooth_data, svgp_at_optimum
+from tests.tolerances import (
+    ALGEBRA,
+    FREE_ENERGY_AT_OPTIMUM,
+    PREDICTIONS_AT_OPTIMUM,
+    THROUGH_CHOLESKY,
+    THROUGH_NUGGET,
+)
 
 
 def with_nugget(nugget):
@@ -227,3 +248,184 @@ def test_the_cavity_of_a_batch_is_the_model_that_never_saw_it(rng):
             without_second.update((X[rows], Y[rows]))
     all_three.adopt(all_three.ledger.without("batch-1"))
     assert_same_predictions(all_three, without_second, rng.uniform(-2, 2, (20, 2)))
+
+
+PROBABILITIES = 2e-3
+"""By how much Monte Carlo probabilities of all classes together may miss one."""
+FREE_ENERGY_BY_DRAWS = 1e-2
+"""Relative error of a free energy whose expectations are Monte Carlo estimates."""
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+LIKELIHOODS = {
+    "probit": (lambda: gpflow.likelihoods.Bernoulli(), lambda f: f > 0),
+    "logit": (lambda: gpflow.likelihoods.Bernoulli(invlink=tf.math.sigmoid), lambda f: f > 0),
+    "poisson": (lambda: gpflow.likelihoods.Poisson(), lambda f: np.round(np.exp(f))),
+    "student": (lambda: gpflow.likelihoods.StudentT(scale=0.3, df=4.0), lambda f: f),
+}
+
+
+@pytest.mark.parametrize("name", ["probit", *map(slow, ["logit", "poisson", "student"])])
+@pytest.mark.parametrize("number", [slow(12), "all"])
+def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
+    make, observe = LIKELIHOODS[name]
+    X, F = smooth_data(rng, 70, noise=0.3)
+    Y = observe(F).astype(float)
+    model = sgp.StreamingGP(
+        rough_kernel(), make(), pseudo_points=sgp.PrivatePseudoPoints(number), hyperparameters=FIXED
+    )
+    info = model.update((X, Y))
+    oracle, elbo = svgp_at_optimum((X, Y), rough_kernel(), make(), model.factors[info.batch_id].Z)
+    np.testing.assert_allclose(info.free_energy, elbo, rtol=FREE_ENERGY_AT_OPTIMUM)
+    Xnew = rng.uniform(-2, 2, (20, 2))
+    for a, b in zip(model.predict_y(Xnew), oracle.predict_y(Xnew), strict=True):
+        np.testing.assert_allclose(a, b, atol=PREDICTIONS_AT_OPTIMUM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "tolerance"),
+    [
+        (gpflow.likelihoods.Softmax, 0.03),  # Monte Carlo on both sides
+        (gpflow.likelihoods.MultiClass, 0.08),  # not log-concave: clipped sites miss the optimum
+    ],
+)
+def test_several_classes_agree_with_svgp(rng, make, tolerance):
+    X, F = smooth_data(rng, 90, 3)
+    Y = np.argmax(F, axis=1)[:, None]
+    se = lambda: gpflow.kernels.SquaredExponential(variance=2.0)  # noqa: E731
+    model = sgp.StreamingGP(
+        se(), make(3), pseudo_points=sgp.PrivatePseudoPoints(10), hyperparameters=FIXED
+    )
+    info = model.update((X, Y))
+    assert model.num_latent_gps == 3
+    many_draws = make(3)  # GPflow's Softmax draws anew at each call
+    many_draws.num_monte_carlo_points = 2000
+    oracle, elbo = svgp_at_optimum((X, Y), se(), many_draws, model.factors[info.batch_id].Z)
+    np.testing.assert_allclose(info.free_energy, elbo, rtol=FREE_ENERGY_BY_DRAWS)
+    probability = np.asarray(model.predict_y(X)[0])
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0, atol=PROBABILITIES)
+    np.testing.assert_allclose(probability, oracle.predict_y(X)[0], atol=tolerance)
+
+
+@pytest.mark.slow
+def test_several_binary_outputs_are_several_models(rng):
+    X, F = smooth_data(rng, 50, 2)
+    Y = (F > 0).astype(float)
+    se = lambda: gpflow.kernels.SquaredExponential()  # noqa: E731
+    points = sgp.PrivatePseudoPoints(8, optimise_locations=False)
+    make = lambda: sgp.StreamingGP(  # noqa: E731
+        se(), gpflow.likelihoods.Bernoulli(), pseudo_points=points, hyperparameters=FIXED
+    )
+    joint, apart = make(), [make(), make()]
+    joint_info = joint.update((X, Y))
+    infos = [model.update((X, Y[:, i : i + 1])) for i, model in enumerate(apart)]
+    total = sum(info.free_energy for info in infos)
+    np.testing.assert_allclose(joint_info.free_energy, total, rtol=THROUGH_CHOLESKY)
+    mean = np.asarray(joint.predict_f(X)[0])
+    for i, model in enumerate(apart):
+        np.testing.assert_allclose(mean[:, i : i + 1], model.predict_f(X)[0], atol=THROUGH_NUGGET)
+
+
+def test_likelihoods_by_monte_carlo_are_evaluated_at_fixed_points(data, new_inputs):
+    """GPflow's stochastic Gaussian, made deterministic, agrees with the closed form."""
+    stochastic, exact = (
+        sgp.StreamingGP(
+            rough_kernel(), make(0.5), pseudo_points=sgp.PrivatePseudoPoints("all"),
+            hyperparameters=FIXED,
+        )
+        for make in (gpflow.likelihoods.GaussianMC, gpflow.likelihoods.Gaussian)
+    )  # fmt: skip
+    infos = [model.update(data) for model in (stochastic, exact)]
+    np.testing.assert_allclose(*(info.free_energy for info in infos), rtol=THROUGH_CHOLESKY)
+    for found, wanted in zip(
+        stochastic.predict_y(new_inputs), exact.predict_y(new_inputs), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, atol=FREE_ENERGY_AT_OPTIMUM)
+
+
+NUM_VALUES = 2000
+
+
+def streamed(rng, pseudo_points, size):
+    """A model of two hyperparameters after two small batches, the data, and its free energies."""
+    kernel = gpflow.kernels.SquaredExponential()
+    gpflow.set_trainable(kernel.variance, False)
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(0.1), pseudo_points=pseudo_points,
+        optimiser=sgp.LocalOptimiser(max_iterations=15),
+    )  # fmt: skip
+    X = rng.uniform(-3, 3, (2 * size, 1))
+    Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
+    infos = [model.update((X[i : i + size], Y[i : i + size])) for i in (0, size)]
+    return model, (X, Y), [info.free_energy for info in infos]
+
+
+def exact_evidences(model, draws, data):
+    """``log p(y | ε)`` of exact regression at every ε."""
+    (X, Y), found = data, model.parameter_vector.constrained(draws)
+    squares = np.square(X - X.T)
+    return [
+        multivariate_normal(cov=np.exp(-0.5 * squares / ell**2) + noise * np.eye(len(X))).logpdf(
+            Y.T
+        )
+        for ell, noise in zip(
+            found["kernel.lengthscales"], found["likelihood.variance"], strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "pseudo_points",
+    [
+        sgp.PrivatePseudoPoints("all"),
+        pytest.param(sgp.PrivatePseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.SharedPseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.ConditionalPseudoPoints(6), marks=pytest.mark.slow),
+        pytest.param(sgp.IndependentPseudoPoints(6), marks=pytest.mark.slow),
+    ],
+)
+def test_free_energies_add_up_to_less_than_the_log_evidence(rng, pseudo_points):
+    model, data, energies = streamed(rng, pseudo_points, 10)
+    prior, q = model.prior().hyperparameters, model.hyperparameter_posterior
+    mean, scale = np.asarray(q.mean), 1.5 * np.diag(np.asarray(q.scale))
+    draws = mean + scale * rng.standard_normal((NUM_VALUES, len(mean)))
+    weights = np.array(exact_evidences(model, draws, data))
+    weights += norm(np.asarray(prior.mean), np.diag(np.asarray(prior.scale))).logpdf(draws).sum(1)
+    weights -= norm(mean, scale).logpdf(draws).sum(1)
+    log_evidence = logsumexp(weights) - np.log(NUM_VALUES)
+    assert sum(energies) < log_evidence
+
+
+def power_ep(alpha, data):
+    fitted = known_model(sgp.PrivatePseudoPoints(9), alpha=alpha)
+    return fitted.update(data).free_energy
+
+
+@pytest.mark.slow
+def test_power_ep_tends_to_the_variational_bound_and_fitc_lies_above(data):
+    from gpflow.models import GPRFITC
+
+    bound = power_ep(0.0, data)
+    gaps = [power_ep(alpha, data) - bound for alpha in (1e-3, 1e-4)]
+    assert gaps[0] / gaps[1] == pytest.approx(10.0, rel=0.1)  # linear in α
+    fitted = known_model(sgp.PrivatePseudoPoints(9, optimise_locations=False), alpha=1.0)
+    info = fitted.update(data)
+    fitc = GPRFITC(
+        data, kernel(), fitted.factors["batch-0"].Z,
+        mean_function=mean_of_two(), noise_variance=NOISE,
+    )  # fmt: skip
+    with gpflow.config.as_context(gpflow.config.Config(jitter=info.nugget)):
+        assert info.free_energy == pytest.approx(
+            float(fitc.fitc_log_marginal_likelihood()), rel=THROUGH_CHOLESKY
+        )
+        for a, b in zip(fitted.predict_f(data[0]), fitc.predict_f(data[0]), strict=True):
+            np.testing.assert_allclose(a, b, atol=THROUGH_NUGGET)
+
+
+def test_power_ep_is_for_gaussian_noise():
+    with pytest.raises(InvalidDataError, match="alpha must be 0 unless the likelihood is Gaussian"):
+        known_model(sgp.PrivatePseudoPoints(3), gpflow.likelihoods.Bernoulli(), alpha=0.5)

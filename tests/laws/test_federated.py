@@ -7,7 +7,6 @@ import scipy.stats
 
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.expfam import ExponentialFamily, MeanFieldNormal, Normal
-from tests.conftest import ALGEBRA, THROUGH_CHOLESKY
 from tests.oracles.reference import (
     assert_same,
     labelled_data,
@@ -16,6 +15,7 @@ from tests.oracles.reference import (
     server,
     task_of,
 )
+from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 FIXED_POINT = 1e-6
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())

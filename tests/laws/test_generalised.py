@@ -12,8 +12,8 @@ from streaming_gp import bnn, datasets, expfam, linear, losses, pvi
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from streaming_gp.expfam.divergences import require_domain, require_gradient
-from tests.conftest import STANDARD_ERRORS, THROUGH_CHOLESKY
 from tests.oracles.reference import random_member as member
+from tests.tolerances import STANDARD_ERRORS, THROUGH_CHOLESKY
 
 QUADRATURE = 1e-8
 LIMIT = 1e-6

@@ -1,13 +1,18 @@
-"""Local rules by themselves: limits of honest answers, and whose formula is taken."""
+"""Local rules by themselves: limits of honest answers, and whose formula is taken; optimisers of
+local fits, step by step; local fits that end before their last epoch (PGVI, section 5.2);
+optimisers of local fits that remember gradients from one visit to the next.
+"""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from streaming_gp import expfam, linear, losses, pvi
+from streaming_gp import datasets, expfam, linear, losses, pvi, testing
 from streaming_gp.errors import NoAnswerError
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.numerics.draws import standard_normal
 from tests.oracles.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA
@@ -136,3 +141,218 @@ def test_minibatches_are_compiled_for_once_whatever_their_number(rng):
         pvi.VariationalUpdate(2, 2)(task_of(model, X[:num_data], Y[:num_data]))
         found.append(model.traced)
     assert found[0] == found[-1]
+
+
+def test_velocity_is_what_is_left_of_earlier_gradients():
+    """Three steps under a constant gradient g and β = ½: g, 1½ g and 1¾ g, each times η."""
+    rule, gradient = pvi.SGD(learning_rate=0.1, momentum=0.5), np.array([1.0, -2.0])
+    state = rule.begin(MeanFieldNormal.from_mean_variance(np.zeros(2), np.ones(2)))
+    for _ in range(3):
+        state, free_energy = rule.step(
+            MeanFieldNormal,
+            state,
+            lambda q: tf.reduce_sum(gradient * q.mean),
+            lambda q: tf.reduce_sum(q.mean * 0.0) + 3.0,
+            None,
+        )
+    found = rule.member(MeanFieldNormal, state)
+    np.testing.assert_allclose(found.mean, 0.425 * gradient, atol=ALGEBRA)
+    np.testing.assert_allclose(found.variance, np.ones(2), atol=ALGEBRA)
+    at_the_step_before = 0.25 * gradient @ gradient - 3.0
+    np.testing.assert_allclose(free_energy, at_the_step_before, atol=ALGEBRA)
+
+
+def test_online_newton_steps_are_those_of_its_formulas():
+    """Three steps on ``g m − ½ h (m² + v)``, whose natural gradient is (g, h), under a cavity."""
+    rule = pvi.VariationalOnlineNewton(learning_rate=0.1, precision_rate=0.3, momentum=0.5)
+    g, h, cavity = np.array([1.0, -2.0]), np.array([4.0, 0.5]), np.array([0.5, 3.0])
+    mean, precision, velocity = np.array([0.3, 0.1]), np.array([2.0, 5.0]), np.zeros(2)
+    state = rule.begin(MeanFieldNormal(precision * mean, precision))
+    for _ in range(3):
+        energy = np.sum(g * mean - 0.5 * h * (mean**2 + 1.0 / precision)) - np.sum(mean)
+        state, free_energy = rule.step(
+            MeanFieldNormal,
+            state,
+            lambda q: tf.reduce_sum(g * q.mean - 0.5 * h * (q.mean**2 + q.variance)),
+            lambda q: tf.reduce_sum(q.mean),
+            Factor(MeanFieldNormal, (0.2 * cavity, cavity)),
+        )
+        velocity = 0.5 * velocity + g + 0.2 * cavity - (h + cavity) * mean
+        change = 0.3 * (h + cavity - precision)
+        precision = precision + change + change**2 / (2.0 * precision)
+        mean = mean + 0.1 * velocity / precision
+        np.testing.assert_allclose(free_energy, energy, atol=ALGEBRA)
+    found = rule.member(MeanFieldNormal, state)
+    np.testing.assert_allclose(found.precision, precision, atol=ALGEBRA)
+    np.testing.assert_allclose(found.mean, mean, atol=ALGEBRA)
+
+
+@pytest.mark.parametrize("rule", [pvi.Adam(), pvi.SGD(), pvi.VariationalOnlineNewton()])
+def test_a_step_asks_for_the_expected_log_likelihood_once(rule):
+    """It is what a step costs, and a compiler does not see that two are the same."""
+    asked = []
+
+    def data_term(q):
+        asked.append(q)
+        return tf.reduce_sum(q.mean)
+
+    q = MeanFieldNormal(np.zeros(2), np.ones(2))
+    rule.step(
+        MeanFieldNormal, rule.begin(q), data_term, lambda q: tf.reduce_sum(q.mean), q.as_factor()
+    )
+    assert len(asked) == 1
+
+
+def test_lbfgs_keeps_the_best_it_has_seen_where_it_ends_on_what_is_not_finite():
+    """A cliff beside the maximum: what lies above it is no number."""
+    start, seen = MeanFieldNormal(np.zeros(2), np.ones(2)), []
+
+    def value_and_gradient(numbers):
+        value = tf.reduce_sum(numbers)
+        value = tf.where(value > 1.0, np.float64(np.nan), value)
+        seen.append(float(value))
+        return value, tf.ones_like(numbers)
+
+    q, value, _ = pvi.LBFGS().maximise(value_and_gradient, start)
+    assert np.isnan(seen).any()
+    assert value == np.nanmax(seen)
+    np.testing.assert_allclose(np.sum(q.unconstrained()), value)
+
+
+EPOCHS, NEVER = 40, pvi.Plateau(patience=1, tolerance=0.0)
+
+
+@pytest.fixture(scope="module")
+def task():
+    X, Y = labelled_data(np.random.default_rng(0))
+    return task_of(linear.logistic_regression(3), X, Y)
+
+
+def fit(task, epochs=EPOCHS, stopping=None):
+    update = pvi.VariationalUpdate(epochs, 20, learning_rate=0.05, stopping=stopping)
+    return update(task)
+
+
+def test_a_fit_ends_when_the_expected_log_likelihood_rests_and_not_before(task):
+    plateau = pvi.Plateau(patience=3, tolerance=0.01)
+    found = fit(task, stopping=plateau)
+    epochs = found.steps // 3
+    assert 4 < epochs < EPOCHS
+    shorter = fit(task, epochs)
+    assert_same(found.factor, shorter.factor, ALGEBRA)
+    assert found.free_energy == shorter.free_energy
+
+
+def test_what_rests_is_the_log_likelihood_and_not_the_free_energy(task):
+    """By its closed formula where a fit starts, away from the prior; one step sees all data."""
+    seen = []
+    start = Normal.from_mean_covariance(np.array([0.5, -1.0, 0.2]), 0.3 * np.eye(3)).as_arrays()
+
+    class Watch(pvi.Plateau):
+        def is_reached(self, values):
+            seen.extend(values)
+            return True
+
+    pvi.VariationalUpdate(5, None, stopping=Watch())(replace(task, start=start))
+    X, Y = task.data
+    wanted = task.model.expected_log_likelihood(start, X, Y, np.array([5, 0]))
+    np.testing.assert_allclose(seen, [wanted / len(X)], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_reached"),
+    [
+        ([1.0, 1.0], False),
+        ([1.0, 1.0, 1.0], True),
+        ([1.0, 1.2, 1.0], False),
+        ([5.0, 1.0, 1.1, 1.0], True),
+        ([1.0, 1.0, 1.0, 2.0], False),
+    ],
+)
+def test_a_plateau_is_so_many_epochs_without_a_change(values, is_reached):
+    assert pvi.Plateau(patience=2, tolerance=0.15).is_reached(values) is is_reached
+
+
+def test_a_plateau_is_reached_only_once_values_do_not_change_at_all(task):
+    assert fit(task, epochs=6, stopping=NEVER).steps == fit(task, epochs=6).steps == 18
+
+
+OPTIMISERS = [pvi.Adam(0.05), pvi.SGD(1e-4), pvi.VariationalOnlineNewton()]
+
+
+def once_more(task, factor):
+    """The question after this answer has entered the posterior."""
+    posterior = task.posterior.exchanged([], [factor]).as_arrays()
+    return replace(task, posterior=posterior, own=factor, start=posterior)
+
+
+def second_answer(rule, task):
+    """What is answered to the question after this one."""
+    return rule(once_more(task, rule(task).factor)).factor
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_two_visits_are_one_of_twice_as_many_steps(rng, optimiser):
+    task = task_of(
+        linear.logistic_regression(3, family=expfam.MeanFieldNormal), *labelled_data(rng)
+    )
+    rule = pvi.VariationalUpdate(4, None, optimiser=optimiser, stateful=True)
+    wanted = replace(rule, epochs=8, stateful=False)(task).factor
+    assert_same(second_answer(rule.worker(), task), wanted, ALGEBRA)
+    forgetful = second_answer(replace(rule, stateful=False).worker(), task)
+    assert not np.allclose(forgetful.natural[0], wanted.natural[0], rtol=ALGEBRA)
+
+
+SHARE, LARGE, NUM_ROWS, CLIENTS = 0.1, 10.0, 60, 2
+
+
+@pytest.fixture
+def skewed():
+    """Targets of which one in ten is large: their mean is one, and most are zero."""
+    Y = np.zeros((NUM_ROWS, 1))
+    Y[: round(SHARE * NUM_ROWS)] = LARGE
+    return datasets.partition_iid(np.ones((NUM_ROWS, 1)), Y, CLIENTS)
+
+
+def distance_from_exact(shards, stateful):
+    """Of the posterior's mean, in its standard deviations."""
+    model = linear.BayesianLinearRegression(1, noise_variance=LARGE)
+    rule = pvi.VariationalUpdate(1, 5, learning_rate=1e-2, stateful=stateful)
+    exact = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.AnalyticUpdate()))
+    pvi.fit(exact, pvi.Sequential(), rounds=1)
+    found = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+    found.warm_start(exact.posterior)
+    pvi.fit(found, pvi.Synchronous(), rounds=60)
+    away = np.abs(found.posterior.mean - exact.posterior.mean)
+    return (away / np.sqrt(exact.posterior.variance)).item()
+
+
+def test_rounds_end_at_the_mean_of_gradients_and_not_at_that_of_their_signs(skewed):
+    forgetful, stateful = (distance_from_exact(skewed, which) for which in (False, True))
+    assert stateful < 0.1
+    assert forgetful > 0.3
+
+
+class Switched(linear.BayesianLinearRegression):
+    """A likelihood that can go wrong for a while."""
+
+    def __init__(self):
+        super().__init__(1, noise_variance=1.0)
+        self.factor = tf.Variable(1.0, dtype=tf.float64)
+
+    def expected_log_likelihood(self, q, X, Y, seed):
+        return self.factor * super().expected_log_likelihood(q, X, Y, seed)
+
+
+def test_what_is_not_finite_is_forgotten(skewed):
+    task = task_of(Switched(), *skewed[0])
+    rule = pvi.VariationalUpdate(1, 5, stateful=True)
+    worker = rule.worker()
+    task.model.factor.assign(np.nan)
+    assert not np.isfinite(worker(task).factor.natural[0]).all()
+    task.model.factor.assign(1.0)
+    assert_same(worker(task).factor, rule(task).factor, 0.0)
+
+
+def test_rules_that_remember_keep_the_contract_of_rules():
+    testing.check_update_rule(pvi.VariationalUpdate(batch_size=4, stateful=True))

@@ -1,15 +1,227 @@
-"""Networks of given weights: layer by layer against NumPy, many at once against one at a time."""
+"""Mean-field networks: exact where they are linear, held to drawn weights elsewhere; networks of
+given weights: layer by layer against NumPy, many at once against one at a time; a network that
+learns its noise: against quadrature, draws and exact limits; a network through which moments
+are passed on: against draws, quadrature and exact limits.
+"""
 
 import gpflow
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.stats
 import tensorflow as tf
 
-from streaming_gp import bnn, pvi, samplers
+from streaming_gp import bnn, linear, pvi, samplers
+from streaming_gp.bnn.moment_network import relu_moments
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import MeanFieldNormal
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.pvi.updates import power_ep, stochastic_ep
+from streaming_gp.pvi.updates.power_ep import sweep
+from tests.oracles.reference import assert_same, labelled_data, server, task_of
+from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 
-SINGLE = 2e-5
+SINGLE = 2e-4
+"""What float32 leaves of sums over tens of terms."""
+
+
+BETWEEN = {"relu": lambda a: np.maximum(a, 0.0), "tanh": np.tanh}
+
+
+def network(likelihood=None, sizes=(3, 4, 2), **settings):
+    return bnn.MeanFieldBNN(sizes, likelihood or gpflow.likelihoods.Gaussian(0.1), **settings)
+
+
+def somewhere(net, rng):
+    mean = 0.5 * rng.standard_normal(net.num_parameters)
+    variance = rng.uniform(0.01, 0.3, net.num_parameters)
+    return MeanFieldNormal.from_mean_variance(
+        mean.astype(np.float32), variance.astype(np.float32)
+    ).as_arrays()
+
+
+def with_drawn_weights(net, q, X, num, rng):
+    """Outputs [S, N, L] of networks whose weights are drawn, not their activations."""
+    theta = q.mean + np.sqrt(q.variance) * rng.standard_normal((num, net.num_parameters))
+    h, start = np.broadcast_to(X, (num, *X.shape)), 0
+    for m, n in zip(net.sizes[:-1], net.sizes[1:], strict=True):
+        W = theta[:, start : start + m * n].reshape(num, m, n)
+        b = theta[:, start + m * n : start + (m + 1) * n]
+        a = h @ W + b[:, None]
+        h, start = BETWEEN[net.activation](a), start + (m + 1) * n
+    return a
+
+
+@pytest.mark.parametrize("activation", BETWEEN)
+def test_drawn_activations_have_the_moments_of_drawn_weights(activation, rng):
+    net = network(activation=activation)
+    q, X = somewhere(net, rng), rng.standard_normal((5, 3)).astype(np.float32)
+    drawn = net.functions(q, tf.constant(X), tf.constant([1, 2]), 40_000).numpy()
+    weights = with_drawn_weights(net, q, X, 40_000, rng)
+    error = np.sqrt(drawn.var(0) / len(drawn) + weights.var(0) / len(weights))
+    difference = np.abs(drawn.mean(0) - weights.mean(0))
+    assert (difference < STANDARD_ERRORS * error).all()
+    np.testing.assert_allclose(drawn.var(0), weights.var(0), rtol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("likelihood", "labels"),
+    [(gpflow.likelihoods.Softmax(3), 3), (gpflow.likelihoods.Gaussian(0.2), None)],
+)
+def test_the_expected_log_likelihood_is_unbiased(rng, likelihood, labels):
+    net = network(likelihood, (3, 4, 3))
+    q, X = somewhere(net, rng), rng.standard_normal((6, 3)).astype(np.float32)
+    Y = rng.standard_normal((6, 3)) if labels is None else rng.integers(0, labels, (6, 1))
+    X, Y = net.as_data(X, Y)
+    estimates = [
+        net.expected_log_likelihood(q, tf.constant(X), tf.constant(Y), tf.constant([s, 0])).numpy()
+        for s in range(400)
+    ]
+    F = tf.constant(with_drawn_weights(net, q, X, 4000, rng).reshape(-1, 3))
+    many = tf.constant(np.tile(Y, (4000, 1)), tf.float64 if labels is None else tf.int32)
+    drawn = likelihood.log_prob(tf.zeros([len(F), 0]), F, many).numpy().reshape(4000, 6).sum(1)
+    error = np.sqrt(np.var(estimates) / 400 + np.var(drawn) / 4000)
+    assert abs(np.mean(estimates) - np.mean(drawn)) < STANDARD_ERRORS * error
+
+
+def test_more_samples_change_the_spread_and_not_the_scale(rng):
+    one, many = network(), network(num_samples=50)
+    q, X = somewhere(one, rng), rng.standard_normal((6, 3)).astype(np.float32)
+    X, Y = one.as_data(X, rng.standard_normal((6, 2)))
+
+    def estimates(net):
+        seeds = (tf.constant([s, 1]) for s in range(100))
+        return np.array([net.expected_log_likelihood(q, X, Y, seed).numpy() for seed in seeds])
+
+    few, better = estimates(one), estimates(many)
+    error = np.sqrt(few.var() / len(few) + better.var() / len(better))
+    assert abs(few.mean() - better.mean()) < STANDARD_ERRORS * error
+    assert better.std() < 0.4 * few.std()
+
+
+def test_without_hidden_layers_it_is_the_linear_model(rng):
+    """Adam on the network reaches the mean-field optimum that L-BFGS finds for the linear model."""
+    X = rng.standard_normal((80, 2))
+    Y = X @ np.array([[1.0], [-0.5]]) + 0.2 + 0.3 * rng.standard_normal((80, 1))
+    net = network(gpflow.likelihoods.Gaussian(0.09), (2, 1), num_samples=50)
+    update = pvi.VariationalUpdate(epochs=600, batch_size=80, learning_rate=0.02)
+    found = pvi.Server(net.prior(), pvi.make_clients(net, [(X, Y)], update))
+    pvi.fit(found)
+    with_bias = np.concatenate([X, np.ones((80, 1))], 1)
+    model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
+    exact = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    optimum = pvi.Server(model.prior(), pvi.make_clients(model, [(with_bias, Y)], exact))
+    pvi.fit(optimum)
+    sd = np.sqrt(optimum.posterior.variance)
+    np.testing.assert_allclose(found.posterior.mean, optimum.posterior.mean, atol=0.2 * sd.min())
+    np.testing.assert_allclose(np.sqrt(found.posterior.variance), sd, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        pytest.param(pvi.Adam(0.02), marks=pytest.mark.slow),
+        pvi.VariationalOnlineNewton(0.1, 0.02),
+    ],
+)
+def test_both_optimisers_raise_the_free_energy(rng, optimiser):
+    X = rng.standard_normal((200, 2))
+    Y = (X[:, :1] * X[:, 1:] > 0.0).astype(float)
+    net = network(gpflow.likelihoods.Softmax(2), (2, 20, 2))
+    update = pvi.VariationalUpdate(epochs=60, batch_size=50, optimiser=optimiser)
+    found = pvi.Server(net.prior(), pvi.make_clients(net, [(X, Y)], update))
+    history = pvi.fit(found)
+    probability = net.predict(found.posterior, X, num_samples=50)
+    assert np.mean(probability.argmax(1) != Y[:, 0]) < 0.15
+    assert np.isfinite(history[-1].free_energy)
+
+
+def test_a_fit_under_a_cavity_improper_in_a_few_coordinates_is_usable(rng):
+    net = network(sizes=(2, 3, 1))
+    X = rng.standard_normal((40, 2))
+    X, Y = net.as_data(X, X[:, :1])
+    q = net.initial(0)
+    precision = np.zeros_like(q.precision)
+    precision[:3] = q.precision[:3] + 5.0
+    own = Factor(MeanFieldNormal, (precision * q.mean, precision))  # more than the posterior has
+    task = pvi.LocalTask(net, (X, Y), q, own, q, seed=1)
+    assert not task.cavity.is_proper
+    result = pvi.VariationalUpdate(epochs=20, batch_size=20)(task)
+    assert np.isfinite(result.free_energy)
+    assert (task.cavity * result.factor).is_proper
+
+
+def test_predictions_are_probabilities_whatever_the_number_of_rows(rng):
+    net = network(gpflow.likelihoods.Softmax(3), (3, 4, 3))
+    q = somewhere(net, rng)
+    X = rng.standard_normal((1003, 3))
+    probability = net.predict(q, X, num_samples=20, seed=3)
+    assert probability.shape == (1003, 3)
+    np.testing.assert_allclose(probability.sum(1), 1.0, atol=SINGLE)
+    np.testing.assert_array_equal(probability, net.predict(q, X, num_samples=20, seed=3))
+    labels = rng.integers(0, 3, (1003, 1))
+    density = np.exp(net.predict_log_density(q, (X, labels), num_samples=20, seed=3))
+    np.testing.assert_allclose(density, probability[np.arange(1003), labels[:, 0]], rtol=SINGLE)
+
+
+@pytest.mark.parametrize(
+    "q", [Normal(np.zeros(26), np.eye(26)), MeanFieldNormal(np.zeros(5), np.ones(5)), "posterior"]
+)
+@pytest.mark.parametrize("method", ["predict", "predict_log_density"])
+@pytest.mark.parametrize("net", [network(), bnn.MomentNetwork(3, (4,))], ids=["draws", "moments"])
+def test_posteriors_of_another_family_or_size_are_named(net, method, q):
+    X = np.zeros((2, 3))
+    given = X if method == "predict" else (X, np.zeros((2, 1)))
+    with pytest.raises(InvalidDataError, match=r"wanted as posterior a MeanFieldNormal with .*got"):
+        getattr(net, method)(q, given)
+
+
+def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
+    net = network(sizes=(784, 200, 10), likelihood=gpflow.likelihoods.Softmax(10))
+    assert net.num_parameters == 785 * 200 + 201 * 10
+    prior, start = net.prior(), net.initial(4)
+    assert prior.precision.shape == start.precision.shape == (159_010,)
+    assert start.precision_mean.dtype == np.float32
+    np.testing.assert_array_equal(start.mean, net.initial(4).mean)
+    assert np.abs(start.mean[: 784 * 200]).max() <= np.sqrt(6.0 / 984.0) * (1 + 1e-5)
+    assert (np.asarray(start.mean)[784 * 200 : 785 * 200] == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: network(sizes=(3,)), "two or more positive integers as sizes, got "),
+        (lambda: network(sizes=(3, "2", 1)), r"positive integers as sizes, got \(3, '2', 1\)"),
+        (lambda: network(sizes=(3, 2.5, 1)), "positive integers as sizes"),
+        (lambda: network(sizes=(3, True, 1)), "positive integers as sizes"),
+        (lambda: network(sizes="321"), "positive integers as sizes"),
+        (lambda: network(num_samples=0), "num_samples"),
+        (lambda: network(prior_variance=0.0), "must be positive"),
+        (lambda: network(activation="step"), "activation must be in .*, got 'step'"),
+        (lambda: network().as_data(np.zeros((4, 2)), np.zeros((4, 2))), "X must have shape"),
+        (
+            lambda: network(gpflow.likelihoods.Softmax(2)).as_data(np.zeros((1, 3)), [[2]]),
+            "class labels 0 to 1",
+        ),
+        (
+            lambda: network(gpflow.likelihoods.Softmax(3)).as_data(np.zeros((1, 3)), [[2]]),
+            "the network has 2 outputs, where its Softmax likelihood wants 3",
+        ),
+        (
+            lambda: bnn.MultiHeadBNN((3, 4), 2, gpflow.likelihoods.Softmax(2)).as_data(
+                np.zeros((1, 4)), [[1]]
+            ),
+            "the network has 4 outputs, where its Softmax likelihood wants 2",
+        ),
+        (lambda: network().predict(network().prior(), np.full((2, 3), np.nan)), "X must be finite"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(InvalidDataError, match=message):
+        make()
+
+
+FLOAT32 = 2e-5
 """What float32 leaves, relative to the largest number."""
 
 
@@ -46,7 +258,7 @@ def test_a_convolutional_network_is_what_its_layers_say(rng):
     theta, (X, _) = draws(net, rng), data_of(net, rng)
     assert net.num_parameters == theta.shape[1] == 117
     expected = np.stack([by_hand(one, X) for one in theta])
-    np.testing.assert_allclose(net.outputs(tf.constant(theta), X), expected, atol=10 * SINGLE)
+    np.testing.assert_allclose(net.outputs(tf.constant(theta), X), expected, atol=10 * FLOAT32)
 
 
 def test_layers_with_tanh_between_are_what_they_say(rng):
@@ -55,7 +267,7 @@ def test_layers_with_tanh_between_are_what_they_say(rng):
     theta, X = rng.standard_normal((1, 11)).astype(np.float32), np.eye(3, dtype=np.float32)
     h = np.tanh(X @ theta[0, :6].reshape(3, 2) + theta[0, 6:8])
     expected = h @ theta[0, 8:10, None] + theta[0, 10]
-    np.testing.assert_allclose(net.outputs(tf.constant(theta), X)[0], expected, atol=10 * SINGLE)
+    np.testing.assert_allclose(net.outputs(tf.constant(theta), X)[0], expected, atol=10 * FLOAT32)
 
 
 @pytest.mark.parametrize("make", [dense, convolutional])
@@ -64,7 +276,7 @@ def test_many_networks_are_so_many_single_ones(rng, make):
     theta, (X, Y) = draws(net, rng), data_of(net, rng)
     together = net.log_likelihood(tf.constant(theta), X, Y)
     alone = [net.log_likelihood(tf.constant(one[None]), X, Y)[0] for one in theta]
-    np.testing.assert_allclose(together, alone, rtol=SINGLE)
+    np.testing.assert_allclose(together, alone, rtol=FLOAT32)
 
 
 @pytest.mark.parametrize("make", [dense, convolutional])
@@ -74,12 +286,12 @@ def test_the_log_likelihood_is_that_of_the_likelihood(rng, make):
     theta, (X, Y) = draws(net, rng), data_of(net, rng)
     F = tf.cast(net.outputs(tf.constant(theta), X), tf.float64)
     expected = [tf.reduce_sum(net.likelihood.log_prob(X, f, tf.cast(Y, tf.int32))) for f in F]
-    np.testing.assert_allclose(net.log_likelihood(tf.constant(theta), X, Y), expected, rtol=SINGLE)
+    np.testing.assert_allclose(net.log_likelihood(tf.constant(theta), X, Y), expected, rtol=FLOAT32)
     other = make(gpflow.likelihoods.Gaussian(0.3))
     targets = rng.standard_normal((5, 4)).astype(np.float32)
     expected = [tf.reduce_sum(other.likelihood.log_prob(X, f, targets)) for f in F]
     found = other.log_likelihood(tf.constant(theta), X, targets)
-    np.testing.assert_allclose(found, expected, rtol=SINGLE)
+    np.testing.assert_allclose(found, expected, rtol=FLOAT32)
 
 
 @pytest.mark.parametrize("make", [dense, convolutional])
@@ -104,10 +316,10 @@ def test_the_mean_prediction_is_the_mean_of_predictions(rng):
     net = convolutional()
     theta, X = draws(net, rng), rng.standard_normal((1002, 48))
     each = [net.predict_by(one[None], X) for one in theta]
-    np.testing.assert_allclose(net.predict_by(theta, X), np.mean(each, axis=0), atol=SINGLE)
+    np.testing.assert_allclose(net.predict_by(theta, X), np.mean(each, axis=0), atol=FLOAT32)
     logits = net.outputs(tf.constant(theta[:1]), tf.constant(X, tf.float32))[0]
-    np.testing.assert_allclose(each[0], tf.nn.softmax(logits), atol=SINGLE)
-    np.testing.assert_allclose(each[0].sum(axis=1), 1.0, atol=SINGLE)
+    np.testing.assert_allclose(each[0], tf.nn.softmax(logits), atol=FLOAT32)
+    np.testing.assert_allclose(each[0].sum(axis=1), 1.0, atol=FLOAT32)
 
 
 def test_a_narrow_posterior_predicts_as_its_mean(rng):
@@ -185,3 +397,411 @@ def test_sizes_of_layers_are_positive_integers(make, wrong):
 def test_sizes_of_inputs_are_positive_integers():
     with pytest.raises(InvalidDataError, match="input_shape must be a positive integer, got '4'"):
         bnn.Network(("4", 4, 1), [bnn.Dense(3)], gpflow.likelihoods.Softmax(3))
+
+
+NOISE = 0.09
+
+
+@pytest.fixture
+def noisy():
+    return bnn.NoisyMomentNetwork(2, (4,), NOISE, noise_spread=0.7)
+
+
+@pytest.fixture
+def q(noisy, rng):
+    size = noisy.num_parameters
+    mean = np.append(rng.standard_normal(size - 1), -1.5)
+    return MeanFieldNormal.from_mean_variance(mean, np.append(np.full(size - 1, 0.3), 0.4))
+
+
+def over_log_noise(function, mean=-1.5, variance=0.4):
+    """The expectation, by adaptive quadrature."""
+    return scipy.integrate.quad(
+        lambda s: scipy.stats.norm.pdf(s, mean, np.sqrt(variance)) * function(np.exp(s)),
+        mean - 10.0, mean + 10.0, epsabs=0.0, epsrel=1e-11,
+    )[0]  # fmt: skip
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])
+def test_log_tilted_is_the_integral_over_output_and_noise(noisy, q, alpha):
+    x, y = np.array([0.5, -1.0]), np.array([0.2])
+    mean, variance = (float(moment[0, 0]) for moment in noisy.predictor(q, x[None]))
+
+    def power(noise):  # of N(y; f, σ²), which is a Gaussian of variance σ²/α and a constant
+        constant = (2.0 * np.pi * noise) ** (0.5 * (1.0 - alpha)) / np.sqrt(alpha)
+        return constant * scipy.stats.norm.pdf(0.2, mean, np.sqrt(variance + noise / alpha))
+
+    wanted = np.log(over_log_noise(power))
+    np.testing.assert_allclose(noisy.log_tilted(q, x, y, alpha), wanted, rtol=1e-6)
+
+
+def test_the_expected_log_likelihood_is_that_of_outputs_and_noise(noisy, q, rng):
+    X, Y = rng.standard_normal((3, 2)), rng.standard_normal((3, 1))
+    mean, variance = (moment.numpy() for moment in noisy.predictor(q, X))
+    squared = np.sum((Y - mean) ** 2 + variance)
+    wanted = over_log_noise(
+        lambda noise: -0.5 * (3.0 * np.log(2.0 * np.pi * noise) + squared / noise)
+    )
+    found = noisy.expected_log_likelihood(q, X, Y, seed=0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+def test_predictions_average_over_the_noise(noisy, q, rng):
+    X, Y = rng.standard_normal((3, 2)), rng.standard_normal((3, 1))
+    f_mean, f_variance = (moment.numpy() for moment in noisy.predictor(q, X))
+    mean, variance = noisy.predict(q, X)
+    np.testing.assert_array_equal(mean, f_mean)
+    np.testing.assert_allclose(variance, f_variance + over_log_noise(lambda s: s), rtol=1e-8)
+    for row, found in enumerate(noisy.predict_log_density(q, (X, Y))):
+        point = Y[row, 0], f_mean[row, 0], f_variance[row, 0]
+        wanted = over_log_noise(
+            lambda s, p=point: scipy.stats.norm.pdf(p[0], p[1], np.sqrt(p[2] + s))
+        )
+        np.testing.assert_allclose(found, np.log(wanted), rtol=1e-6)
+        np.testing.assert_allclose(noisy.log_tilted(q, X[row], Y[row], 1.0), found, rtol=1e-9)
+
+
+def test_a_noise_that_is_known_gives_what_the_network_without_learning_gives(rng):
+    """The limit of a narrow prior, in a pass of EP."""
+    X, Y = rng.standard_normal((6, 2)), rng.standard_normal((6, 1))
+    known = bnn.MomentNetwork(2, (3,), NOISE)
+    narrow = bnn.NoisyMomentNetwork(2, (3,), NOISE, noise_spread=1e-5)
+    update = pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True)
+    wanted = known.prior().times([update(task_of(known, X, Y)).factor])
+    found = narrow.prior().times([update(task_of(narrow, X, Y)).factor])
+    np.testing.assert_allclose(found.mean[:-1], wanted.mean, rtol=1e-6)
+    np.testing.assert_allclose(found.variance[:-1], wanted.variance, rtol=1e-6)
+    np.testing.assert_allclose(found.mean[-1], np.log(NOISE), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        pvi.PowerEPUpdate(sweeps=10, damping=1.0, sequential=True),
+        pvi.StochasticEPUpdate(steps=4000, damping=1 / 400, batch_size=1),
+    ],
+)
+def test_the_noise_of_a_linear_model_is_found(rng, update):
+    """The posterior of log σ² has a standard deviation of √(2/N)."""
+    X = rng.standard_normal((400, 1))
+    Y = 0.5 * X + 0.3 * rng.standard_normal((400, 1))
+    model = bnn.NoisyMomentNetwork(1, ())
+    q = model.prior().times([update(task_of(model, X, Y)).factor])
+    residual = Y - np.polynomial.Polynomial.fit(X[:, 0], Y[:, 0], 1)(X)
+    empirical = np.log(np.mean(residual**2))
+    assert abs(q.mean[-1] - empirical) < np.sqrt(2.0 / 400)
+    assert 0.5 < np.sqrt(q.variance[-1]) / np.sqrt(2.0 / 400) < 1.5
+
+
+def test_a_spread_that_is_not_positive_ends_with_one_line():
+    with pytest.raises(InvalidDataError, match="noise_spread"):
+        bnn.NoisyMomentNetwork(2, noise_spread=0.0)
+
+
+def test_there_is_nothing_beside_q_to_learn(noisy):
+    assert noisy.trainable_variables == ()
+    assert noisy.num_parameters == len(noisy.prior().mean)
+
+
+def regression(rng, number=30):
+    X = rng.standard_normal((number, 2))
+    return X, np.sin(2.0 * X[:, :1]) + 0.3 * rng.standard_normal((number, 1))
+
+
+def some_q(model, rng, variance=0.3):
+    mean = rng.standard_normal(model.num_parameters)
+    return MeanFieldNormal.from_mean_variance(mean, variance * rng.uniform(0.5, 1.5, len(mean)))
+
+
+# ---- the forward pass ----
+
+
+@pytest.mark.parametrize("r", [-6.0, -1.0, 0.0, 0.4, 3.0, 8.0])
+def test_relu_moments_are_integrals(r):
+    sd = 0.7
+    found = relu_moments(tf.constant(r * sd, tf.float64), tf.constant(sd**2, tf.float64))
+
+    def moment(power):
+        def integrand(a):
+            return (sd * (r + a)) ** power * scipy.stats.norm.pdf(a)
+
+        return scipy.integrate.quad(integrand, -r, -r + 40.0, epsabs=0.0, epsrel=1e-12, limit=500)[
+            0
+        ]
+
+    mean = moment(1)
+    np.testing.assert_allclose(found[0], mean, rtol=1e-9)
+    np.testing.assert_allclose(found[1], moment(2) - mean**2, rtol=1e-7)
+
+
+@pytest.mark.parametrize("r", [30.0, 1e4, 1e8])
+def test_a_unit_that_is_surely_active_passes_its_moments_on(r):
+    found = relu_moments(tf.constant(r, tf.float64), tf.constant(1.0, tf.float64))
+    np.testing.assert_allclose(found, [r, 1.0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("r", [-10.0, -20.0, -30.0])
+def test_moments_of_a_unit_that_is_hardly_ever_active_keep_their_digits(r):
+    """Of the series of Mills' ratio: sd φ(r) / r² (1 − 3/r² + 15/r⁴), and twice that over |r|."""
+    found = relu_moments(tf.constant(r, tf.float64), tf.constant(1.0, tf.float64))
+    density = scipy.stats.norm.pdf(r)
+    mean = density / r**2 * (1.0 - 3.0 / r**2 + 15.0 / r**4 - 105.0 / r**6)
+    variance = 2.0 * density / abs(r) ** 3 * (1.0 - 6.0 / r**2 + 45.0 / r**4)
+    np.testing.assert_allclose(found[0], mean, rtol=1000.0 / r**8)
+    np.testing.assert_allclose(found[1], variance, rtol=500.0 / r**6)
+
+
+@pytest.mark.parametrize("r", [-1e8, -1e3, -30.0, 30.0, 1e3, 1e8])
+def test_gradients_are_finite_however_sure_a_unit_is(r):
+    given = tf.constant(r, tf.float64), tf.constant(1.0, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        total = tf.add_n(relu_moments(*given))
+    by_mean, by_variance = tape.gradient(total, given)
+    np.testing.assert_allclose(by_mean, float(r > 0), atol=1e-12)
+    np.testing.assert_allclose(by_variance, float(r > 0), atol=1e-12)
+
+
+def drawn_outputs(model, q, X, num, rng):
+    """Of networks with drawn weights, by NumPy: [S, N]."""
+    theta = rng.normal(q.mean, np.sqrt(q.variance), (num, model.num_parameters))
+    h, start = np.broadcast_to(X, (num, *X.shape)), 0
+    for m, n in zip(model.sizes[:-1], model.sizes[1:], strict=True):
+        W = theta[:, start : start + (m + 1) * n].reshape(num, m + 1, n)
+        h = (h if start == 0 else np.maximum(h, 0.0)) @ W[:, :-1] + W[:, -1:]
+        h, start = h / np.sqrt(m + 1), start + (m + 1) * n
+    return h[..., 0]
+
+
+def test_with_one_hidden_layer_moments_are_those_of_drawn_networks(rng):
+    """Hidden units are independent there, so that nothing is neglected."""
+    model, num = bnn.MomentNetwork(2, (4,), NOISE), 200_000
+    q, X = some_q(model, rng), rng.standard_normal((3, 2))
+    mean, variance = (moment.numpy()[:, 0] for moment in model.predictor(q, X))
+    drawn = drawn_outputs(model, q, X, num, rng)
+    np.testing.assert_allclose(drawn.mean(0), mean, atol=5 * np.sqrt(variance.max() / num))
+    centred = (drawn - drawn.mean(0)) ** 2
+    np.testing.assert_array_less(np.abs(centred.mean(0) - variance), 5 * centred.std(0) / num**0.5)
+
+
+def test_with_two_hidden_layers_the_mean_of_sure_networks_is_that_of_their_means(rng):
+    model = bnn.MomentNetwork(2, (4, 3), NOISE)
+    q, X = some_q(model, rng, 1e-12), rng.standard_normal((5, 2))
+    drawn = drawn_outputs(model, q, X, 1, rng)
+    np.testing.assert_allclose(model.predictor(q, X)[0][:, 0], drawn[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])
+def test_log_tilted_is_the_integral_over_the_output(rng, alpha):
+    model = bnn.MomentNetwork(2, (4,), NOISE)
+    q, x, y = some_q(model, rng), np.array([0.5, -1.0]), np.array([0.2])
+    mean, variance = (float(moment[0, 0]) for moment in model.predictor(q, x[None]))
+    f = mean + np.sqrt(variance) * np.linspace(-12.0, 12.0, 20_001)
+    log_power = alpha * scipy.stats.norm.logpdf(0.2, f, np.sqrt(NOISE))
+    density = scipy.stats.norm.pdf(f, mean, np.sqrt(variance)) * np.exp(log_power)
+    wanted = np.log(scipy.integrate.trapezoid(density, f))
+    np.testing.assert_allclose(model.log_tilted(q, x, y, alpha), wanted, rtol=1e-8)
+
+
+def test_predictions_are_of_y(rng):
+    model, (X, Y) = bnn.MomentNetwork(2, (4,), NOISE), regression(rng)
+    q = some_q(model, rng)
+    mean, variance = model.predict(q, X)
+    np.testing.assert_allclose(variance, model.predictor(q, X)[1] + NOISE, rtol=ALGEBRA)
+    wanted = scipy.stats.norm.logpdf(Y, mean, np.sqrt(variance))[:, 0]
+    np.testing.assert_allclose(model.predict_log_density(q, (X, Y)), wanted, rtol=1e-9)
+    for x, y, log_density in zip(X[:3], Y[:3], wanted[:3], strict=True):
+        np.testing.assert_allclose(model.log_tilted(q, x, y, 1.0), log_density, rtol=1e-9)
+
+
+# ---- learning ----
+
+
+SEQUENTIAL = pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True)
+
+
+def one_weight_at_a_time(rng, number=12):
+    """Inputs that are zero but for one entry, without bias: then a mean-field q is exact."""
+    X = np.eye(3)[rng.integers(0, 3, number)]
+    return X, rng.standard_normal((number, 1))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        pytest.param(SEQUENTIAL, marks=pytest.mark.slow),
+        pvi.PowerEPUpdate(0.5, 1, 1.0, sequential=True),
+        pvi.AssumedDensityUpdate(),
+    ],
+)
+def test_of_a_linear_model_with_separate_weights_one_pass_is_exact(rng, update):
+    X, Y = one_weight_at_a_time(rng)
+    model = linear.BayesianLinearRegression(3, NOISE, family=MeanFieldNormal)
+    full = linear.BayesianLinearRegression(3, NOISE)
+    wanted = full.prior().as_factor() * full.likelihood_factor(X, Y)
+    found = update(task_of(model, X, Y))
+    q = model.prior().times([found.factor])
+    np.testing.assert_allclose(q.mean, wanted.normalised().mean, rtol=1e-9)
+    np.testing.assert_allclose(q.variance, wanted.normalised().variance, rtol=1e-9)
+    np.testing.assert_allclose(found.free_energy, wanted.log_integral(), rtol=1e-9)
+
+
+def test_without_hidden_layers_a_datum_gives_the_posterior_of_linear_regression(rng):
+    """Its marginals: the first datum's projection is exact."""
+    model, (X, Y) = bnn.MomentNetwork(2, (), NOISE), regression(rng, 1)
+    prior = model.prior()
+    q = prior.times([SEQUENTIAL(task_of(model, X, Y)).factor])
+    row = np.append(X[0], 1.0) / np.sqrt(3.0)
+    covariance = np.eye(3) - np.outer(row, row) / (row @ row + NOISE)
+    mean = prior.mean + covariance @ row * (Y[0, 0] - row @ prior.mean) / NOISE
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(q.variance, np.diag(covariance), rtol=1e-9)
+
+
+def moments_by_hand(model, task, rows, passes, keeps):
+    """EP, SEP and ADF of one datum after another: nothing but single moment matches.
+
+    :param keeps: "all" sites, "one" or "none".
+    """
+    X, Y = task.data
+    N = task.num_data
+    q = task.posterior.as_factor()
+    unit = q**0.0
+    sites = dict.fromkeys(range(N), unit)
+    shared = unit
+    for row in rows.reshape(-1)[: passes * N]:
+        old = {"all": sites[row], "one": shared, "none": unit}[keeps]
+        cavity = (q / old).normalised()
+        new = cavity.moment_match(lambda p, n=row: model.log_tilted(p, X[n], Y[n], 1.0))
+        q = q / old * new
+        if keeps == "one":
+            fresh = shared ** (1.0 - 1.0 / N) * new ** (1.0 / N)
+            q = task.posterior.as_factor() * fresh**N
+            shared = fresh
+        sites[row] = new
+    return q
+
+
+def updates(number, passes):
+    return {
+        "all": pvi.PowerEPUpdate(sweeps=passes, damping=1.0, sequential=True),
+        "one": pvi.StochasticEPUpdate(steps=passes * number, damping=1.0 / number, batch_size=1),
+        "none": pvi.AssumedDensityUpdate(passes),
+    }
+
+
+@pytest.fixture(scope="module")
+def small_network():
+    """One model, whose loops are compiled once for each size of data."""
+    return bnn.MomentNetwork(2, (3,), NOISE)
+
+
+@pytest.mark.parametrize("keeps", ["all", "one", "none"])
+def test_the_compiled_loop_is_one_moment_match_after_another(rng, small_network, keeps):
+    model, (X, Y), passes = small_network, regression(rng, 4), 2
+    task = task_of(model, X, Y)
+    rows = np.stack(
+        [next_rows for next_rows, _ in zip(task.minibatches(1), range(8), strict=False)]
+    )
+    if keeps == "all":
+        rows = np.tile(rows[:4], (passes, 1))  # EP keeps to one order
+    wanted = moments_by_hand(model, task, rows, passes, keeps)
+    found = task.posterior.as_factor() * updates(4, passes)[keeps](task).factor
+    assert_same(found, wanted, 1e-9)
+
+
+def test_sequential_and_parallel_sweeps_end_at_the_same_sites(rng):
+    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
+    task = task_of(model, X, Y)
+    parallel = pvi.PowerEPUpdate(sweeps=60, damping=0.7)(task)
+    sequential = pvi.PowerEPUpdate(sweeps=30, damping=1.0, sequential=True)(task)
+    assert_same(sequential.factor, parallel.factor, 1e-8)
+    np.testing.assert_allclose(sequential.free_energy, parallel.free_energy, rtol=1e-9)
+
+
+def test_stochastic_ep_keeps_one_site_where_ep_keeps_one_for_each_datum(
+    rng, small_network, monkeypatch
+):
+    """Counted in the arrays that a sweep is given and gives back."""
+    kept = []
+
+    def counting(step, task, factor, rows, sites=None):
+        found = sweep(step, task, factor, rows, sites)
+        kept.append([0 if one is None else size_of(one) for one in (found[0], found[1])])
+        return found
+
+    model, (X, Y) = small_network, regression(rng, 4)
+    for module in (power_ep, stochastic_ep):
+        monkeypatch.setattr(module, "sweep", counting)
+    for keeps, passes in (("one", 2), ("all", 1)):  # power EP sweeps in each pass anew
+        updates(4, passes)[keeps](task_of(model, X, Y))
+    (shared, none), (_, sites) = kept
+    assert shared == 2 * 8 * model.num_parameters
+    assert none == 0
+    assert sites == 4 * shared
+
+
+def size_of(factor):
+    return sum(np.asarray(eta).nbytes for eta in factor.natural)
+
+
+@pytest.mark.slow
+def test_of_one_datum_stochastic_ep_is_ep(rng):
+    model, (X, Y) = bnn.MomentNetwork(2, (3,), NOISE), regression(rng, 1)
+    task = task_of(model, X, Y)
+    ep, sep = (updates(1, 3)[keeps](task).factor for keeps in ("all", "one"))
+    assert_same(sep, ep, ALGEBRA)
+
+
+@pytest.mark.slow
+def test_the_first_pass_of_ep_is_assumed_density_filtering(rng):
+    model, (X, Y) = bnn.MomentNetwork(2, (3,), NOISE), regression(rng)
+    task = task_of(model, X, Y)
+    assert_same(pvi.AssumedDensityUpdate()(task).factor, SEQUENTIAL(task).factor, 1e-9)
+
+
+@pytest.mark.slow
+def test_a_second_pass_of_assumed_density_filtering_counts_data_twice(rng):
+    """Of one weight and conjugate data that is a factor's square."""
+    X, Y = one_weight_at_a_time(rng)
+    model = linear.BayesianLinearRegression(3, NOISE, family=MeanFieldNormal)
+    task = task_of(model, X, Y)
+    once, twice = (pvi.AssumedDensityUpdate(passes)(task).factor for passes in (1, 2))
+    assert_same(twice, once**2.0, 1e-9)
+
+
+@pytest.mark.parametrize(
+    "keeps", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one", "none"))]
+)
+def test_a_network_learns_a_curve(rng, keeps):
+    model, (X, Y) = bnn.MomentNetwork(2, (20,), NOISE), regression(rng, 200)
+    clients = pvi.make_clients(model, [(X, Y)], updates(200, 10)[keeps])
+    found = pvi.Server(model.prior(), clients)
+    history = pvi.fit(found, pvi.Sequential(), 1)
+    assert not history[-1].failed
+    assert not history[-1].refused
+    X_test, Y_test = regression(rng, 300)
+    error = np.mean((model.predict(found.posterior, X_test)[0] - Y_test) ** 2)
+    assert error < 2.0 * NOISE < 0.4 * Y_test.var()
+
+
+def test_other_rules_take_the_network_as_well(rng):
+    model, (X, Y) = bnn.MomentNetwork(2, (5,), NOISE), regression(rng, 50)
+    update = pvi.VariationalUpdate(epochs=30, batch_size=None, learning_rate=0.05)
+    found = server(model, [(X, Y)], update)
+    before = float(model.expected_log_likelihood(found.posterior, X, Y, None))
+    pvi.fit(found, pvi.Sequential(), 1)
+    assert float(model.expected_log_likelihood(found.posterior, X, Y, None)) > before
+
+
+# ---- what may go wrong ----
+
+PLAIN = bnn.MomentNetwork(2)
+
+
+def test_a_network_without_a_tilted_distribution_is_named():
+    net = bnn.MeanFieldBNN([2, 3, 1], gpflow.likelihoods.Gaussian())
+    q = net.prior()
+    task = pvi.LocalTask(net, (np.ones((2, 2)), np.ones((2, 1))), q, None, q, seed=0)
+    with pytest.raises(InvalidDataError, match="MeanFieldBNN has no log_tilted"):
+        pvi.AssumedDensityUpdate()(task)

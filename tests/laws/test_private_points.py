@@ -1,10 +1,30 @@
-"""Private pseudo-points: as many as the bound gains from."""
+"""Private pseudo-points: as many as the bound gains from; budgets of pseudo-points; a pseudo-point
+at every input, while a budget lasts; where pseudo-points start, against the textbook formula.
+"""
+
+from dataclasses import replace
 
 import gpflow
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp import Candidates
+from streaming_gp.gp.strategies import MERGED
+from tests.oracles.builders import (
+    EVERY_INPUT,
+    assert_same_predictions,
+    exact_gp,
+    known_model,
+    labelled,
+    model_of,
+    thirds,
+)
 from tests.oracles.reference import smooth_data
+from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
 @pytest.mark.slow
@@ -40,3 +60,231 @@ def test_automatic_points_leave_little_to_gain(rng):
 
 def test_without_a_number_the_bound_decides():
     assert sgp.PrivatePseudoPoints() == sgp.PrivatePseudoPoints("auto")
+
+
+ONE_STEP = sgp.LocalOptimiser(projection_iterations=1)
+
+
+def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
+    fitted = known_model(sgp.PrivatePseudoPoints(6, budget=40))
+    for _ in range(12):
+        X, Y = smooth_data(rng, 30)
+        fitted.update((X, Y + 2.0))
+        assert fitted.posterior_process.num_pseudo_points <= 40
+    X, f = smooth_data(rng, 200, noise=0.0)
+    assert np.mean((fitted.predict_f(X)[0] - f - 2.0) ** 2) < 0.01
+    assert next(iter(fitted.factors)) == MERGED
+
+
+@pytest.mark.slow
+def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
+    fitted = known_model(
+        sgp.PrivatePseudoPoints(6, budget=12),
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
+        optimiser=sgp.LocalOptimiser(max_iterations=10),
+    )
+    X, Y = smooth_data(rng, 60)
+    for rows in np.array_split(np.argsort(X[:, 0]), 2):
+        fitted.update((X[rows], Y[rows]))
+    before = fitted.hyperparameter_posterior
+    fitted.compress(6)
+    np.testing.assert_allclose(fitted.hyperparameter_posterior.mean, before.mean, rtol=ALGEBRA)
+
+
+def test_a_budget_that_is_never_reached_changes_nothing(data, new_inputs):
+    X, Y = data
+    models = [
+        known_model(points) for points in (EVERY_INPUT, sgp.PrivatePseudoPoints("all", budget=90))
+    ]
+    for model in models:
+        for i in range(3):
+            model.update((X[i::3], Y[i::3]))
+    assert list(models[1].factors) == ["batch-0", "batch-1", "batch-2"]
+    assert_same_predictions(*models, new_inputs, ALGEBRA)
+
+
+def test_a_point_at_every_input_needs_no_nugget(data, new_inputs):
+    model = model_of(sgp.PointHyperparameters())
+    info = model.update(data)
+    assert info.iterations > 0
+    assert info.nugget == 0.0
+    exact = gpflow.models.GPR(data, model.kernel, likelihood=model.likelihood)
+    for ours, theirs in zip(model.predict_f(new_inputs), exact.predict_f(new_inputs), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
+
+
+@pytest.mark.parametrize("size", [200, 40, pytest.param(4, marks=pytest.mark.slow)])
+def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
+    X, Y = smooth_data(rng, 200)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    for start in range(0, 200, size):
+        model.update((X[start : start + size], Y[start : start + size] + 2.0))
+        assert model.posterior_process.num_pseudo_points <= 60
+    exact = exact_gp((X, Y + 2.0))
+    new, _ = smooth_data(rng, 100, noise=0.0)
+    mean, variance = model.predict_f(new)
+    exact_mean, exact_variance = exact.predict_f(new)
+    assert np.max(np.abs(mean - exact_mean)) < 0.02
+    assert np.mean(np.abs(variance / exact_variance - 1.0)) < 0.2
+    assert next(iter(model.factors)) == ("batch-0" if size == 200 else MERGED)
+    lost = float(exact.log_marginal_likelihood() - model.maximum_log_likelihood_objective())
+    assert 0.0 < lost < 1.0  # the projection is a bound
+
+
+def test_the_newest_small_batches_stay_apart(rng):
+    X, Y = smooth_data(rng, 120)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    for start in range(0, 120, 3):
+        model.update((X[start : start + 3], Y[start : start + 3]))
+    newest = list(model.factors)[-1]
+    model.revisit(newest, (X[-3:], Y[-3:]))
+    model.remove(newest)
+    assert newest not in model.factors
+
+
+def test_merged_points_stay_where_newer_batches_lie_as_well():
+    """Those will be merged later on, and then their points may go."""
+    alone, beside = 20.0 * np.arange(40.0), 20.0 * np.arange(10.0) + 0.5
+    X = np.concatenate([alone, beside])[:, None]
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=50, optimise_locations=False))
+    model.update((X, np.sin(X)))
+    model.update((X[30:35], np.sin(X[30:35])))
+    assert list(model.factors) == [MERGED, "batch-1"]
+    assert set(X[30:35, 0]) <= set(model.factors[MERGED].Z[:, 0])
+
+
+def test_labels_keep_their_points_within_a_budget(rng):
+    X, Y = labelled(rng, 90)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
+        hyperparameters=sgp.FixedHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=6, rounds=2),
+    )  # fmt: skip
+    for data in thirds(X, Y).values():
+        model.update(data)
+    assert model.posterior_process.num_pseudo_points <= 40
+    assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
+
+
+@pytest.mark.slow
+def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
+    X, Y = labelled(rng, 40)
+    learner = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
+        pseudo_points=EVERY_INPUT, hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=8, rounds=2, site_steps=200),
+    )  # fmt: skip
+    learner.update((X, Y))
+    known = sgp.StreamingGP(
+        learner.kernel, gpflow.likelihoods.Bernoulli(), pseudo_points=EVERY_INPUT,
+        hyperparameters=sgp.FixedHyperparameters(),
+        optimiser=sgp.LocalOptimiser(rounds=1, site_steps=200),
+    )  # fmt: skip
+    known.update((X, Y))
+    assert_same_predictions(learner, known, new_inputs, 1e-6)  # where steps on the sites rest
+
+
+def test_rounds_within_a_budget_are_refused(data):
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
+    with pytest.raises(InvalidDataError, match="merges batches"):
+        model.synchronous_round({"a": data})
+
+
+LAWS = settings(max_examples=25, deadline=None)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def candidates(K, weight=None):
+    weight = np.ones(len(K)) if weight is None else weight
+    return Candidates(
+        np.arange(len(K))[:, None], np.diag(K).copy(), lambda some: K[:, some],
+        lambda some: K[np.ix_(some, some)], lambda: weight,
+    )  # fmt: skip
+
+
+def placed(strategy, candidates):
+    """The numbers of the candidates that a strategy takes."""
+    return list(strategy.place(candidates)[:, 0])
+
+
+def greedy_variance(candidates, number):
+    return placed(sgp.SharedPseudoPoints(number), candidates)
+
+
+def mostly_present(candidates, number, fresh):
+    return placed(sgp.SharedPseudoPoints(number, fresh=fresh), candidates)
+
+
+def greedy_gain(candidates, number, tolerance=None):
+    if tolerance is None:
+        return placed(sgp.PrivatePseudoPoints(number), candidates)
+    strategy = sgp.PrivatePseudoPoints("auto", tolerance=tolerance, max_number=number)
+    return placed(strategy, candidates)
+
+
+def unexplained(K, known):
+    """Covariance of the rest given the known points, by the textbook formula."""
+    return K - K[:, known] @ np.linalg.solve(K[np.ix_(known, known)], K[known])
+
+
+def random_covariance(seed, size=25):
+    X = np.random.default_rng(seed).uniform(-2, 2, (size, 2))
+    return gpflow.kernels.Matern32(lengthscales=0.8)(X).numpy() + 1e-9 * np.eye(size)
+
+
+@LAWS
+@given(seeds)
+def test_greedy_points_have_the_largest_conditional_variance(seed):
+    K = random_covariance(seed)
+    chosen = greedy_variance(candidates(K), 6)
+    assert len(set(chosen)) == 6
+    for m in range(1, 6):
+        residual = np.diag(unexplained(K, chosen[:m]))
+        assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
+
+
+@LAWS
+@given(seeds, st.integers(0, 6))
+def test_present_points_stay_but_for_those_that_the_others_explain_best(seed, fresh):
+    K = random_covariance(seed)
+    here = replace(candidates(K), num_present=6)
+    chosen = mostly_present(here, 6, fresh)
+    stay = greedy_variance(candidates(K[:6, :6]), 6 - fresh) if fresh < 6 else []
+    np.testing.assert_array_equal(chosen[: len(stay)], stay)
+    assert len(set(chosen)) == 6
+    for m in range(max(1, len(stay)), 6):
+        residual = np.diag(unexplained(K, chosen[:m]))
+        assert residual[chosen[m]] >= residual.max() - THROUGH_CHOLESKY
+
+
+def test_a_present_point_that_another_explains_is_no_point_more():
+    K = random_covariance(0)
+    K[1], K[:, 1] = K[0], K[:, 0]
+    K[1, 1] = K[0, 0]
+    chosen = mostly_present(replace(candidates(K), num_present=4), 5, 0)
+    assert len({0, 1} & set(chosen)) == 1
+    assert {2, 3} < set(chosen)
+    assert len(set(chosen)) == 5
+
+
+@LAWS
+@given(seeds)
+def test_points_by_gain_take_most_off_the_trace(seed):
+    K = random_covariance(seed)
+    weight = np.random.default_rng(seed).uniform(0.5, 2.0, len(K))
+    chosen = greedy_gain(candidates(K, weight), 6, 1e-9)
+    assert len(set(chosen)) == 6
+    for m in range(1, 6):
+        left = [weight @ np.diag(unexplained(K, [*chosen[:m], j])) for j in range(len(K))
+                if j not in chosen[:m]]  # fmt: skip
+        best = weight @ np.diag(unexplained(K, chosen[: m + 1]))
+        assert best <= min(left) + THROUGH_CHOLESKY
+
+
+def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
+    K = np.eye(10)
+    assert len(greedy_gain(candidates(K), 9, 0.5 * 0.7)) == 3  # 7 of 10 left, ½ nat each
+    assert len(greedy_gain(candidates(K), 9, 10.0)) == 1
+    assert list(greedy_variance(candidates(np.ones((4, 4))), 3)) == [0]
+    assert list(greedy_gain(candidates(np.ones((4, 4))), 3, 1e-9)) == [0]

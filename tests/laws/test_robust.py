@@ -9,8 +9,8 @@ import pytest
 from streaming_gp import datasets, expfam, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
-from tests.conftest import ALGEBRA
 from tests.oracles.reference import assert_same, random_member, server
+from tests.tolerances import ALGEBRA
 
 WEIGHTS = np.array([[2.0], [-1.0], [0.5]])
 CLIENTS, ROWS, NOISE = 8, 60, 0.25

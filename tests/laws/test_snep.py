@@ -12,9 +12,9 @@ from streaming_gp.errors import NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
 from streaming_gp.pvi.updates.sampling import Target, match_draws
-from tests.conftest import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 from tests.oracles import reference
 from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
 AT_ONCE = pvi.Synchronous(damping=1.0)
 EITHER_FAMILY = pytest.mark.parametrize("family", [Normal, MeanFieldNormal])

@@ -6,7 +6,7 @@ import pytest
 from streaming_gp import pvi
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from tests.conftest import ALGEBRA
+from tests.tolerances import ALGEBRA
 
 
 def linear_regression(rng, num_clients=4):

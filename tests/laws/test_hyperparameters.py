@@ -1,0 +1,702 @@
+"""All trainable parameters as one vector; whatever is trainable is learned: mean functions,
+unusual kernels, nothing at all; at how many values of ε a bound is averaged: more where little
+is known of many; how a local free energy is maximised; ε as one value: fixed, by maximum
+likelihood, and MAP, against GPflow; a distribution over ε, against NUTS and its own algebra.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.optimize
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import streaming_gp as sgp
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp import Exact, ParameterVector
+from streaming_gp.gp.fitting.optimiser import minimise
+from streaming_gp.gp.hyperparameters.parameters import num_uncertain
+from tests.oracles.builders import (
+    EVERY_INPUT,
+    FIXED,
+    classifier,
+    kernel,
+    labelled,
+    model_of,
+    regressor,
+)
+from tests.oracles.reference import smooth_data
+from tests.tolerances import ALGEBRA
+
+
+def test_any_kernel_reads_from_the_substituted_vector(rng):
+    shared = gpflow.kernels.SquaredExponential()
+    k = gpflow.kernels.Periodic(shared, period=2.0) * gpflow.kernels.Linear() + shared
+    vector, X = ParameterVector(k), rng.standard_normal((6, 1))
+    epsilon = vector.value() + np.linspace(0.1, 0.5, vector.size)  # none like another
+    with vector.substituted(tf.constant(epsilon)):
+        substituted = k(X).numpy()
+    assert np.abs(substituted - k(X)).max() > 1e-3
+    vector.assign(epsilon)
+    np.testing.assert_allclose(substituted, k(X))
+
+
+def test_substitution_ends_even_where_the_block_raises():
+    k = kernel()
+    vector = ParameterVector(k)
+    with pytest.raises(RuntimeError), vector.substituted(tf.constant(vector.value() + 1.0)):
+        raise RuntimeError
+    np.testing.assert_allclose(k.lengthscales, 1.0)
+
+
+def test_widths_stay_finite_at_the_lower_bound_of_a_parameter():
+    likelihood = gpflow.likelihoods.Gaussian(0.1)
+    likelihood.variance.unconstrained_variable.assign(-700.0)
+    np.testing.assert_array_equal(ParameterVector(likelihood).unit_log_widths(), [2.0])
+
+
+def test_periods_are_told_from_other_parameters():
+    seasons = gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential())
+    waves = gpflow.kernels.Cosine(lengthscales=[1.0, 2.0])
+    vector = ParameterVector(seasons * gpflow.kernels.Matern32() + waves)
+    of_entries = [path for path, p in vector.parameters.items() for _ in np.ravel(p)]
+    found = [path for path, is_one in zip(of_entries, vector.are_periods(), strict=True) if is_one]
+    of_waves = "kernels[1].lengthscales"
+    assert found == ["kernels[0].kernels[0].period", of_waves, of_waves]
+    alone = ParameterVector(waves)
+    np.testing.assert_array_equal(alone.are_periods(), [True, True, False])
+
+
+def test_mixing_weights_have_a_prior_by_which_outputs_are_like_the_functions():
+    W = np.array([[1.0, -3.0, 0.0, 0.5], [0.2, 0.0, 7.0, 1.0]])
+    mixing = gpflow.kernels.LinearCoregionalization([kernel() for _ in range(4)], W)
+    for part in mixing.kernels:
+        gpflow.set_trainable(part, False)
+    prior = sgp.VariationalHyperparameters(prior_log_scale=3.0).prior(ParameterVector(mixing))
+    np.testing.assert_array_equal(prior.mean, W.ravel())
+    np.testing.assert_allclose(prior.variance, 0.25)
+    mixing.W.prior = tfp.distributions.Normal(np.float64(0.0), np.float64(2.0))
+    prior = sgp.VariationalHyperparameters().prior(ParameterVector(mixing))
+    np.testing.assert_allclose(prior.mean, 0.0, atol=0.1)
+    np.testing.assert_allclose(prior.variance, 4.0, rtol=0.05)
+
+
+class Modules(tf.Module):
+    """What a model has parameters of."""
+
+    def __init__(self, kernel, mean_function):
+        super().__init__()
+        self.kernel, self.mean_function = kernel, mean_function
+
+
+@pytest.mark.parametrize(
+    ("offset", "unit"),
+    [(0.0, 2.0), (-1.0, 2.0), (7.0, 7.0), (-7.0, 7.0), (30.0, 20.0), (1e5, 20.0)],
+)
+def test_an_offset_counts_as_known_to_some_standard_deviations_of_f(offset, unit):
+    k = gpflow.kernels.SquaredExponential(variance=3.0) + gpflow.kernels.Matern12(variance=1.0)
+    gpflow.set_trainable(k.kernels[1].variance, False)
+    vector = ParameterVector(Modules(k, gpflow.functions.Constant(offset)))
+    mean, scale = vector.prior_moments(3.0)
+    assert mean[-1] == offset
+    np.testing.assert_allclose(scale[-1], 3.0 * unit)
+    np.testing.assert_allclose(vector.unit_log_widths()[-1], unit)
+
+
+def test_the_units_of_offsets_follow_the_variance_that_is_asked_about():
+    k = gpflow.kernels.SquaredExponential(variance=4.0)
+    vector = ParameterVector(Modules(k, gpflow.functions.Constant(0.0)))
+    at = vector.value()
+    k.variance.assign(9.0)
+    np.testing.assert_allclose(vector.unit_log_widths()[-1], 3.0)
+    np.testing.assert_allclose(vector.unit_log_widths(at)[-1], 2.0)
+    linear = Modules(gpflow.kernels.Cosine(), gpflow.functions.Constant(0.0))
+    gpflow.set_trainable(linear.kernel, False)
+    np.testing.assert_allclose(ParameterVector(linear).unit_log_widths(), [1.0])
+
+
+def test_a_stream_far_from_zero_is_learned_with_a_constant_that_starts_there(rng):
+    X = rng.uniform(-3.0, 3.0, (100, 1))
+    Y = 1e5 + np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        gpflow.likelihoods.Gaussian(0.1),
+        gpflow.functions.Constant(1e5),
+    )
+    for rows in (slice(0, 50), slice(50, 100)):
+        model.update((X[rows], Y[rows]))
+    at = np.linspace(-2.5, 2.5, 20)[:, None]
+    np.testing.assert_allclose(model.predict_f(at)[0], 1e5 + np.sin(2.0 * at), atol=0.15)
+    assert 0.005 < model.likelihood.variance.numpy() < 0.02
+
+
+def test_parameters_that_are_not_trainable_stay(rng):
+    k = kernel()
+    gpflow.set_trainable(k.variance, False)
+    model = model_of(sgp.VariationalHyperparameters(), k)
+    model.update(smooth_data(rng))
+    assert k.variance.numpy() == 1.0
+    assert "kernel.variance" not in model.hyperparameter_samples(3)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+    ],
+    ids=["VI", "ML"],
+)
+def test_mean_functions_are_learned(rng, strategy):
+    """Their parameters have no transform, and start at zero."""
+    X = rng.uniform(-2, 2, (60, 2))
+    Y = 2.0 * X[:, :1] + 3.0 + 0.1 * rng.standard_normal((60, 1))
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=0.1), gpflow.likelihoods.Gaussian(0.1),
+        gpflow.functions.Linear(np.zeros((2, 1)), np.zeros(1)), hyperparameters=strategy,
+    )  # fmt: skip
+    for rows in (slice(0, 30), slice(30, 60)):
+        model.update((X[rows], Y[rows]))
+    far = model.predict_f(np.array([[20.0, 0.0]]))[0]
+    np.testing.assert_allclose(far, [[43.0]], atol=3.0)
+
+
+def coregionalised():
+    return gpflow.kernels.Matern32(active_dims=[0]) * gpflow.kernels.Coregion(2, 1, active_dims=[1])
+
+
+def changing():
+    pieces = [gpflow.kernels.Matern12(), gpflow.kernels.RationalQuadratic()]
+    return gpflow.kernels.ChangePoints(pieces, [0.0])
+
+
+def mixed():
+    product = gpflow.kernels.Linear() * gpflow.kernels.White()
+    periodic = gpflow.kernels.Periodic(gpflow.kernels.RBF(), period=3.0)
+    return periodic + product + gpflow.kernels.ArcCosine()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make", [coregionalised, *(pytest.param(k, marks=pytest.mark.slow) for k in (changing, mixed))]
+)
+def test_unusual_kernels_learn_a_distribution(rng, make):
+    X = rng.uniform(-2, 2, (40, 1))
+    if make is coregionalised:
+        X = np.c_[X, rng.integers(0, 2, 40)]
+    Y = np.sin(2.0 * X[:, :1]) * (1.0 - 2.0 * X[:, 1:].sum(axis=1, keepdims=True))
+    points = sgp.PrivatePseudoPoints(8, optimise_locations=False)
+    model = sgp.StreamingGP(
+        make(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=points,
+        optimiser=sgp.LocalOptimiser(max_iterations=50),
+    )  # fmt: skip
+    for rows in (slice(0, 20), slice(20, 40)):
+        model.update((X[rows], Y[rows]))
+    assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.7 * np.var(Y)
+
+
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_nothing_to_learn_is_allowed(rng, full_covariance):
+    k, likelihood = kernel(), gpflow.likelihoods.Gaussian(0.1)
+    gpflow.set_trainable(k, False)
+    gpflow.set_trainable(likelihood, False)
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    data = smooth_data(rng, 30)
+    means = []
+    for hyperparameters in (strategy, FIXED):
+        model = sgp.StreamingGP(
+            k, likelihood, pseudo_points=EVERY_INPUT, hyperparameters=hyperparameters
+        )
+        model.update(data)
+        means.append(model.predict_f(data[0])[0])
+    np.testing.assert_allclose(*means, rtol=10.0 * ALGEBRA)
+
+
+def test_what_is_trainable_cannot_change_under_a_distribution(rng):
+    model = regressor(pseudo_points=EVERY_INPUT)
+    model.update(smooth_data(rng))
+    gpflow.set_trainable(model.kernel.variance, False)
+    with pytest.raises(InvalidDataError, match="trainable"):
+        model.update(smooth_data(rng))
+
+
+DIMS = 19
+SIZE = DIMS + 2
+
+
+@dataclass(frozen=True)
+class Recording(sgp.VariationalHyperparameters):
+    """Writes down at how many values of ε a bound is averaged; a blank problem has the seed 0."""
+
+    numbers: list = field(default_factory=list)
+
+    def noise(self, size, seed, *rest):
+        found = super().noise(size, seed, *rest)
+        if seed and len(found) not in self.numbers[-1:]:
+            self.numbers.append(len(found))
+        return found
+
+
+def stream(rng, number, noise, **settings):
+    """A model of data that depend on one input of many."""
+    X = rng.standard_normal((number, DIMS))
+    Y = X[:, :1] + noise * rng.standard_normal((number, 1))
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.full(DIMS, DIMS**0.5))
+    settings = {"pseudo_points": EVERY_INPUT, "seed": 0} | settings
+    model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(0.1), **settings)
+    return model, model.update((X, Y))
+
+
+def test_the_default_is_eight_and_more_where_little_is_known_of_more():
+    default, four = sgp.VariationalHyperparameters(), sgp.VariationalHyperparameters(num_samples=4)
+    assert len(default.noise(SIZE, 0)) == 8
+    assert len(default.noise(SIZE, 0, full=False)) == len(default.noise(3, 0, False, 3.0)) == 4
+    assert len(default.noise(SIZE, 0, True, 8.0)) == 8
+    assert len(default.noise(SIZE, 0, False, 8.1)) == SIZE + 1  # pairs
+    assert len(four.noise(SIZE, 0, True, 8.1)) == 4
+    both = sgp.VariationalHyperparameters(full_covariance=True)
+    assert len(both.noise(3, 0)) == 8
+    assert len(both.noise(SIZE, 0)) == 2 * SIZE
+
+
+def test_a_parameter_known_to_within_a_factor_of_e_is_not_known_well():
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[0.01, 1.0])
+    vector = ParameterVector(kernel)
+    mean = vector.value()
+    unit = vector.unit_log_widths()
+    deviation = unit * np.array([1.0, 0.25, 7.0])
+    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
+    vector.assign(mean + 1.0)  # it is asked for at a mean, wherever the parameters are
+    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({}, [8, SIZE + 1]), ({"prior_log_scale": 0.1}, [8]), ({"num_samples": 6}, [6])],
+    ids=["many uncertain", "few", "a number that is given"],
+)
+def test_a_fit_that_leaves_many_uncertain_is_done_over_as_many_values(rng, options, wanted):
+    strategy = Recording(**options)
+    _, info = stream(rng, 30, 0.5, hyperparameters=strategy)
+    assert strategy.numbers[: len(wanted)] == wanted
+    assert info.iterations > 0
+
+
+def test_the_optimiser_turns_back_from_where_the_loss_is_not_finite():
+    def loss(point):
+        x = point[0]
+        return (np.nan if x > 2.0 else -x), np.array([-1.0])
+
+    bounds, seen = [(None, None)], []
+    best, iterations = minimise(
+        loss, np.zeros(1), bounds, "L-BFGS-B", 50, lambda i, f: seen.append((i, f))
+    )
+    assert 1.0 < best[0] <= 2.0
+    assert [i for i, _ in seen] == list(range(1, iterations + 1))
+    assert seen[-1][1] == pytest.approx(best[0])
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1, 2.0])
+def test_five_iterations_that_gain_too_little_are_the_last(tolerance):
+    def valley(x):
+        return scipy.optimize.rosen(x), scipy.optimize.rosen_der(x)
+
+    seen = []
+    start, free = np.array([-1.2, 1.0]), [(None, None)] * 2
+    _, iterations = minimise(
+        valley, start, free, "L-BFGS-B", 100, lambda _, f: seen.append(f), tolerance
+    )
+    gains = np.array(seen[5:]) - seen[:-5]
+    assert len(seen) == iterations
+    assert (gains[:-1] >= tolerance).all()
+    assert (gains[-1] < tolerance) == (tolerance > 0.0)
+    assert (seen[-1] > -1e-6) == (tolerance == 0.0)
+
+
+def test_the_optimiser_refuses_a_start_that_is_not_finite():
+    with pytest.raises(NumericalError, match="cavity covariance"):
+        minimise(
+            lambda x: (np.nan, x), np.zeros(2), [(None, None)] * 2, "L-BFGS-B", 5, lambda *_: None
+        )
+
+
+def test_the_width_of_q_does_not_halve_with_every_batch(rng):
+    inputs = rng.uniform(-2.0, 2.0, (4, 50, 4))
+    batches = [(X, np.sin(X[:, :1]) + 0.3 * rng.standard_normal((50, 1))) for X in inputs]
+
+    def widths(**settings):
+        model = sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(lengthscales=np.ones(4)),
+            gpflow.likelihoods.Gaussian(0.1),
+            pseudo_points=sgp.SharedPseudoPoints(30),
+            optimiser=sgp.LocalOptimiser(max_iterations=5, **settings),
+            seed=0,
+        )
+        for batch in batches:
+            model.update(batch)
+        return np.sqrt(model.hyperparameter_posterior.variance)
+
+    unknown = slice(2, 4)  # the lengthscales of inputs that do not matter
+    assert (widths(epsilon_iterations=0)[unknown] < 0.5 * widths()[unknown]).all()
+
+
+LONG = sgp.LocalOptimiser(max_iterations=300)
+TO_THE_END = sgp.LocalOptimiser(max_iterations=300, tolerance=0.0)
+EVIDENCE, WHERE_IT_IS_FLAT = 1e-5, 2e-2
+"""Relative differences of two optimisers: in the evidence, and in parameters at its flat top."""
+
+
+def test_maximum_likelihood_is_that_of_the_exact_gp(rng):
+    X, Y = smooth_data(rng)
+    model = model_of(sgp.PointHyperparameters(), optimiser=LONG)
+    info = model.update((X, Y))
+    oracle = gpflow.models.GPR((X, Y), kernel(), noise_variance=0.1)
+    gpflow.optimizers.Scipy().minimize(oracle.training_loss, oracle.trainable_variables)
+    np.testing.assert_allclose(info.free_energy, oracle.log_marginal_likelihood(), rtol=EVIDENCE)
+    np.testing.assert_allclose(
+        model.kernel.lengthscales, oracle.kernel.lengthscales, rtol=0.5 * WHERE_IT_IS_FLAT
+    )
+
+
+@pytest.mark.parametrize("prior_on", ["constrained", "unconstrained"])
+def test_map_adds_gpflow_priors_once(rng, prior_on):
+    X, Y = smooth_data(rng)
+
+    def with_prior():
+        k = kernel()
+        k.lengthscales.prior = tfp.distributions.Normal(np.float64(3.0), np.float64(0.1))
+        k.lengthscales.prior_on = prior_on
+        return k
+
+    model = model_of(sgp.PointHyperparameters(), with_prior(), optimiser=LONG)
+    model.update((X, Y))
+    oracle = gpflow.models.GPR((X, Y), with_prior(), noise_variance=0.1)
+    gpflow.optimizers.Scipy().minimize(oracle.training_loss, oracle.trainable_variables)
+    np.testing.assert_allclose(
+        model.kernel.lengthscales, oracle.kernel.lengthscales, rtol=0.5 * WHERE_IT_IS_FLAT
+    )
+    np.testing.assert_allclose(model.kernel.variance, oracle.kernel.variance, rtol=WHERE_IT_IS_FLAT)
+
+
+def test_fixed_hyperparameters_stay(rng):
+    model = model_of(sgp.FixedHyperparameters())
+    before = model.parameter_vector.value()
+    model.update(smooth_data(rng))
+    np.testing.assert_array_equal(model.parameter_vector.value(), before)
+
+
+def test_one_point_batches_do_not_trap_maximum_likelihood(rng):
+    """One point's likelihood is largest without noise; later batches must find back from there."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(4), hyperparameters=sgp.PointHyperparameters(),
+    )  # fmt: skip
+    noise = []
+    for size in (50, 1, 50, 50):
+        X = rng.uniform(-3, 3, (size, 1))
+        model.update((X, np.sin(X) + 0.1 * rng.standard_normal(X.shape)))
+        noise.append(model.likelihood.variance.numpy())
+    assert noise[1] < 1e-3 < noise[-1] < 0.1
+
+
+# ---- memory ----
+
+
+def remembering(memory, pseudo_points, **options):
+    point = sgp.PointHyperparameters(remember=memory)
+    return regressor(hyperparameters=point, pseudo_points=pseudo_points, **options)
+
+
+@pytest.mark.parametrize(
+    ("pseudo_points", "name"),
+    [
+        (sgp.PrivatePseudoPoints(5), "evidence"),
+        (sgp.PrivatePseudoPoints("all"), "evidence"),
+        (sgp.ConditionalPseudoPoints(5), "divergence"),
+    ],
+    ids=["private", "every input", "conditional"],
+)
+def test_true_is_the_memory_that_the_points_have_by_default(rng, pseudo_points, name):
+    (X, Y), found = smooth_data(rng, 40), []
+    for memory in (True, name):
+        model = remembering(memory, pseudo_points)
+        energies = [model.update((X[i::2], Y[i::2])).free_energy for i in range(2)]
+        found.append([*energies, *model.parameter_vector.value()])
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "why"),
+    [
+        (
+            "evidence",
+            {"pseudo_points": sgp.ConditionalPseudoPoints(5)},
+            "'evidence' with ConditionalPseudoPoints.* no factor that is free of ε",
+        ),
+        (
+            "divergence",
+            {"pseudo_points": sgp.PrivatePseudoPoints("all")},
+            "'divergence' with a point at every input.* no white noise",
+        ),
+        (
+            "divergence",
+            {"pseudo_points": sgp.PrivatePseudoPoints(5), "bound": Exact()},
+            "'divergence' with a point at every input.* no white noise",
+        ),
+    ],
+    ids=["conditional", "every input", "the exact bound"],
+)
+def test_a_memory_that_points_cannot_have_is_refused(memory, options, why):
+    with pytest.raises(InvalidDataError, match=why):
+        remembering(memory, **options)
+
+
+@pytest.mark.slow
+def test_other_likelihoods_have_both_memories_and_a_file_keeps_the_name(rng, tmp_path):
+    X, Y = labelled(rng, 30)
+    learned = []
+    for memory in ("evidence", "divergence"):
+        model = classifier(hyperparameters=sgp.PointHyperparameters(remember=memory))
+        model.update((X[:15, :1], Y[:15]))
+        path = tmp_path / f"{memory}.npz"
+        model.save(path)
+        loaded = sgp.StreamingGP.load(
+            path, gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli()
+        )
+        assert loaded.settings.hyperparameters.remember == memory
+        energies = [one.update((X[15:, :1], Y[15:])).free_energy for one in (model, loaded)]
+        assert energies[0] == energies[1]
+        learned.append(model.parameter_vector.value())
+    assert not np.allclose(*learned)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pseudo_points": sgp.PrivatePseudoPoints(10, budget=30), "alpha": 0.5},
+        {"pseudo_points": sgp.SharedPseudoPoints(20)},
+    ],
+    ids=["power EP within a budget", "shared"],
+)
+def test_a_stream_that_remembers_by_the_divergence_learns(rng, options):
+    X, Y = smooth_data(rng, 120)
+    model = remembering("divergence", **options)
+    for i in range(4):
+        model.update((X[i::4], Y[i::4]))
+    assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.1 * np.var(Y)
+
+
+OF_A_FAMILY = 0.3
+"""By how many standard deviations, or what share of them, a Gaussian may miss the posterior."""
+BY_DRAWS = 0.02
+"""Relative error of moments of some ten thousand draws."""
+
+
+def variables_of(q, location, scale):
+    """Optimiser variables of a Gaussian."""
+    white = (np.linalg.solve(scale, part) for part in (q.mean - location, q.scale))
+    return np.ravel(type(q).from_mean_scale(*white).unconstrained())
+
+
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_variables_of_a_gaussian_are_read_as_it(rng, full_covariance):
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    prior = strategy.prior(ParameterVector(kernel()))
+    E = len(prior.mean)
+    root = np.eye(E) + (0.3 * np.tril(rng.normal(size=(E, E))) if full_covariance else 0.0)
+    q = type(prior).from_mean_scale(rng.normal(size=E), 0.3 * root)
+    location, scale = strategy.location_scale(prior, None)
+    found = strategy.posterior(variables_of(q, location, scale), location, scale)
+    np.testing.assert_allclose(found.mean, q.mean, rtol=ALGEBRA)
+    np.testing.assert_allclose(
+        found.scale @ np.transpose(found.scale),
+        q.scale @ np.transpose(q.scale),
+        rtol=ALGEBRA,
+        atol=ALGEBRA,
+    )
+
+
+def nuts(log_density, start, scale, num_samples=600, seed=3):
+    """Draws from ``log_density`` by NUTS, preconditioned by ``scale``."""
+    kernel_ = tfp.mcmc.DualAveragingStepSizeAdaptation(
+        tfp.mcmc.NoUTurnSampler(log_density, step_size=0.3 * scale, max_tree_depth=6), 300
+    )
+
+    @tf.function(autograph=False)
+    def run():
+        return tfp.mcmc.sample_chain(
+            num_samples, start, kernel=kernel_, num_burnin_steps=400, trace_fn=None,
+            seed=tf.constant([seed, 0], tf.int32),
+        )  # fmt: skip
+
+    return run().numpy()
+
+
+@pytest.mark.slow
+def test_the_variational_posterior_of_exact_regression_is_that_of_nuts(rng):
+    """With Z = X the structured q(ε) is plain VI on the exact marginal likelihood."""
+    X, Y = smooth_data(rng, 100, noise=0.3)
+    model = model_of(sgp.VariationalHyperparameters(full_covariance=True), optimiser=LONG)
+    prior = model.hyperparameter_posterior
+    model.update((X, Y))
+    q = model.hyperparameter_posterior
+
+    oracle = gpflow.models.GPR((X, Y), kernel(), noise_variance=0.1)
+    vector = ParameterVector(oracle)
+    assert list(vector.parameters) == list(model.parameter_vector.parameters)
+
+    def log_density(epsilon):
+        with vector.substituted(epsilon):
+            log_prior = tfp.distributions.MultivariateNormalTriL(prior.mean, prior.scale)
+            return oracle.log_marginal_likelihood() + log_prior.log_prob(epsilon)
+
+    draws = nuts(log_density, tf.constant(q.mean), np.sqrt(q.variance))
+    mean, sd = draws.mean(axis=0), draws.std(axis=0)
+    assert (np.abs(q.mean - mean) < OF_A_FAMILY * sd).all()
+    ratio = np.sqrt(q.variance) / sd
+    assert (ratio > 1.0 - OF_A_FAMILY).all()
+    assert (ratio < 1.0 + OF_A_FAMILY).all()
+
+
+@pytest.mark.parametrize("full_covariance", [False, True])
+def test_a_step_that_makes_epsilon_too_narrow_to_be_squared_is_none(full_covariance):
+    strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
+    parameters = ParameterVector(kernel())
+    zeros, unit = np.zeros(parameters.size), np.eye(parameters.size)
+
+    def penalty(width):
+        widths = unit.copy()
+        widths[-1, -1] = width
+        q = type(strategy.prior(parameters)).from_mean_scale(zeros, widths)
+        return strategy.penalty(tf.constant(variables_of(q, zeros, unit)), parameters).numpy()
+
+    assert penalty(1e-14) == pytest.approx(-np.log(1e-14) - 0.5)
+    assert penalty(1e-16) == np.inf
+
+
+def test_gpflow_priors_become_the_prior_of_epsilon():
+    k = kernel()
+    k.variance.prior = tfp.distributions.Gamma(np.float64(80.0), np.float64(20.0))
+    k.lengthscales.prior = tfp.distributions.Normal(np.float64(-1.0), np.float64(0.2))
+    k.lengthscales.prior_on = "unconstrained"
+    model = model_of(sgp.VariationalHyperparameters(), k)
+    paths = list(model.parameter_vector.parameters)
+    q = model.hyperparameter_posterior
+    i = paths.index("kernel.lengthscales")
+    np.testing.assert_allclose(q.mean[i : i + 2], -1.0, atol=0.5 * BY_DRAWS)
+    np.testing.assert_allclose(np.sqrt(q.variance)[i : i + 2], 0.2, rtol=BY_DRAWS)
+    draws = model.hyperparameter_samples(50_000)["kernel.variance"]
+    np.testing.assert_allclose(draws.mean(), 4.0, rtol=0.5 * BY_DRAWS)
+    np.testing.assert_allclose(draws.std(), 80.0**0.5 / 20.0, rtol=BY_DRAWS)
+
+
+def test_the_default_prior_is_as_wide_in_the_logarithm_as_asked():
+    k = gpflow.kernels.SquaredExponential(variance=1e-3, lengthscales=[30.0, 1.0])
+    model = model_of(sgp.VariationalHyperparameters(prior_log_scale=0.05), k)
+    for path, draws in model.hyperparameter_samples(50_000).items():
+        np.testing.assert_allclose(
+            np.std(np.log(draws), axis=0), 0.05, rtol=2.5 * BY_DRAWS, err_msg=path
+        )
+
+
+def test_earlier_batches_say_less_of_epsilon_and_the_same_of_f(rng):
+    """What a batch finds is prior × Π t_a(ε)^(λ^age) over ε, and all of f as it was."""
+    share = 0.5
+    model = model_of(sgp.VariationalHyperparameters(forgetting_factor=share))
+    prior = model.ledger.prior.hyperparameters
+    written = []
+    for number in range(3):
+        X, Y = smooth_data(rng, 12)
+        before = model.factors
+        model.update((X, Y))
+        newest = model.factors[f"batch-{number}"].hyperparameters
+        written = [factor**share for factor in written] + [newest]
+        for name, factor in before.items():
+            assert model.factors[name].pseudo_observations is factor.pseudo_observations
+    q = model.hyperparameter_posterior
+    expected = prior.times(written)
+    np.testing.assert_allclose(q.mean, expected.mean, rtol=ALGEBRA)
+    np.testing.assert_allclose(q.variance, expected.variance, rtol=ALGEBRA)
+
+
+@pytest.mark.slow
+def test_epsilon_follows_a_change_that_exact_memory_averages_over(rng):
+    """The noise rises tenfold halfway: with a forgetting factor the model comes to believe it."""
+
+    def noise_believed_in(share):
+        model = sgp.StreamingGP(
+            kernel(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=sgp.PrivatePseudoPoints(8),
+            hyperparameters=sgp.VariationalHyperparameters(num_samples=4, forgetting_factor=share),
+            optimiser=sgp.LocalOptimiser(max_iterations=15),
+        )  # fmt: skip
+        for scale in [0.1] * 3 + [1.0] * 2:
+            X = rng.uniform(-2, 2, (60, 2))
+            Y = np.sin(X.sum(axis=1, keepdims=True)) + scale * rng.standard_normal((60, 1))
+            model.update((X, Y))
+        return float(np.mean(model.hyperparameter_samples(1000)["likelihood.variance"]))
+
+    assert 0.7 < noise_believed_in(0.1) < 1.4
+    assert noise_believed_in(1.0) < 0.5
+
+
+@pytest.mark.slow
+def test_predictions_integrate_over_epsilon(rng):
+    X, Y = smooth_data(rng, 30)
+    model = model_of(sgp.VariationalHyperparameters())
+    model.update((X, Y))
+    Xnew = rng.uniform(-3, 3, (7, 2))
+    vector = model.parameter_vector
+    means, variances, log_densities = [], [], []
+    Ynew = rng.standard_normal((7, 1))
+    of_f = replace(model.factors["batch-0"], hyperparameters=None)
+    for epsilon in model.prediction_draws:
+        known = sgp.StreamingGP(
+            model.kernel, model.likelihood, pseudo_points=EVERY_INPUT,
+            hyperparameters=FIXED, num_latent_gps=1,
+        )  # fmt: skip
+        known.adopt(known.ledger.replaced("batch-0", of_f))
+        before = vector.value()
+        vector.assign(epsilon)
+        mean, variance = known.predict_f(Xnew)
+        log_densities.append(known.predict_log_density((Xnew, Ynew)))
+        vector.assign(before)
+        means.append(mean)
+        variances.append(variance)
+    mean, variance = model.predict_f(Xnew)
+    np.testing.assert_allclose(mean, np.mean(means, axis=0), rtol=10.0 * ALGEBRA)
+    total = np.mean(variances, axis=0) + np.var(means, axis=0)
+    np.testing.assert_allclose(variance, total, rtol=10.0 * ALGEBRA)
+    mixture = np.log(np.mean(np.exp(log_densities), axis=0))
+    np.testing.assert_allclose(
+        model.predict_log_density((Xnew, Ynew)), mixture, rtol=10.0 * ALGEBRA
+    )
+
+
+PERIODS = {
+    "periodic": lambda: gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential(), period=1.02),
+    "cosine": lambda: gpflow.kernels.Cosine(lengthscales=1.02),
+}
+
+
+@pytest.mark.parametrize("repeats", PERIODS)
+def test_a_period_is_found_in_many_of_them(rng, repeats):
+    """As by maximum likelihood of all data at once, from one start. With one as wide as that of
+    other parameters the log density is below -2.
+    """
+    X = np.sort(rng.uniform(0.0, 20.0, size=(220, 1)), axis=0)
+    f = 3.0 * np.sin(2.0 * np.pi * X) + 0.5 * X
+    Y = f + 0.3 * rng.normal(size=X.shape)
+    (X, X_new), (Y, Y_new) = np.split(X, [200]), np.split(Y, [200])
+
+    def seasons():
+        trend = gpflow.kernels.SquaredExponential(variance=10.0, lengthscales=10.0)
+        return trend + PERIODS[repeats]()
+
+    gp = sgp.StreamingGP(seasons(), gpflow.likelihoods.Gaussian(0.5), seed=0)
+    gp.update((X, Y))
+    exact = gpflow.models.GPR((X, Y), seasons(), noise_variance=0.5)
+    gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
+    found, wanted = (np.mean(m.predict_log_density((X_new, Y_new))) for m in (gp, exact))
+    assert found > wanted - 0.3
