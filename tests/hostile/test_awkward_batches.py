@@ -11,8 +11,6 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp.gp.bounds.sites import Sites
-from streaming_gp.gp.fitting.solver import Batch
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -342,69 +340,15 @@ def test_so_does_one_with_a_distribution_over_hyperparameters(contaminated):
     assert smse(model) < 0.02
 
 
-def bounds_from(model, data, starts):
-    """Of a batch that learns nothing, where sites start with these; None for nothing said."""
-    model.update(data, learn=False)
-    return [
-        model._store.compiled.fitter.fit(
-            model.prior(),
-            Batch("batch", data, seed=0, learn=False, sites=sites),
-            lambda candidates: candidates.inputs,
-            move=False,
-        )[1].free_energy
-        for sites in starts
-    ]
-
-
-def about(f):
-    """Sites that say where f is."""
-    precision = np.full_like(f, 1.0 / 0.015)
-    return Sites(f * precision, precision)
-
-
-def test_at_narrow_noise_sites_end_at_one_optimum_from_anywhere(contaminated):
+def test_at_narrow_noise_sites_end_at_the_optimum(contaminated):
     """That of GPflow, whose q(f) is free: means are stationary where sites are cut off, too."""
-    X, Y = contaminated
+    X, _ = contaminated
     smooth, likelihood = gpflow.kernels.SquaredExponential(0.8, [0.9, 1.4]), Contaminated(0.015)
     model = sgp.StreamingGP(smooth, likelihood, hyperparameters=FIXED)
-    found = bounds_from(model, contaminated, [None, about(wave(X)), about(-wave(X)), about(Y)])
+    found = model.update(contaminated, learn=False).free_energy
     oracle = gpflow.models.SVGP(smooth, likelihood, X.copy(), whiten=True)
     free = oracle.q_mu, oracle.q_sqrt
     loss = oracle.training_loss_closure(contaminated)
     variables = [one.unconstrained_variable for one in free]
     gpflow.optimizers.Scipy().minimize(loss, variables, options={"maxiter": 300})
     np.testing.assert_allclose(found, -loss().numpy(), atol=0.5)
-
-
-def classes(seed):
-    """Of three levels of the wave, by the robust-max likelihood."""
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-2.0, 2.0, (600, 2))[:300]
-    noise = 0.1 * rng.standard_normal((600, 1))[:300]
-    return X, np.digitize(wave(X) + noise, [-0.5, 0.5]).astype(float)
-
-
-def robust_max(**options):
-    likelihood = gpflow.likelihoods.MultiClass(3)
-    return sgp.StreamingGP(kernel(), likelihood, num_latent_gps=3, seed=0, **options)
-
-
-def test_sites_may_start_where_they_are_known_better(contaminated):
-    X, _ = contaminated
-    labels = np.digitize(wave(X), [-0.5, 0.5]).astype(float)
-    starts = [None, about(2.0 * (labels == np.arange(3)))]
-    found = bounds_from(robust_max(hyperparameters=FIXED), (X, labels), starts)
-    assert found[1] > found[0] + 1.0
-
-
-@pytest.mark.slow
-def test_a_factor_is_no_worse_than_from_nothing_said():
-    """Sites from where the fit had them end lower here, and are not taken."""
-    model, data = robust_max(), classes(2)
-    model.update(data)
-    fitter, (factor,) = model._store.compiled.fitter, model.factors.values()
-    epsilon = fitter.location(model.ledger.posterior)
-    found = fitter.factorisations.at(epsilon, model.ledger.posterior).log_normaliser
-    batch = Batch("batch", data, seed=0, learn=False, epsilon=epsilon)
-    _, report = fitter.fit(model.prior(), batch, lambda candidates: candidates.inputs, move=False)
-    assert found + factor.log_scale > report.free_energy - 1e-6

@@ -6,7 +6,6 @@ each is refused when it is made, and named with its range.
 
 import inspect
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import gpflow
 import numpy as np
@@ -14,13 +13,11 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp import bnn, datasets, evaluate, expfam, gp, linear, losses, mixture, pvi, samplers
-from streaming_gp import inputs as arguments
+from streaming_gp import bnn, datasets, evaluate, expfam, gp, linear, losses, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PowerEP
 from streaming_gp.pvi import privacy
 from streaming_gp.sklearn import StreamingGPRegressor
-from streaming_gp.validation import WrapsLikelihood, as_data, as_pair
 from tests.hostile.cases import every_tenth
 from tests.hostile.streams import FIXED, QUICK, dates, targets
 
@@ -248,65 +245,6 @@ def test_a_copy_of_a_strategy_is_checked_as_well():
 
 
 NAN, INF = float("nan"), float("inf")
-
-
-@runtime_checkable
-class Answers(Protocol):
-    def answer(self): ...
-
-
-class Answering:
-    def answer(self): ...
-
-
-def test_a_strategy_is_an_object_and_no_name_or_class():
-    arguments.require_strategy("rule", Answering(), Answers, "Answering()")
-    for value in ("answering", Answering, None, 3):
-        with pytest.raises(InvalidDataError, match=r"^rule must be a strategy such as An"):
-            arguments.require_strategy("rule", value, Answers, "Answering()")
-
-
-@pytest.mark.parametrize(
-    ("require", "inside", "outside", "wanted"),
-    [
-        (arguments.require_positive, [1e-300, 2, INF], [0.0, -1, NAN], "must be positive"),
-        (arguments.require_positive_integer, [1, np.int64(7)], [0, -3], "must be positive"),
-        (
-            arguments.require_positive_integer, [], [2.0, True, "3", None],
-            "must be a positive integer",
-        ),
-        (arguments.require_not_negative, [0, 0.5, INF], [-1e-9, NAN], "must not be negative"),
-        (arguments.require_above_one, [1.0001, INF], [1.0, 0, NAN], "must be greater than 1"),
-        (arguments.require_fraction, [1e-9, 1.0], [0.0, 1.1, NAN], r"must lie in \(0, 1\]"),
-        (arguments.require_decay, [0.0, 0.999], [1.0, -0.1, NAN], r"must lie in \[0, 1\)"),
-        (arguments.require_probability, [0, 1, 0.3], [1.1, -0.1, NAN], r"must lie in \[0, 1\]"),
-    ],
-)  # fmt: skip
-def test_ranges(require, inside, outside, wanted):
-    for value in inside:
-        require("rate", value)
-    for value in outside:
-        with pytest.raises(InvalidDataError, match=f"^rate {wanted}, got"):
-            require("rate", value)
-
-
-def test_a_loss_wraps_its_likelihood():
-    likelihood = losses.GeneralisedLikelihood(gpflow.likelihoods.Bernoulli(), losses.BetaLoss(1.5))
-    assert isinstance(likelihood, WrapsLikelihood)
-    assert not isinstance(gpflow.likelihoods.Bernoulli(), WrapsLikelihood)
-    with pytest.raises(InvalidDataError, match="outside the support of Bernoulli: wanted 0 or 1"):
-        as_data((np.zeros((2, 1)), np.array([[0.0], [2.0]])), likelihood, 1, 1)
-
-
-def test_likelihoods_with_integrals_of_their_powers_are_found():
-    assert isinstance(mixture.Clutter(np.eye(2)), losses.HasPowerIntegral)
-    assert not isinstance(gpflow.likelihoods.Gaussian(), losses.HasPowerIntegral)
-
-
-@pytest.mark.parametrize("data", [None, 3.0, (1, 2, 3)])
-def test_data_that_are_no_pair_are_named(data):
-    with pytest.raises(InvalidDataError, match=r"a pair \(X, Y\), got " + type(data).__name__):
-        as_pair(data)
 
 
 FREE = privacy.Budget(INF)

@@ -9,7 +9,6 @@ import pytest
 
 from streaming_gp import pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators.river import as_features
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy.accountant import (
     Release,
@@ -92,9 +91,3 @@ def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
         answers = list(pool.map(client.answer, asks))
     assert all(isinstance(answer, pvi.LocalResult) for answer in answers)
     assert read_spent(str(tmp_path), "c1") == ((rule.release, 24),)
-
-
-@pytest.mark.parametrize("value", [10**400, float("inf"), "3", b"3", 1j, [1.0]], ids=repr)
-def test_a_row_of_river_holds_finite_numbers(value):
-    with pytest.raises(InvalidDataError, match="feature 'a' must be a finite number"):
-        as_features({"a": value})

@@ -19,7 +19,6 @@ from gpflow import likelihoods as gl
 from gpflow.utilities import positive
 
 import streaming_gp as sgp
-from streaming_gp.gp.process.graphs import MOST_KINDS
 from tests.oracles.builders import QUICK, regressor
 from tests.oracles.reference import smooth_data
 
@@ -288,12 +287,3 @@ def test_graphs_keep_no_model(rng):
     assert kept() is not None
     assert gone() is None
     assert held() is None
-
-
-def test_graphs_of_few_kinds_are_kept():
-    first = weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=5.0))))
-    last = [weakref.ref(graphs(model_of(likelihood=gl.StudentT(df=10.0 + n)))) for n in range(20)]
-    gc.collect()
-    assert first() is None
-    num_kept = MOST_KINDS // 2  # by what it is, and by how it learns
-    assert [one() is not None for one in last] == [n >= 20 - num_kept for n in range(20)]

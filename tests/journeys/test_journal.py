@@ -11,7 +11,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp import serialization as ser
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.gp.strategies import MERGED
+from tests.oracles.builders import MERGED
 from tests.oracles.saved_streams import (
     batch,
     begun,

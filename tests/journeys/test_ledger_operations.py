@@ -5,8 +5,8 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.strategies import MERGED
 from tests.oracles.builders import (
+    MERGED,
     assert_unchanged,
     evidence,
     known_model,

@@ -6,7 +6,6 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import pvi
-from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn, UntilSettled
 from tests.oracles.builders import (
     EVERY_INPUT,
     assert_same_arrays,
@@ -80,25 +79,25 @@ def test_absorbing_leaves_the_hyperparameters_as_they_are(data, points):
 
 def test_a_schedule_says_which_updates_learn(data, tmp_path):
     X, Y = data
-    model = regressor(pseudo_points=EVERY_INPUT, learning=EveryUpdate(every=2))
+    model = regressor(pseudo_points=EVERY_INPUT, learning=sgp.EveryUpdate(every=2))
     iterations = [model.update((X[i::5], Y[i::5])).iterations for i in range(4)]
     assert [count > 0 for count in iterations] == [True, False, True, False]
     assert model.update((X[4::5], Y[4::5]), learn=False).iterations == 0
     model.save(tmp_path / "stream.npz")
     loaded = sgp.StreamingGP.load(tmp_path / "stream.npz", model.kernel, model.likelihood)
-    assert loaded.settings.learning == EveryUpdate(every=2)
+    assert loaded.settings.learning == sgp.EveryUpdate(every=2)
     assert loaded.state.shift == model.state.shift < np.inf
 
 
 @pytest.mark.parametrize(
     ("schedule", "wanted"),
     [
-        (EveryUpdate(), [True, True, True, True]),
-        (EveryUpdate(every=3), [True, False, False, True]),
-        (UntilSettled(shift=0.5, every=None, growth=None), [True, True, False, False]),
-        (UntilSettled(shift=0.5, every=3, growth=None), [True, True, False, True]),
-        (UntilSettled(shift=0.5, every=None, growth=1.0), [True, True, False, True]),
-        (NeverLearn(), [False, False, False, False]),
+        (sgp.EveryUpdate(), [True, True, True, True]),
+        (sgp.EveryUpdate(every=3), [True, False, False, True]),
+        (sgp.UntilSettled(shift=0.5, every=None, growth=None), [True, True, False, False]),
+        (sgp.UntilSettled(shift=0.5, every=3, growth=None), [True, True, False, True]),
+        (sgp.UntilSettled(shift=0.5, every=None, growth=1.0), [True, True, False, True]),
+        (sgp.NeverLearn(), [False, False, False, False]),
     ],
 )
 def test_schedules(schedule, wanted):
@@ -107,13 +106,13 @@ def test_schedules(schedule, wanted):
 
 
 def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
-    schedule = UntilSettled(every=None)
+    schedule = sgp.UntilSettled(every=None)
     learns = [n for n in range(101) if schedule.wants(n, 0.0)]
     assert learns == [1, 2, 3, 5, 7, 11, 17, 25, 38, 57, 86]
 
 
 def test_a_growth_of_next_to_nothing_is_every_update():
-    assert all(UntilSettled(every=None, growth=1e-320).wants(n, 0.0) for n in range(1, 50))
+    assert all(sgp.UntilSettled(every=None, growth=1e-320).wants(n, 0.0) for n in range(1, 50))
 
 
 def test_how_far_an_update_moves_the_hyperparameters_is_in_units_of_their_width(data):

@@ -7,10 +7,10 @@ import scipy.stats
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.strategies import MERGED
 from tests.conftest import assert_same_naturals
 from tests.oracles.builders import (
     EVERY_INPUT,
+    MERGED,
     NOISE,
     QUICK,
     assert_same_arrays,

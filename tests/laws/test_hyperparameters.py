@@ -17,7 +17,6 @@ import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Exact, ParameterVector
 from streaming_gp.gp.fitting.optimiser import minimise
-from streaming_gp.gp.hyperparameters.parameters import num_uncertain
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -259,17 +258,6 @@ def test_the_default_is_eight_and_more_where_little_is_known_of_more():
     both = sgp.VariationalHyperparameters(full_covariance=True)
     assert len(both.noise(3, 0)) == 8
     assert len(both.noise(SIZE, 0)) == 2 * SIZE
-
-
-def test_a_parameter_known_to_within_a_factor_of_e_is_not_known_well():
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=[0.01, 1.0])
-    vector = ParameterVector(kernel)
-    mean = vector.value()
-    unit = vector.unit_log_widths()
-    deviation = unit * np.array([1.0, 0.25, 7.0])
-    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
-    vector.assign(mean + 1.0)  # it is asked for at a mean, wherever the parameters are
-    assert num_uncertain(vector, mean, deviation) == pytest.approx(2.25)
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
-from streaming_gp.gp.collapsed import stacks
-from streaming_gp.numerics import dense, symmetric, triangular
+from streaming_gp.numerics import symmetric, triangular
 from streaming_gp.numerics.draws import standard_normal
-from streaming_gp.numerics.linalg import (
-    add_to_diagonal,
-    compress_rows,
-    logdet_from_cholesky,
-    solve_lower,
-    solve_lower_transposed,
-)
 from streaming_gp.numerics.quadrature import (
     gauss_hermite,
     normal_nodes,
@@ -31,73 +23,6 @@ from tests.tolerances import ALGEBRA
 
 LAWS = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
-
-
-@LAWS
-@given(seeds, st.integers(1, 8), st.integers(1, 8))
-def test_compressed_rows_hold_the_same_information(seed, num, size):
-    rng = np.random.default_rng(seed)
-    rows, targets = rng.standard_normal((2, num, size)), rng.standard_normal((2, num, 3))
-    few, few_targets = compress_rows(rows, targets)
-    assert few.shape == (2, size, size)
-    transposed = np.swapaxes(rows, -1, -2), np.swapaxes(few, -1, -2)
-    np.testing.assert_allclose(transposed[0] @ rows, transposed[1] @ few, atol=ALGEBRA)
-    np.testing.assert_allclose(transposed[0] @ targets, transposed[1] @ few_targets, atol=ALGEBRA)
-
-
-def test_triangular_solves_broadcast(rng):
-    chol = np.linalg.cholesky(np.cov(rng.standard_normal((4, 30))))
-    rhs = rng.standard_normal((3, 4, 2))
-    np.testing.assert_allclose(chol @ solve_lower(chol[None], rhs), rhs, atol=ALGEBRA)
-    np.testing.assert_allclose(chol.T @ solve_lower_transposed(chol, rhs), rhs, atol=ALGEBRA)
-    np.testing.assert_allclose(logdet_from_cholesky(chol), np.linalg.slogdet(chol @ chol.T)[1])
-    shifted = add_to_diagonal(tf.constant(chol), tf.constant([1.0, 2.0, 3.0, 4.0], tf.float64))
-    np.testing.assert_allclose(shifted - chol, np.diag([1.0, 2.0, 3.0, 4.0]), atol=ALGEBRA)
-
-
-def lying(A, how):
-    """The same matrix in C order, in Fortran order, or as a part of a larger one."""
-    if how == "part":
-        return np.pad(A, 2)[2:-2, 2:-2]
-    return np.array(A, order=how)
-
-
-@pytest.mark.parametrize("left", ["C", "F", "part"])
-@pytest.mark.parametrize("right", ["C", "F", "part"])
-def test_products(rng, left, right):
-    A, B, C = (rng.standard_normal(size) for size in ((3, 4), (4, 5), (3, 5)))
-    found = np.empty((3, 5))
-    dense.product(lying(A, left), lying(B, right), found)
-    for product in (found, dense.product(lying(A, left), lying(B, right))):
-        np.testing.assert_allclose(product, A @ B, atol=ALGEBRA)
-    less = dense.less_product(lying(C, right), lying(A, left), lying(B, right))
-    np.testing.assert_allclose(less, C - A @ B, atol=ALGEBRA)
-
-
-@pytest.mark.parametrize("sizes", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
-def test_products_of_nothing(sizes):
-    M, K, N = sizes
-    A, B, C = np.ones((M, K)), np.ones((K, N)), np.ones((M, N))
-    np.testing.assert_array_equal(dense.product(A, B), A @ B)
-    np.testing.assert_array_equal(dense.less_product(C.copy(), A, B), C - A @ B)
-
-
-@pytest.mark.parametrize("size", [2, 40])
-def test_products_of_stacks_with_themselves(rng, size):
-    A = rng.standard_normal((3, size, size + 1))
-    np.testing.assert_allclose(stacks.gram(A), A @ np.swapaxes(A, 1, 2), atol=ALGEBRA)
-
-
-@pytest.mark.parametrize("size", [2, 40])
-def test_products_of_stacks(rng, size):
-    A, B = rng.standard_normal((3, size, size + 1)), rng.standard_normal((3, size + 2, size + 1))
-    found = stacks.product(A, stacks.transposed(B))
-    np.testing.assert_allclose(found, A @ np.swapaxes(B, 1, 2), atol=ALGEBRA)
-
-
-def test_a_stack_of_which_one_has_no_cholesky_factor():
-    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
-        stacks.cholesky(np.stack([np.eye(2), -np.eye(2)]))
 
 
 @pytest.fixture
@@ -113,31 +38,6 @@ def lower(whole):
 
 def assert_stands_for(lower, wanted):
     np.testing.assert_allclose(symmetric.full(lower), wanted, atol=ALGEBRA)
-
-
-def test_changes_of_low_rank(rng, whole, lower):
-    X, Y = rng.standard_normal((2, 3, 6))
-    symmetric.add_outer(lower, -0.5, X[0])
-    symmetric.add_outer_pair(lower, X[1], Y[1])
-    assert_stands_for(
-        lower, whole - 0.5 * np.outer(X[0], X[0]) + X[1:2].T @ Y[1:2] + Y[1:2].T @ X[1:2]
-    )
-    before = symmetric.full(lower)
-    symmetric.add_products(lower, 2.0, X)
-    symmetric.add_product_pairs(lower, X, Y)
-    assert_stands_for(lower, before + 2.0 * X.T @ X + X.T @ Y + Y.T @ X)
-
-
-def test_parts_and_products(rng, whole, lower):
-    x, some = rng.standard_normal(6), np.array([1, 4, 5])
-    np.testing.assert_allclose(symmetric.times(lower, x), whole @ x, atol=ALGEBRA)
-    np.testing.assert_array_equal(symmetric.columns(lower, some[::-1]), whole[some[::-1]])
-    assert_stands_for(symmetric.among(lower, some), whole[np.ix_(some, some)])
-    other = whole @ whole
-    assert symmetric.inner(lower, other) == pytest.approx(np.trace(whole @ other))
-    symmetric.clear(lower, 4)
-    whole[4], whole[:, 4] = 0.0, 0.0
-    assert_stands_for(lower, whole)
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -6,7 +6,6 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import datasets, pvi
-from streaming_gp.gp.learning_schedule import EveryUpdate, NeverLearn
 from tests.oracles.builders import EVERY_INPUT, classifier
 
 
@@ -47,13 +46,13 @@ def test_the_two_classes_may_have_come_in_different_batches_of_one_label(labels)
 
 def test_what_is_asked_for_is_done(labels):
     assert classifier().update(of_class(labels, 1.0), learn=True).iterations > 0
-    model = classifier(learning=NeverLearn())
+    model = classifier(learning=sgp.NeverLearn())
     model.update(of_class(labels, 1.0))
     assert model.update(of_class(labels, 0.0)).iterations == 0
 
 
 def test_the_second_class_is_learned_from_whatever_the_schedule_says_of_its_number(labels):
-    model = classifier(learning=EveryUpdate(every=3))
+    model = classifier(learning=sgp.EveryUpdate(every=3))
     model.update(of_class(labels, 1.0))
     assert model.update(of_class(labels, 0.0)).iterations > 0
     assert model.update(labels).iterations == 0

@@ -1,6 +1,5 @@
 """Shapes, samples and gradients of predictions."""
 
-import copy
 import sys
 
 import gpflow
@@ -10,11 +9,9 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import prediction
+from streaming_gp.gp import Process, prediction
 from streaming_gp.gp.process import dense
-from streaming_gp.gp.process.dense import ROW
-from streaming_gp.gp.process.process import Process
-from tests.oracles.builders import EVERY_INPUT, predicted, regressor
+from tests.oracles.builders import predicted, regressor
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
@@ -137,19 +134,6 @@ def test_tensors_and_arrays_are_predicted_alike(model, Xnew):
         tensors = model.predict_f(tf.constant(Xnew), full_cov)
         for one, other in zip(arrays, tensors, strict=True):
             np.testing.assert_allclose(one, other, atol=THROUGH_CHOLESKY)
-
-
-def test_after_a_batch_is_absorbed_what_was_factorised_is_extended(rng, Xnew):
-    model = regressor(pseudo_points=EVERY_INPUT)
-    model.update(smooth_data(rng, ROW))
-    model.predict_f(Xnew)
-    before = model._posterior(2).dense
-    model.update(smooth_data(rng, 20), learn=False)
-    found = model.predict_f(Xnew)
-    after = model._posterior(2).dense
-    assert after.rows[0] is before.rows[0]
-    for one, other in zip(found, copy.deepcopy(model).predict_f(Xnew), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_predictions_work_inside_a_graph(rng):

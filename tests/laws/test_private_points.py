@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Candidates
-from streaming_gp.gp.strategies import MERGED
 from tests.oracles.builders import (
     EVERY_INPUT,
+    MERGED,
     assert_same_predictions,
     exact_gp,
     known_model,

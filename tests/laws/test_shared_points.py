@@ -8,10 +8,10 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.strategies import MERGED
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
+    MERGED,
     NOISE,
     assert_same_arrays,
     assert_same_predictions,

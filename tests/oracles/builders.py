@@ -11,6 +11,8 @@ from tests.oracles.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
 NOISE = 0.05
+MERGED = "merged"
+"""Name of the factor that holds the batches that have lost theirs."""
 QUICK = sgp.LocalOptimiser(max_iterations=10, rounds=2)
 FIXED = sgp.FixedHyperparameters()
 EVERY_INPUT = sgp.PrivatePseudoPoints("all")
