@@ -1,9 +1,4 @@
-"""Whatever batch is allowed is learned from: awkward inputs, any dtype, any likelihood; student's
-t: data far from what is expected are outliers, or the first of what is new; counts that a prior
-does not expect: fixed-point steps of sites go too far at first; one point at a time where the
-noise is nearly none; likelihoods that are not log-concave: sites have several optima, and bad
-ones are passed by.
-"""
+"""Whatever batch is allowed is learned from, however awkward or unexpected."""
 
 import gpflow
 import numpy as np

@@ -1,8 +1,4 @@
-"""Arguments of another type or out of range: one clear error that names what came; arguments are
-held to the range that the check's name says, and named where they are outside; observations are
-held to the support of the likelihood that takes them in the end; settings that make no sense:
-each is refused when it is made, and named with its range.
-"""
+"""Arguments of another type, out of range or without sense: one clear error that names them."""
 
 import inspect
 from dataclasses import MISSING, fields, is_dataclass, replace

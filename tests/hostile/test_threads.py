@@ -1,7 +1,4 @@
-"""Several threads use one model: changes take turns, and predictions are of what is committed; one
-BLAS thread, and afterwards as many as before; memory that was freed serves the next array, and
-is not asked of the system again.
-"""
+"""Several threads use one model; BLAS and freed memory stay in bounds."""
 
 import copy
 import platform

@@ -1,8 +1,4 @@
-"""Files are looked for in their places, verified, and refused; images are read as their archives
-hold them; partitions hold every row once; robot arm data: shapes, the test rows of SARCOS, and
-files of one's own; uCI data are divided as published; the simulated arm obeys the laws of
-mechanics.
-"""
+"""Files are found, verified, refused and read; data are divided as published."""
 
 import dataclasses
 import hashlib

@@ -1,6 +1,4 @@
-"""Compiled functions: traced once, freed with their model; models of one kind share their graphs;
-those that differ in more than values of ε do not.
-"""
+"""Compiled functions: traced once, shared by models of one kind, freed with them."""
 
 import gc
 import subprocess

@@ -1,7 +1,4 @@
-"""Clients by name, whose data are read by whoever answers; groups of clients that come at once,
-and are asked again in turn; what engines of other organisations do without the systems that
-they rest on.
-"""
+"""Clients by name, read by whoever answers, in groups, without the systems of other engines."""
 
 import sys
 from dataclasses import dataclass, field, replace

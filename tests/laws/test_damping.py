@@ -1,6 +1,4 @@
-"""Steps that fall to zero over the rounds of a run; natural-gradient steps with momentum at the
-server; federated averaging, its optimisers and masks: against their published formulas.
-"""
+"""Damping, schedules of steps and server optimisers, against their published formulas."""
 
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,4 @@
-"""Every approximation at the limit where it is exact (maths page, "Exact places"): regression;
-likelihoods that are not Gaussian, at the limit where the approximation is exact; free energies
-of a stream are a bound of its log evidence; the energy of power EP.
-"""
+"""Every approximation at the limit where it is exact (maths page, "Exact places")."""
 
 from dataclasses import replace
 

@@ -1,8 +1,4 @@
-"""Laws of exponential families, over the registry of families; what Gaussians alone have: white
-coordinates, moments of products, least covariances; what a normal-Wishart says of a Gaussian's
-log density, against draws of SciPy and its own; what a ledger and its server ask of a
-posterior, over the registry of families.
-"""
+"""Laws of exponential families, over the registry of families; and what single families add."""
 
 import dataclasses
 

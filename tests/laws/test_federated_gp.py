@@ -1,6 +1,4 @@
-"""Gaussian processes whose batches are clients of a server; a point ε that the clients of a
-Gaussian process learn together (PVI 2018, eq. 5); synchronous rounds over shards.
-"""
+"""Gaussian processes whose batches are clients of a server."""
 
 import pickle
 from dataclasses import dataclass, replace

@@ -1,8 +1,4 @@
-"""All trainable parameters as one vector; whatever is trainable is learned: mean functions,
-unusual kernels, nothing at all; at how many values of ε a bound is averaged: more where little
-is known of many; how a local free energy is maximised; ε as one value: fixed, by maximum
-likelihood, and MAP, against GPflow; a distribution over ε, against NUTS and its own algebra.
-"""
+"""ε as one value or a distribution over it: what is learned of it, and how it is averaged over."""
 
 from dataclasses import dataclass, field, replace
 

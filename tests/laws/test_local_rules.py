@@ -1,7 +1,4 @@
-"""Local rules by themselves: limits of honest answers, and whose formula is taken; optimisers of
-local fits, step by step; local fits that end before their last epoch (PGVI, section 5.2);
-optimisers of local fits that remember gradients from one visit to the next.
-"""
+"""Rules that maximise a local free energy: their limits, optimisers and early stops."""
 
 from dataclasses import replace
 from itertools import islice

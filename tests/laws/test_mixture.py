@@ -1,7 +1,4 @@
-"""Gaussian mixtures at their exact limits, and beside scikit-learn; stochastic EP where each datum
-has a latent variable (Li et al. 2015, supplement, B.2); the clutter problem at its exact
-limits.
-"""
+"""Gaussian mixtures and the clutter problem at their exact limits, and beside scikit-learn."""
 
 from dataclasses import replace
 

@@ -1,7 +1,4 @@
-"""A Gaussian pushed through a map that clients share: its limits, its bound, and what it learns;
-q(θ, ε): its limits, its bound, and what it learns; scores are what their names say; integrals
-over a likelihood under Gaussians of any width, against dense sums and closed forms.
-"""
+"""Models other than Gaussian processes: limits, bounds, scores, and integrals over likelihoods."""
 
 import gpflow
 import numpy as np

@@ -1,8 +1,4 @@
-"""Mean-field networks: exact where they are linear, held to drawn weights elsewhere; networks of
-given weights: layer by layer against NumPy, many at once against one at a time; a network that
-learns its noise: against quadrature, draws and exact limits; a network through which moments
-are passed on: against draws, quadrature and exact limits.
-"""
+"""Networks: against exact limits, NumPy, quadrature and draws."""
 
 import gpflow
 import numpy as np

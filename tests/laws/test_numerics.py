@@ -1,8 +1,4 @@
-"""Linear algebra against NumPy; products of matrices are those of NumPy, however the matrices lie
-in memory; changes of a lower triangle are those of the whole matrix; triangles: products and
-solutions are those of NumPy, whatever the number of columns; rules for expectations under
-standard normals are exact where they say so; random numbers within compiled functions.
-"""
+"""Linear algebra, quadrature and draws, against NumPy."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Private pseudo-points: as many as the bound gains from; budgets of pseudo-points; a pseudo-point
-at every input, while a budget lasts; where pseudo-points start, against the textbook formula.
-"""
+"""Private pseudo-points: how many there are, and where they start."""
 
 from dataclasses import replace
 

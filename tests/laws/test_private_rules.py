@@ -1,7 +1,4 @@
-"""Clipped and noisy changes of factors, and local averaging; clipping row by row, sampling, and
-the scale of the noise; what private clients answer, what they have spent, and when they
-decline; a Gaussian process on inputs that are given, in clients that are private or not.
-"""
+"""Private clients: what is clipped, noised, answered, and spent."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""What a run counts, when it stops, and that it replays; what a synchronous round costs at the
-server grows with the number of its answers, not faster; pVI without a server is sequential PVI.
-"""
+"""What a run counts, costs, and replays, and when it stops."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Shared pseudo-points; the paper's conditional form: earlier points frozen (PVI 2018, eqs. 89 and
-94); shared points that are independent of ε in the posterior (PVI 2018, app. C.3).
-"""
+"""Shared pseudo-points, and the conditional forms of their bound (PVI 2018, app. C.3, eq. 89)."""
 
 import gpflow
 import numpy as np
