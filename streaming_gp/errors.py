@@ -18,7 +18,7 @@ class NumericalError(StreamingGPError, ArithmeticError):
 
 
 class BudgetSpentError(StreamingGPError, RuntimeError):
-    """A client has told as much about its data as it may, and declines to answer."""
+    """A client whose privacy budget is spent declines to answer."""
 
 
 class NoAnswerError(StreamingGPError, RuntimeError):
@@ -30,7 +30,7 @@ class FileFormatError(InvalidDataError):
 
 
 class PoorFitWarning(UserWarning):
-    """A fit far below one that is known, or that takes all for noise; the model has learned it."""
+    """A fit far worse than another one, or that takes all for noise; the model has learned it."""
 
 
 class OverconfidenceWarning(UserWarning):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.evaluate import Summary
 from streaming_gp.gp import StreamingGP
 from streaming_gp.pvi import History
 
 __all__ = [
-    "Evaluation",
     "batch_colors",
     "decision_contours",
     "hyperparameter_density",
@@ -42,13 +42,6 @@ _PANELS = {  # single batches, and the line through or over them
     "forgetting, NLPD in nats": ("forgetting_nlpd", "forgetting_nlpd"),
     "pseudo-points": ("num_pseudo_points", "num_pseudo_points"),
 }
-
-
-class Evaluation(Protocol):
-    """A stream that was evaluated, such as a ``streaming_gp.evaluate.Summary``."""
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One dict for each batch."""
 
 
 # ---- a streaming model, in one call each ----
@@ -166,7 +159,7 @@ def _require_number(name: str, number: int, size: int) -> None:
 # ---- the scores of a stream ----
 
 
-def prequential(evaluation: Evaluation, figure: Any = None) -> np.ndarray:
+def prequential(evaluation: Summary, figure: Any = None) -> np.ndarray:
     """Scores before learning, seconds, forgetting and pseudo-points against batches seen.
 
     Dots are single batches, the line of a score is its running mean over points. A quantity that no

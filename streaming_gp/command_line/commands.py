@@ -21,7 +21,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP
 from streaming_gp.metrics import smse
 from streaming_gp.tables import TableGP, read_csv
-from streaming_gp.tables.readers import Table, header
+from streaming_gp.tables.sources import Table, header
 
 NUM_DRAWS = 500
 """Draws that the intervals of hyperparameters are taken from."""

@@ -16,11 +16,11 @@ from river import base, proba
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.estimators.base import (
     Estimator,
+    Scaling,
     class_number,
     class_probabilities,
     default_likelihood,
 )
-from streaming_gp.estimators.scaling import Scaling
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LearningSchedule,

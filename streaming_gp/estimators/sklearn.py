@@ -19,12 +19,12 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from streaming_gp.errors import InvalidDataError, PoorFitWarning
 from streaming_gp.estimators.base import (
     Estimator,
+    Scaling,
     class_number,
     class_probabilities,
     default_likelihood,
     default_pseudo_points,
 )
-from streaming_gp.estimators.scaling import Scaling
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LocalOptimiser,

@@ -2,8 +2,7 @@
 
 from streaming_gp.tables.model import TableGP
 from streaming_gp.tables.normalisation import Normalisation
-from streaming_gp.tables.readers import read_arrow, read_csv
-from streaming_gp.tables.sources import StreamReport, stream
+from streaming_gp.tables.sources import StreamReport, read_arrow, read_csv, stream
 
 __all__ = [
     "Normalisation",

@@ -11,8 +11,7 @@ import numpy as np
 from gpflow.likelihoods import Gaussian
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators.base import class_probabilities
-from streaming_gp.estimators.scaling import Scaling
+from streaming_gp.estimators.base import Scaling, class_probabilities
 from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
 from streaming_gp.inputs import require_flag
 from streaming_gp.tables.columns import Schema, as_classes, as_names, complete_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.estimators.scaling import Scaling
+from streaming_gp.estimators.base import Scaling
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators.scaling import Scaling
+from streaming_gp.estimators.base import Scaling
 from streaming_gp.tables import Normalisation, TableGP, read_arrow, read_csv
 from tests.tolerances import THROUGH_CHOLESKY
 
