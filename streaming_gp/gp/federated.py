@@ -169,7 +169,7 @@ class HyperparameterTerms:
 
     def _expected(self, stack: Stack, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         gp = self._local.gp
-        mean, variance = gp.predict(stack, gp.condition(stack), X)
+        mean, variance = gp.predict(stack, X, *gp.condition(stack))
         return sites.expected_log_density(self._local.likelihood, X, mean, variance, Y)
 
     def _of_the_prior(self, stack: Stack) -> tf.Tensor:

@@ -7,7 +7,7 @@ q(ε), or the one point. The same model therefore gives the same answer twice, b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -199,14 +199,29 @@ class Posterior:
 
     def y(self, X: Inputs) -> Moments:
         """Mean and variance [S, N, P] of the observations for each ε."""
-        observe = self._compiled(_observed, self._specs())
-        mean, variance = observe(self.draws, X, *self._latent_moments(X, full_cov=False))
+        likelihood = self.local.likelihood
+
+        def observe(X: tf.Tensor, *moments: tf.Tensor) -> Moments:
+            return site_rules.predictive_moments(likelihood, X, *moments)
+
+        mean, variance = self._of_moments(observe, X)
         return mean, variance
 
     def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
-        score = self._compiled(_scored, (*self._specs(), spec(None, self.local.output_dim)))
-        return score(self.draws, X, *self._latent_moments(X, full_cov=False), Y)
+        likelihood = self.local.likelihood
+
+        def score(X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+            return site_rules.predictive_log_density(likelihood, X, mean, variance, Y)
+
+        return self._of_moments(score, X, Y)
+
+    def _of_moments(self, function: Callable[..., Any], *data: Inputs) -> Any:
+        """A function of data, and of the marginal moments of f at its inputs, for each ε."""
+        columns = (self.local.input_dim, self.local.output_dim)[: len(data)]
+        moments = spec(self._num_draws, None, self.local.gp.num_latent)
+        at_each = self._at_each(function, [spec(None, d) for d in columns], [moments, moments])
+        return at_each(self._draws, *data, *self._latent_moments(data[0], full_cov=False))
 
     def _latent_moments(self, X: Inputs, full_cov: bool) -> Moments:
         if self.dense is None or tf.is_tensor(X):
@@ -222,52 +237,76 @@ class Posterior:
     # ---- in TensorFlow: at inputs that are tensors, and for conditional pseudo-points ----
 
     @cached_property
-    def _tensors(self) -> tuple[tf.Tensor, Any, Conditioned]:
-        """The values of ε, the stack of pseudo-observations, and its factorisation at every ε."""
+    def _tensors(self) -> tuple[Any, Conditioned]:
+        """The stack of pseudo-observations, and its factorisation at every ε."""
+        gp, D = self.local.gp, self.local.input_dim
         with tf.init_scope():  # now, even while a caller is being traced
-            local = self.local
-            draws = tf.constant(self.draws)
-            stack = local.gp.stack(self.process.compact.pseudo_observations, local.input_dim)
+            stack = gp.stack(self.process.compact.pseudo_observations, D)
             if self.dense is not None:
-                return draws, stack, padded(self.dense, local.gp.num_groups)
-            condition = self._compiled(
-                _conditioned, (self._draws_spec(), local.gp.stack_spec(local.input_dim))
-            )
-            found = condition(draws, stack)
-            if not bool(tf.reduce_all(tf.math.is_finite(found.white))):
+                return stack, padded(self.dense, gp.num_groups)
+            at_each = self._at_each(gp.condition, [gp.stack_spec(D)])
+            factorisation: Conditioned = at_each(self._draws, stack)
+            if not bool(tf.reduce_all(tf.math.is_finite(factorisation.white))):
                 raise NumericalError("the covariance of the pseudo-points is not positive")
-            return draws, stack, found
+            return stack, factorisation
 
     def _tensor_moments(self, X: Inputs, full_cov: bool) -> Moments:
-        gp, D = self.local.gp, self.local.input_dim
-        S, G = self._num_draws, gp.num_groups
-        factorisation = spec(S, None, None, None), spec(S, G, None, gp.num_latent // G)
-        signature = self._draws_spec(), gp.stack_spec(D), Conditioned(*factorisation), spec(None, D)
-        at = self._compiled(_predicted, signature, full_cov)
-        size = int(np.prod(self._tensors[2].white.shape))
-        chunk = max(256, CHUNK_ELEMENTS // max(1, size))
+        gp, D, S = self.local.gp, self.local.input_dim, self._num_draws
+        C = gp.num_latent // gp.num_groups
+        factors = [spec(S, None, None, None), spec(S, gp.num_groups, None, C)]
+        predict = gp.predict_jointly if full_cov else gp.predict
+        at_each = self._at_each(predict, [gp.stack_spec(D), spec(None, D)], factors)
+        stack, factorisation = self._tensors
+        chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(factorisation.white.shape))))
         if full_cov or X.shape[0] is None or X.shape[0] <= chunk:
-            mean, variance = at(*self._tensors, X)
+            mean, variance = at_each(self._draws, stack, X, *factorisation)
             return mean, variance
-        pieces = [at(*self._tensors, X[i : i + chunk]) for i in range(0, X.shape[0], chunk)]
+        pieces = [
+            at_each(self._draws, stack, X[i : i + chunk], *factorisation)
+            for i in range(0, X.shape[0], chunk)
+        ]
         mean, variance = (tf.concat(parts, axis=1) for parts in zip(*pieces, strict=True))
         return mean, variance
+
+    # ---- compiled ----
+
+    @cached_property
+    def _draws(self) -> tf.Tensor:
+        with tf.init_scope():
+            return tf.constant(self.draws)
 
     @property
     def _num_draws(self) -> int | None:
         """S as graphs see it: one ε has a graph of its own, which is smaller."""
         return 1 if len(self.draws) == 1 else None
 
-    def _draws_spec(self) -> tf.TensorSpec:
-        return spec(self._num_draws, self.local.parameters.size)
+    def _at_each(
+        self, function: Callable[..., Any], shared: list[Any], each: Sequence[tf.TensorSpec] = ()
+    ) -> Any:
+        """A function at every ε, compiled: its arguments are the draws, and then those here.
 
-    def _specs(self) -> tuple[tf.TensorSpec, ...]:
-        moments = spec(self._num_draws, None, self.local.gp.num_latent)
-        return self._draws_spec(), spec(None, self.local.input_dim), moments, moments
+        :param shared: The signature of arguments that are the same for all ε.
+        :param each: That of arguments with an axis of the S values of ε in front.
+        """
+        given = partial(_mapped, self.local, function, len(shared))
+        signature = spec(self._num_draws, self.local.parameters.size), *shared, *each
+        return self.local.graphs.compiled(given, *signature, of=function.__qualname__)
 
-    def _compiled(self, function: Callable[..., Any], signature: Any, *options: bool) -> Any:
-        given = partial(function, self.local, *options)
-        return self.local.graphs.compiled(given, *signature, of=options)
+
+def _mapped(
+    local: LocalModel,
+    function: Callable[..., Any],
+    num_shared: int,
+    draws: tf.Tensor,
+    *arguments: Any,
+) -> Any:
+    shared, each = arguments[:num_shared], arguments[num_shared:]
+
+    def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> Any:
+        with local.parameters.substituted(epsilon):
+            return function(*shared, *parts)
+
+    return at_each_sample(at, draws, *each)
 
 
 class PosteriorCache:
@@ -316,56 +355,6 @@ class PosteriorCache:
                 local=local, process=process, draws=draws, token=token, dense=dense
             )
             return self._newest
-
-
-# ---- compiled ----
-
-
-def _observed(local: LocalModel, draws: tf.Tensor, X: tf.Tensor, *moments: tf.Tensor) -> Moments:
-    """Mean and variance [S, N, P] of the observations at moments [S, N, L] of f."""
-
-    def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> Moments:
-        with local.parameters.substituted(epsilon):
-            return site_rules.predictive_moments(local.likelihood, X, mean, variance)
-
-    found: Moments = at_each_sample(at, draws, *moments)
-    return found
-
-
-def _scored(local: LocalModel, draws: tf.Tensor, X: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
-    """Log densities [S, N] of Y [N, P], which follows moments [S, N, L] of f."""
-    *moments, Y = given
-
-    def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-        with local.parameters.substituted(epsilon):
-            return site_rules.predictive_log_density(local.likelihood, X, mean, variance, Y)
-
-    return at_each_sample(at, draws, *moments)
-
-
-def _conditioned(local: LocalModel, draws: tf.Tensor, stack: Any) -> Any:
-    def at(epsilon: tf.Tensor) -> Conditioned:
-        with local.parameters.substituted(epsilon):
-            return local.gp.condition(stack)
-
-    return at_each_sample(at, draws)
-
-
-def _predicted(
-    local: LocalModel,
-    full_cov: bool,
-    draws: tf.Tensor,
-    stack: Any,
-    factorisation: Conditioned,
-    X: tf.Tensor,
-) -> Any:
-    """Mean [S, N, L] and variance [S, N, L] or covariance [S, L, N, N] of f(X)."""
-
-    def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> Moments:
-        with local.parameters.substituted(epsilon):
-            return local.gp.predict(stack, Conditioned(*parts), X, full_cov)
-
-    return at_each_sample(at, draws, *factorisation)
 
 
 # ---- mixtures and samples ----

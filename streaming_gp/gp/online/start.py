@@ -54,7 +54,7 @@ def online_state(
     nothing = np.zeros((0, local.input_dim))
     Z = np.concatenate([nothing, *(one.Z for one in everything)])
     prior = prior_at(local, epsilon, budget, memory)
-    if isinstance(prior.kernel, Kernel) and len(Z):
+    if len(Z):
         prior.kernel.centre(Z[0])  # distances keep their digits there
     variance = float(np.mean(prior.kernel.variance(Z if len(Z) else np.zeros((1, Z.shape[1])))))
     noise = max(prior.noise, LEAST_NOISE * variance)
@@ -106,7 +106,7 @@ def prior_at(local: LocalModel, epsilon: np.ndarray, budget: int, memory: float)
         noise = _noise(local.likelihood)
         (kernel,) = latent_kernels(local.gp.kernel)
         try:
-            in_numpy: Any = kernel_of(describe_kernel(kernel, local.input_dim))
+            in_numpy = kernel_of(describe_kernel(kernel, local.input_dim))
         except InvalidDataError:
             in_numpy = _CompiledKernel(compiled)
         mean = _constant_mean(local.gp.mean_function, local.gp.num_latent)
@@ -114,23 +114,21 @@ def prior_at(local: LocalModel, epsilon: np.ndarray, budget: int, memory: float)
     return OnlinePrior(in_numpy, mean, local.gp.num_latent, noise, 0.0, budget, memory)
 
 
-class _CompiledKernel:
+class _CompiledKernel(Kernel):
     """Any GPflow kernel, at one ε."""
 
     def __init__(self, prior: PriorAt) -> None:
         self._prior = prior
 
-    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Covariances [N, N2] between inputs [N, D] and [N2, D]."""
-        return self._prior.covariance(X, X2)[0]
-
-    def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Covariances [N] between inputs [N, D] and one more [D]."""
-        return self.covariance(X, x[None])[:, 0]
-
     def variance(self, X: np.ndarray) -> np.ndarray:
-        """Variances [N] at inputs [N, D]."""
         return self._prior.variance(X)[0]
+
+    def prepared(self, X: np.ndarray) -> np.ndarray:
+        """The inputs [N, D]."""
+        return X
+
+    def between(self, one: Any, other: Any) -> np.ndarray:
+        return self._prior.covariance(one, other)[0]
 
 
 def _constant_mean(function: Any, num_latent: int) -> Callable[[np.ndarray], np.ndarray] | None:

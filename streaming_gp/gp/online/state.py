@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import linalg
@@ -41,6 +41,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.numerics import symmetric
 from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.runtime import Kernel
 
 MOST_ROUNDING = 0.01
 """Of a variance below zero, as a part of nugget or noise: beyond, inverses are computed again."""
@@ -51,22 +52,6 @@ SMALLEST_VARIANCE = 1e-12
 """Of a prediction, as a part of the prior's: rounding below is cut off."""
 FURTHEST_BELOW = 0.5
 """Of a variance below zero, as a part of the prior's: rounding alone leaves it nearer to zero."""
-
-
-class Kernel(Protocol):
-    """A covariance function of NumPy arrays, at one value of ε."""
-
-    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Covariances [N, N2] between inputs [N, D] and [N2, D]."""
-        ...
-
-    def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Covariances [N] between inputs [N, D] and one more [D]."""
-        ...
-
-    def variance(self, X: np.ndarray) -> np.ndarray:
-        """Variances [N] at inputs [N, D]."""
-        ...
 
 
 class OnlinePrior(NamedTuple):

@@ -204,22 +204,25 @@ class GaussianProcess:
         V2 = V if V2 is None else V2
         return cov.covariance(self.kernel, X, X2) - tf.matmul(V, V2, transpose_a=True)
 
-    @check_shapes(
-        "X: [N, D]",
-        "return[0]: [N, L]",
-        "return[1]: [N, L] if not full_cov",
-        "return[1]: [L, N, N] if full_cov",
-    )
+    @check_shapes("X: [N, D]", "return[0]: [N, L]", "return[1]: [N, L]")
     def predict(
-        self, stack: Stack, conditioned: Conditioned, X: tf.Tensor, full_cov: bool = False
+        self, stack: Any, X: tf.Tensor, chol: tf.Tensor, white: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean [N, L] and variance [N, L] (or covariance [L, N, N]) of f(X)."""
+        """Mean and variance [N, L] of f(X), from L and w."""
+        conditioned = Conditioned(chol, white)
         V = self.project(stack, conditioned, X)
-        mean = self.mean(conditioned, V, X)
-        if not full_cov:
-            return mean, cov.spread_over_latents(self.variance(V, X), self.num_latent)
-        N = tf.shape(X)[0]
-        return mean, tf.broadcast_to(self.covariance(V, X), [self.num_latent, N, N])
+        variance = cov.spread_over_latents(self.variance(V, X), self.num_latent)
+        return self.mean(conditioned, V, X), variance
+
+    @check_shapes("X: [N, D]", "return[0]: [N, L]", "return[1]: [L, N, N]")
+    def predict_jointly(
+        self, stack: Any, X: tf.Tensor, chol: tf.Tensor, white: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [N, L] and covariance [L, N, N] of f(X), from L and w."""
+        conditioned, N = Conditioned(chol, white), tf.shape(X)[0]
+        V = self.project(stack, conditioned, X)
+        covariance = tf.broadcast_to(self.covariance(V, X), [self.num_latent, N, N])
+        return self.mean(conditioned, V, X), covariance
 
     @check_shapes("conditioned.chol: [., R, R]", "conditioned.white: [G, R, C]", "return: []")
     def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
