@@ -40,6 +40,18 @@ def run(script, out, *options):
     )
 
 
+def finished(script, out, *options):
+    """A run that ended well."""
+    done = run(script, out, *options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def results_of(script, out, *options):
+    finished(script, out, *options)
+    return json.loads((out / "results.json").read_text())
+
+
 def stream_banana(hyperparameters, sizes, seed=0):
     """Test error and NLPD after every batch."""
     data = load_banana()
@@ -100,9 +112,7 @@ def test_a_barrett_stream_reaches_the_paper(barrett):
 
 @pytest.mark.example
 def test_the_short_banana_example_draws_the_stream(tmp_path):
-    finished = run("examples/banana.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    records = json.loads((tmp_path / "results.json").read_text())["stream"]
+    records = results_of("examples/banana.py", tmp_path, "--quick")["stream"]
     assert [one["method"] for one in records] == 3 * ["VI"] + 3 * ["ML"]
     assert records[2]["test_error"] <= 0.11
     assert (tmp_path / "banana_stream.png").stat().st_size > 20_000
@@ -110,35 +120,28 @@ def test_the_short_banana_example_draws_the_stream(tmp_path):
 
 @pytest.mark.example
 def test_a_file_is_read_on_where_a_model_was_stopped(tmp_path):
-    finished = run("examples/csv_stream.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    summary = json.loads((tmp_path / "results.json").read_text())["summary"]
+    summary = results_of("examples/csv_stream.py", tmp_path, "--quick")["summary"]
     assert (summary["batches"], summary["rows"] + summary["skipped"]) == (4, 2000)
     assert summary["smse"] < 0.01
 
 
 @pytest.mark.example
 def test_the_short_example_of_bayesian_optimisation_comes_near_the_minimum(tmp_path):
-    finished = run("examples/bayesian_optimisation.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    assert json.loads((tmp_path / "results.json").read_text())["regret"][-1] < 0.2
+    assert results_of("examples/bayesian_optimisation.py", tmp_path, "--quick")["regret"][-1] < 0.2
 
 
 @pytest.mark.example
 def test_the_short_example_of_a_changing_world_forgets(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
-    finished = run("examples/changing_world.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    found = results_of("examples/changing_world.py", tmp_path, "--quick")
+    rows = {row["method"]: row for row in found["summary"]}
     assert rows["every batch counts"]["smse_end"] > 0.5
     assert rows["alarm"]["smse_end"] < 0.01
 
 
 @pytest.mark.example
 def test_three_places_learn_one_function_and_one_withdraws(tmp_path):
-    finished = run("examples/federated_gp.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("examples/federated_gp.py", tmp_path, "--quick")
     assert results["rounds"][-1]["test_smse"] < 0.01
     assert results["removed"]["deviation_at_2"] > 0.1
 
@@ -147,48 +150,38 @@ def test_three_places_learn_one_function_and_one_withdraws(tmp_path):
 @pytest.mark.data
 def test_the_short_federated_example_has_the_lists_that_are_promised(mnist, tmp_path):
     methods = ("--methods", "pvi-sync,bcm-split")
-    finished = run("examples/federated_mnist.py", tmp_path, "--quick", *methods)
-    assert finished.returncode == 0, finished.stderr
-    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    runs = results_of("examples/federated_mnist.py", tmp_path, "--quick", *methods)["runs"]
     assert [(one["method"], one["partition"], one["seed"]) for one in runs] == [
         ("pvi-sync", "iid", 0), ("bcm-split", "iid", 0)
     ]  # fmt: skip
     lists = ("round", "seconds", "messages", "bytes", "test_error", "test_nll")
     assert [{len(one[name]) for name in lists} for one in runs] == [{2}, {1}]
-    unknown = run("examples/federated_mnist.py", tmp_path, "--quick", "--methods", "magic")
-    assert unknown.returncode == 2
-    assert "error: no method 'magic'" in unknown.stderr
 
 
 @pytest.mark.example
 @pytest.mark.data
 def test_the_short_private_example_spends_its_budget_and_no_more(mnist, tmp_path):
     pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
-    finished = run("examples/private_federation.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rounds = json.loads((tmp_path / "results.json").read_text())["rounds"]
+    rounds = results_of("examples/private_federation.py", tmp_path, "--quick")["rounds"]
     assert 1.9 < rounds[-1]["spent"] <= 2.0
     assert rounds[-1]["test_error"] < rounds[0]["test_error"]
 
 
 @pytest.mark.example
 def test_the_banana_example_writes_figures_and_numbers(tmp_path):
-    finished = run("experiments.papers.banana", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
+    done = finished("experiments.papers.banana", tmp_path, "--quick")
     for figure in ("banana_stream.png", "banana_failure.png", "banana_methods.png"):
         assert (tmp_path / figure).stat().st_size > 20_000
     results = json.loads((tmp_path / "results.json").read_text())
     assert [r["batch"] for r in results["stream"] if r["method"] == "VI"] == [1, 2, 3]
     last = f"VI after batch 3: test error {100 * results['stream'][2]['test_error']:.2f} %"
-    assert last in finished.stdout
+    assert last in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.example
 def test_the_banana_example_with_its_own_nuts_run(tmp_path):
-    finished = run("experiments.papers.banana", tmp_path, "--nuts-samples", "50")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.papers.banana", tmp_path, "--nuts-samples", "50")
     assert results["nuts"]["samples"] == 50
     assert {r["method"] for r in results["batch"]} == {"VI", "ML"}
 
@@ -196,9 +189,7 @@ def test_the_banana_example_with_its_own_nuts_run(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
-    finished = run("examples/barrett_stream.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("examples/barrett_stream.py", tmp_path, "--quick")
     assert [r["batch"] for r in results["batches"]] == list(range(1, 7))
     assert (tmp_path / "barrett_stream.png").stat().st_size > 10_000
 
@@ -206,9 +197,7 @@ def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_path):
-    finished = run("experiments.measured.seven_torques", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.measured.seven_torques", tmp_path, "--quick")
     assert [one["pseudo_points"] for one in results["summary"]] == [28, 28]
     assert [row["joint"] for row in results["joints"]] == list(range(1, 8))
     assert (tmp_path / "seven_torques.png").stat().st_size > 10_000
@@ -218,20 +207,17 @@ def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_pa
 @pytest.mark.slow
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
-    first = run("experiments.papers.robot_arm", tmp_path, *options, "--methods", "private VI")
-    assert first.returncode == 0, first.stderr
+    first = finished("experiments.papers.robot_arm", tmp_path, *options, "--methods", "private VI")
     assert "simulated arm, not of a real one" in first.stdout
     kept = next((tmp_path / "runs").glob("*private VI*"))
     written = kept.stat().st_mtime_ns
-    both = run(
+    both = finished(
         "experiments.papers.robot_arm", tmp_path, *options, "--methods", "private VI", "shared VI"
     )
-    assert both.returncode == 0, both.stderr
     assert "1 of 2 runs are there already" in both.stdout
     everything = "--methods", "private VI", "shared VI", "batch SGPR", "--finished"
-    finished = run("experiments.papers.robot_arm", tmp_path, *options, *everything)
-    assert finished.returncode == 0, finished.stderr
-    assert "2 of 2 runs are there already" in finished.stdout
+    done = finished("experiments.papers.robot_arm", tmp_path, *options, *everything)
+    assert "2 of 2 runs are there already" in done.stdout
     assert kept.stat().st_mtime_ns == written
     results = json.loads((tmp_path / "results.json").read_text())
     assert {row["method"] for row in results["summary"]} == {"private VI", "shared VI"}
@@ -246,9 +232,7 @@ def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_endless_stream_stays_within_its_budget(tmp_path):
-    finished = run("experiments.measured.endless_stream", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.measured.endless_stream", tmp_path, "--quick")
     assert results["summary"]["pseudo_points"] <= 60
     assert results["summary"]["megabytes_grown"] < 50.0
     assert len(results["batches"]) == 120
@@ -257,9 +241,7 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_a_stream_that_is_killed_loses_nothing(tmp_path):
-    finished = run("experiments.measured.killed_stream", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.killed_stream", tmp_path, "--quick")["summary"]
     assert sum(row["kills"] for row in rows) >= 5
     assert all(row["updates_lost"] == 0 for row in rows)
     assert all(row["same_bit_for_bit"] == row["streams"] for row in rows)
@@ -268,9 +250,7 @@ def test_a_stream_that_is_killed_loses_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_threads_see_committed_states_alone(tmp_path):
-    finished = run("experiments.measured.many_threads", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    for row in json.loads((tmp_path / "results.json").read_text())["summary"]:
+    for row in results_of("experiments.measured.many_threads", tmp_path, "--quick")["summary"]:
         assert row["of_no_state"] == row["errors"] == 0
         assert row["predictions"] > row["states"] == 21
 
@@ -278,9 +258,7 @@ def test_threads_see_committed_states_alone(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
-    finished = run("experiments.measured.small_updates", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.measured.small_updates", tmp_path, "--quick")
     for kind, worst in (("regression", 0.5), ("labels", 0.4)):  # zero, or one half, has 0.7 or 0.5
         rows = results[kind]
         assert len({row["method"] for row in rows}) == 4
@@ -290,9 +268,7 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
 
 @pytest.mark.example
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
-    finished = run("experiments.measured.rows_of_a_batch", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    first, last = json.loads((tmp_path / "results.json").read_text())["summary"]
+    first, last = results_of("experiments.measured.rows_of_a_batch", tmp_path, "--quick")["summary"]
     assert 0.0 < last["nats"] < first["nats"]
     for row in (first, last):
         assert row["of_10_rows"] < row["of_30_rows"] < 1.0
@@ -302,9 +278,7 @@ def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
-    finished = run("experiments.papers.stochastic_ep_readings", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.papers.stochastic_ep_readings", tmp_path, "--quick")["summary"]
     found = [float(row["test_log_likelihood"].split()[0]) for row in rows]
     assert len(rows) == 4
     assert {row["paper_log_likelihood"] for row in rows} == {-0.378}
@@ -315,9 +289,7 @@ def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
-    finished = run("experiments.measured.overconfidence", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    few, enough = json.loads((tmp_path / "results.json").read_text())["summary"]
+    few, enough = results_of("experiments.measured.overconfidence", tmp_path, "--quick")["summary"]
     assert few["warned"]
     assert few["at_points"] > 10.0 * few["exact_at_points"]
     assert few["at_points"] / 4.0 < few["shown_error"] < 4.0 * few["at_points"]
@@ -328,9 +300,7 @@ def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
 @pytest.mark.slow
 @pytest.mark.example
 def test_tiny_batches_go_on_and_add_up(tmp_path):
-    finished = run("experiments.measured.tiny_batches", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    (row,) = json.loads((tmp_path / "results.json").read_text())["summary"]
+    (row,) = results_of("experiments.measured.tiny_batches", tmp_path, "--quick")["summary"]
     assert row["all_finite"]
     assert row["least_variance"] > 0.0
     assert row["points"] <= 40
@@ -343,9 +313,8 @@ def test_tiny_batches_go_on_and_add_up(tmp_path):
 @pytest.mark.slow
 def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
-    finished = run("experiments.measured.changing_world", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rows = {r["method"]: r for r in json.loads((tmp_path / "results.json").read_text())["summary"]}
+    found = results_of("experiments.measured.changing_world", tmp_path, "--quick")
+    rows = {row["method"]: row for row in found["summary"]}
     assert {row["first_alarm"] for row in rows.values()} == {7}
     assert rows["every batch counts"]["smse_end"] > 0.5
     assert rows["window of 5 batches"]["smse_end"] < 0.1
@@ -356,9 +325,7 @@ def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp_path):
-    finished = run("experiments.measured.three_arms", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.three_arms", tmp_path, "--quick")["summary"]
     found = {(one["epsilon"], one["order"]): one["beyond_one_model"] for one in rows}
     assert abs(found["fixed", "in turn"]) < 1e-9
     assert abs(found["variational", "in turn"]) < 0.2  # after two batches of each place
@@ -370,9 +337,7 @@ def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp
 @pytest.mark.nvflare
 def test_three_organisations_bear_mishaps(tmp_path):
     pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
-    finished = run("experiments.measured.organisations", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.measured.organisations", tmp_path, "--quick")
     for one in results["undisturbed"]:
         assert one["difference"] < 1e-6
         assert one["processes"] == 3
@@ -386,9 +351,7 @@ def test_three_organisations_bear_mishaps(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
-    finished = run("examples/control_loop.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    found = json.loads((tmp_path / "results.json").read_text())["summary"]
+    found = results_of("examples/control_loop.py", tmp_path, "--quick")["summary"]
     assert found["points"] == 2000
     assert found["prequential_mse"] < 1.0
     assert found["factor"] == "online-1"
@@ -397,8 +360,7 @@ def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
-    first = run("experiments.papers.stochastic_ep", tmp_path, "--quick")
-    assert first.returncode == 0, first.stderr
+    finished("experiments.papers.stochastic_ep", tmp_path, "--quick")
     again = run("experiments.papers.stochastic_ep", tmp_path, "--quick")
     assert "24 of 24 runs are there already" in again.stdout
     results = json.loads((tmp_path / "results.json").read_text())
@@ -417,9 +379,7 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_memory(tmp_path):
-    finished = run("experiments.papers.sampled_moments", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.papers.sampled_moments", tmp_path, "--quick")
     rows = {row["method"]: row for row in results["summary"]}
     factor = 8 * (4 + 4**2)
     assert {name: row["bytes"] // factor for name, row in rows.items()} == {
@@ -444,14 +404,10 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(
     folder.mkdir(parents=True)
     np.savez(folder / "data.npz", X=X, y=y, test_rows=np.arange(24).reshape(2, 12))
     options = "--quick", "--passes", "10", "--noise", noise, "--data", str(tmp_path)
-    first = run("experiments.papers.stochastic_ep_networks", tmp_path / "out", *options)
-    assert first.returncode == 0, first.stderr
+    finished("experiments.papers.stochastic_ep_networks", tmp_path / "out", *options)
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
     assert len(kept) == 2 * (3 + more_runs)
-    again = run(
-        "experiments.papers.stochastic_ep_networks", tmp_path / "out", *options, "--finished"
-    )
-    assert again.returncode == 0, again.stderr
+    finished("experiments.papers.stochastic_ep_networks", tmp_path / "out", *options, "--finished")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = {row["method"]: row for row in results["summary"]}
@@ -466,12 +422,10 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_path):
-    first = run("experiments.papers.posterior_server", tmp_path, "--quick")
-    assert first.returncode == 0, first.stderr
+    finished("experiments.papers.posterior_server", tmp_path, "--quick")
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-    assert run("experiments.papers.posterior_server", tmp_path, "--quick").returncode == 0
     assert {path: path.stat().st_mtime_ns for path in runs} == runs
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.papers.posterior_server", tmp_path, "--quick")["summary"]
     assert {(one["method"], one["samples"]) for one in rows} >= {("SNEP", 2), ("SNEP", 10)}
     for one in rows:
         if one["method"] == "SNEP":
@@ -482,9 +436,7 @@ def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_p
 
 @pytest.mark.slow
 def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(tmp_path):
-    finished = run("experiments.papers.clutter", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.papers.clutter", tmp_path, "--quick")
     found = {(row["problem"], row["method"]): row for row in results["one_dimensional"]}
     for problem in ("unimodal", "bimodal"):
         exact = found[problem, "exact"]
@@ -500,9 +452,7 @@ def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(t
 @pytest.mark.example
 @pytest.mark.slow
 def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
-    finished = run("experiments.papers.influence", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    found = json.loads((tmp_path / "results.json").read_text())["influence"]
+    found = results_of("experiments.papers.influence", tmp_path, "--quick")["influence"]
     for name, values in found.items():
         falling = np.diff(values) < 0.0
         assert falling.all() if "loss" in name else not falling.any(), name
@@ -512,9 +462,7 @@ def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
 @pytest.mark.example
 @pytest.mark.slow
 def test_the_mixture_stream_finds_its_clusters(tmp_path):
-    finished = run("examples/mixture_stream.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("examples/mixture_stream.py", tmp_path, "--quick")
     used = [one["components"] for one in results["stream"]]
     assert used[0] < used[-1]
     assert (tmp_path / "mixture_stream.png").stat().st_size > 10_000
@@ -524,10 +472,8 @@ def test_the_mixture_stream_finds_its_clusters(tmp_path):
 @pytest.mark.data
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
-    first = run("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural")
-    assert first.returncode == 0, first.stderr
-    both = run("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural,fedavg")
-    assert both.returncode == 0, both.stderr
+    finished("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural")
+    both = finished("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural,fedavg")
     assert "pvi-natural" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
     assert [one["method"] for one in results["runs"]] == ["pvi-natural", "fedavg"]
@@ -541,8 +487,7 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tmp_path):
-    finished = run("experiments.measured.short_visits", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
+    finished("experiments.measured.short_visits", tmp_path, "--quick")
     written = (tmp_path / "results.json").read_bytes()
     again = run("experiments.measured.short_visits", tmp_path, "--quick")
     assert (again.returncode, again.stdout.count("last error")) == (0, 0), again.stderr
@@ -557,10 +502,8 @@ def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tm
 @pytest.mark.data
 def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods", "gvi-1-core,gvi-10-cores")
-    swept = run("experiments.papers.federated_sweeps", tmp_path, *options)
-    assert swept.returncode == 0, swept.stderr
-    best = run("experiments.papers.federated_sweeps", tmp_path, *options, "--best")
-    assert best.returncode == 0, best.stderr
+    finished("experiments.papers.federated_sweeps", tmp_path, *options)
+    best = finished("experiments.papers.federated_sweeps", tmp_path, *options, "--best")
     assert "-choose.json" not in best.stdout
     results = json.loads((tmp_path / "results.json").read_text())
     for row in results["summary"]:
@@ -606,9 +549,7 @@ def test_minibatches_of_one_class_are_a_whole_epoch():
 @pytest.mark.example
 @pytest.mark.data
 def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
-    finished = run("examples/continual.py", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("examples/continual.py", tmp_path, "--quick")
     assert [one["coreset"] for one in results["runs"]] == [0, 40]
     for one in results["runs"]:
         assert [len(errors) for errors in one["test_errors"]] == [1, 2, 3, 4, 5]
@@ -619,8 +560,7 @@ def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnis
 @pytest.mark.example
 @pytest.mark.data
 def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
-    assert run("experiments.measured.hostile_client", tmp_path, "--quick").returncode == 0
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.measured.hostile_client", tmp_path, "--quick")
     refused = {(one["partition"], one["client"]): one["refused"] for one in results["summary"]}
     assert refused["iid", "honest"] == refused["label", "honest"] == 0
     assert min(refused["iid", "hostile"], refused["label", "hostile"]) > 5
@@ -632,8 +572,7 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
 @pytest.mark.data
 def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tmp_path):
     choice = ("--quick", "--seeds", "1", "--epsilons", "2", "--models", "logistic")
-    assert run("experiments.measured.private_federation", tmp_path, *choice).returncode == 0
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.private_federation", tmp_path, *choice)["summary"]
     assert [row["method"] for row in rows] == ["fedavg", "pvi"]
     assert all(0.0 < row["spent"] <= 2.0 for row in rows)
     assert all(row["error"] < 0.9 for row in rows)
@@ -645,8 +584,7 @@ def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tm
 @pytest.mark.slow
 @pytest.mark.example
 def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
-    assert run("experiments.measured.hostile_client", tmp_path, "--quick", "--lies").returncode == 0
-    rows = json.loads((tmp_path / "results.json").read_text())["lies"]
+    rows = results_of("experiments.measured.hostile_client", tmp_path, "--quick", "--lies")["lies"]
     found = {(row["shards"], row["rule"]): row for row in rows}
     plain, agreement = found["iid", "sum"], found["iid", "agreement, 3"]
     assert plain["surest_moved"] > 1000.0
@@ -659,11 +597,9 @@ def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
 @pytest.mark.data
 def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_path):
     script, options = "experiments.papers.posterior_server_networks", ("--quick", "--studies")
-    first = run(script, tmp_path, *options, "methods")
-    assert first.returncode == 0, first.stderr
+    first = finished(script, tmp_path, *options, "methods")
     assert first.stdout.count(".json: error") == 5
-    again = run(script, tmp_path, *options, "methods,beta")
-    assert again.returncode == 0, again.stderr
+    again = finished(script, tmp_path, *options, "methods,beta")
     assert again.stdout.count(".json: error") == 2  # the others were there
     results = json.loads((tmp_path / "results.json").read_text())
     rows = {(row["study"], row["label"]): row for row in results["summary"]}
@@ -707,14 +643,10 @@ def test_only_what_is_fast_is_run_by_more_seeds(tmp_path):
 @pytest.mark.example
 @pytest.mark.data
 def test_the_generalised_example_resumes(mnist, tmp_path):
-    first = run(
-        "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence"
-    )
-    assert first.returncode == 0, first.stderr
-    both = run(
+    finished("experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence")
+    both = finished(
         "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence,rate"
     )
-    assert both.returncode == 0, both.stderr
     assert "0.75" not in both.stdout
     results = json.loads((tmp_path / "results.json").read_text())
     titles = [row["title"] for row in results["summary"]]
@@ -742,9 +674,7 @@ def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others():
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path):
-    finished = run("experiments.papers.generalised_stopping", tmp_path, "--quick")
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = results_of("experiments.papers.generalised_stopping", tmp_path, "--quick")
     rows = results["summary"]
     assert [row["prior_means"] for row in rows] == [0.0, 0.0, 0.0, 0.1, 0.1]
     assert len({row["title"] for row in rows}) == 5
@@ -774,11 +704,9 @@ def test_random_prior_means_are_uniform_and_the_network_s_variances_stay():
 @pytest.mark.slow
 @pytest.mark.data
 def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_path):
-    finished = run(
+    results = results_of(
         "experiments.papers.generalised_sequential", tmp_path, "--quick", "--studies", "start"
     )
-    assert finished.returncode == 0, finished.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
     lost = {(row["alpha"], row["shares_start"]): row["lost"] for row in results["summary"]}
     assert lost[1.0, True] == lost[1.0, False] == lost[5.0, True] == 0
     assert lost[5.0, False] > 0
@@ -790,50 +718,42 @@ def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_
 
 
 @pytest.mark.example
-@pytest.mark.data
-def test_an_unknown_study_ends_the_generalised_example_with_one_line(mnist, tmp_path):
-    finished = run(
-        "experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "magic"
-    )
-    assert finished.returncode == 2
-    assert "error: no study 'magic'" in finished.stderr
-
-
-@pytest.mark.example
-@pytest.mark.parametrize("options", [["--joint", "9"], ["--points", "0"]])
-def test_bad_options_end_an_example_with_one_line(barrett, tmp_path, options):
-    finished = run("examples/barrett_stream.py", tmp_path, "--quick", *options)
-    assert finished.returncode != 0
-    errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert "Traceback" not in finished.stderr
-
-
-@pytest.mark.example
-@pytest.mark.parametrize("options", [["--joints", "9"], ["--methods", "magic"]])
-def test_bad_options_end_the_robot_arm_example_with_one_line(tmp_path, options):
-    finished = run("experiments.papers.robot_arm", tmp_path, "--quick", *options)
-    assert finished.returncode == 2
-    assert [li for li in finished.stderr.splitlines() if li.startswith("error: ")]
-    assert "Traceback" not in finished.stderr
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("examples/barrett_stream.py", ["--joint", "9"]),
+        ("examples/barrett_stream.py", ["--points", "0"]),
+        ("examples/federated_mnist.py", ["--methods", "magic"]),
+        ("experiments.papers.generalised_mnist", ["--studies", "magic"]),
+        ("experiments.papers.robot_arm", ["--joints", "9"]),
+        ("experiments.papers.robot_arm", ["--methods", "magic"]),
+    ],
+)
+def test_bad_options_end_a_program_with_one_line(request, tmp_path, program, options):
+    for part, data in {"barrett": "barrett", "mnist": "mnist"}.items():
+        if part in program:
+            request.getfixturevalue(data)
+    ended = run(program, tmp_path, "--quick", *options)
+    assert ended.returncode == 2
+    (error,) = [line for line in ended.stderr.splitlines() if "error: " in line]
+    assert ("'magic'" in error) == ("magic" in options)
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.example
 def test_bad_data_end_an_example_with_one_line(tmp_path):
     (tmp_path / "banana").mkdir()
     (tmp_path / "banana" / "banana.csv").write_text("not the data")
-    finished = run("experiments.papers.banana", tmp_path, "--quick", "--data", str(tmp_path))
-    assert finished.returncode == 2
-    assert "error: " in finished.stderr
-    assert "sha256" in finished.stderr
-    assert "Traceback" not in finished.stderr
+    ended = run("experiments.papers.banana", tmp_path, "--quick", "--data", str(tmp_path))
+    assert ended.returncode == 2
+    assert "error: " in ended.stderr
+    assert "sha256" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.example
 def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
-    done = run("experiments.measured.bayesian_optimisation", tmp_path, "--quick")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.bayesian_optimisation", tmp_path, "--quick")["summary"]
     assert [row["method"] for row in rows] == ["streaming, four pending", "refit, compiled once"]
     for row in rows:
         assert 0.0 <= row["regret"] < 5.0
@@ -863,9 +783,7 @@ def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known
 
 @pytest.mark.example
 def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
-    done = run("experiments.measured.million_points", tmp_path, "--quick")
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads((tmp_path / "results.json").read_text())["summary"]
+    (found,) = results_of("experiments.measured.million_points", tmp_path, "--quick")["summary"]
     assert found["points"] == 20_000
     assert found["all_finite"]
     assert found["least_variance"] > 0.0
@@ -876,9 +794,7 @@ def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
 
 @pytest.mark.example
 def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
-    done = run("experiments.measured.active_learning", tmp_path, "--quick")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.active_learning", tmp_path, "--quick")["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 4
     for row in rows:
         assert row["pool"] == "kin8nm"
@@ -907,15 +823,11 @@ def test_the_row_that_is_asked_for_is_the_one_that_tells_most(rng):
 @pytest.mark.data
 def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     once = ("--quick", "--seeds", "1", "--divided", "iid")
-    done = run("experiments.measured.clients_that_differ", tmp_path, *once)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.clients_that_differ", tmp_path, *once)["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 12
     assert len({row["messages"] for row in rows}) == 1
     all_asked = (*once, "--clients", "10", "--methods", "masked")
-    done = run("experiments.measured.clients_that_differ", tmp_path, *all_asked)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "results.json").read_text())["summary"]
+    rows = results_of("experiments.measured.clients_that_differ", tmp_path, *all_asked)["summary"]
     assert {row["method"] for row in rows} > {"masked", "fedavg"}
     assert all(row["last_error"] < 0.9 for row in rows)
     assert (tmp_path / "clients_that_differ.png").is_file()
@@ -956,9 +868,7 @@ def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(rng):
 @pytest.mark.example
 @pytest.mark.slow
 def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
-    done = run("experiments.measured.csv_stream", tmp_path, "--quick")
-    assert done.returncode == 0, done.stderr
-    alone, killed = json.loads((tmp_path / "results.json").read_text())["summary"]
+    alone, killed = results_of("experiments.measured.csv_stream", tmp_path, "--quick")["summary"]
     assert alone["processes"] == 1
     assert killed["processes"] > 1
     for row in (alone, killed):

@@ -132,6 +132,7 @@ KINDS = {
     "natural text": (with_natural(lambda eta: eta.astype(str)), "floating-point"),
     "natural objects": (with_natural(lambda eta: eta.astype(object)), "floating-point"),
     "longdouble": (with_natural(lambda eta: eta.astype(np.longdouble)), "32 or 64 bits"),
+    "integers": (with_natural(lambda eta: eta.astype(int)), "floating-point"),
     "half": (with_natural(lambda eta: eta.astype(np.float16)), "32 or 64 bits"),
     "complex": (with_natural(lambda eta: eta + 0j), "floating-point"),
     "ragged": (with_factor(natural=([1.0, [2.0]], None)), "floating-point"),

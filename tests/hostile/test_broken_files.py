@@ -7,16 +7,27 @@ import json
 import os
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import pvi
+from streaming_gp import pvi, runtime, serialization
 from streaming_gp.errors import FileFormatError, StreamingGPError
+from streaming_gp.runtime.predictor import write as write_predictor
 from tests.hostile.cases import every_tenth
 from tests.hostile.test_answers import MODEL, clients, run
-from tests.oracles.saved_streams import batch, begun, predictions, regression, resumed, values
+from tests.oracles.exported import small
+from tests.oracles.saved_streams import (
+    batch,
+    begun,
+    predictions,
+    regression,
+    resumed,
+    spoiled,
+    values,
+)
 from tests.oracles.trees import same
 
 EVERY_INPUT = sgp.PrivatePseudoPoints("all")
@@ -189,6 +200,79 @@ def test_a_pipe_is_no_file(tmp_path):
     for path in (tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(FileFormatError, match="is no regular file"):
             sgp.StreamingGP.load(path, **regression(2.0))
+
+
+# ---- files that nobody changed with care ----
+
+
+def load_model(path):
+    modules = regression(2.0)
+    before = values(modules)
+    try:
+        return sgp.StreamingGP.load(path, **modules)
+    finally:
+        assert same(values(modules), before)
+
+
+FILES = {
+    "a streaming GP": (lambda path: begun("fixed").save(path), load_model),
+    "a federated server": (
+        lambda path: run(pvi.Synchronous()).save(path),
+        lambda path: pvi.Server.load(path, MODEL.prior(), clients()),
+    ),
+    "a predictor": (lambda path: write_predictor(path, small()), runtime.load),
+}
+
+
+def directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def array_file(path):
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+def of_version(version):
+    def spoil(path):
+        header, arrays = parts_of(path.read_bytes())
+        path.write_bytes(packed({**header, "version": version}, arrays))
+
+    return spoil
+
+
+SPOILED = {
+    "missing": (Path.unlink, "cannot read .*: No such file"),
+    "a directory": (directory, "cannot read .*: Is a directory"),
+    "empty": (spoiled(lambda data: b""), "is empty"),
+    "text": (spoiled(lambda data: b"a,b\n1,2\n"), "is no npz archive"),
+    "npy": (array_file, "is no npz archive"),
+    "npz": (lambda path: np.savez(path, a=np.ones(3)), "npz archive, but not one of streaming_gp"),
+    "truncated": (spoiled(lambda data: data[:-1]), "is truncated or was altered"),
+    "half": (spoiled(lambda data: data[: len(data) // 2]), "is truncated or was altered"),
+    "altered": (spoiled(lambda data: data.replace(b'"tree"', b'"free"')), "truncated or was alter"),
+    "longer": (spoiled(lambda data: data + b"!"), "is truncated or was altered"),
+    "from the past": (of_version(1), "has version 1 of the file format, .* version 2$"),
+    "from the future": (of_version(7), "has version 7 of the file format, .* version 2$"),
+    "another kind": (
+        lambda path: serialization.write(path, "shopping list", (), {}),
+        "holds a shopping list, wanted",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize("kind", FILES)
+def test_a_bad_file_gets_one_clear_error_and_changes_nothing(tmp_path, kind, name):
+    (save, load), (spoil, message) = FILES[kind], SPOILED[name]
+    save(tmp_path / "file.npz")
+    spoil(tmp_path / "file.npz")
+    with pytest.raises(FileFormatError, match=message) as caught:
+        load(tmp_path / "file.npz")
+    assert "\n" not in str(caught.value)
+    if name == "another kind":
+        assert str(caught.value).endswith(kind)
 
 
 # ---- journals ----

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import gpflow
 import numpy as np
@@ -12,14 +11,12 @@ import pytest
 from gpflow import kernels as gk
 
 import streaming_gp as sgp
-from streaming_gp import runtime, serialization
+from streaming_gp import runtime
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp.export import describe_likelihood
 from streaming_gp.runtime import LIKELIHOODS, predictor
-from streaming_gp.serialization import files
 from tests.oracles.exported import small
 from tests.oracles.reference import smooth_data
-from tests.oracles.saved_streams import spoiled
 from tests.tolerances import EXPORTED
 
 QUICK = sgp.LocalOptimiser(max_iterations=5, rounds=1)
@@ -188,48 +185,19 @@ def test_bad_inputs_are_refused(bad, message):
         runtime.Predictor(small()).predict_f(bad)
 
 
-def of_another_version(path):
-    present, files.VERSION = files.VERSION, 7
-    try:
-        predictor.write(path, small())
-    finally:
-        files.VERSION = present
-
-
 def without_a_parameter(path):
     content = small()
     kernel = runtime.Description("SquaredExponential")
     predictor.write(path, replace(content, draws=(replace(content.draws[0], kernels=(kernel,)),)))
 
 
-BAD_FILES = {
-    "missing": (Path.unlink, "cannot read .*: No such file"),
-    "empty": (spoiled(lambda data: b""), "is empty"),
-    "text": (spoiled(lambda data: b"a,b\n1,2\n"), "is no npz archive"),
-    "npz": (lambda path: np.savez(path, a=np.ones(3)), "npz archive, but not one of streaming_gp"),
-    "truncated": (spoiled(lambda data: data[: len(data) // 2]), "is truncated or was altered"),
-    "altered": (spoiled(lambda data: data.replace(b"Zero", b"zero")), "truncated or was altered"),
-    "version": (of_another_version, "has version 7 of the file format"),
-    "a model": (
-        lambda path: serialization.write(path, "streaming GP", (), {}),
-        "holds a streaming GP, wanted a predictor",
-    ),
-    "kernel": (
-        lambda path: predictor.write(path, small("Mystery")),
-        "no valid predictor: there is no NumPy form of the kernel Mystery",
-    ),
-    "parameter": (without_a_parameter, "no valid predictor: .*variance"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_gets_one_clear_error(path, name):
-    spoil, message = BAD_FILES[name]
-    predictor.write(path, small())
-    spoil(path)
-    with pytest.raises(FileFormatError, match=message) as caught:
+def test_a_file_that_describes_no_predictor_is_refused(path):
+    predictor.write(path, small("Mystery"))
+    with pytest.raises(FileFormatError, match="there is no NumPy form of the kernel Mystery"):
         runtime.load(path)
-    assert "\n" not in str(caught.value)
+    without_a_parameter(path)
+    with pytest.raises(FileFormatError, match=r"no valid predictor: .*variance"):
+        runtime.load(path)
 
 
 def test_before_any_data_there_is_nothing_to_export(path):

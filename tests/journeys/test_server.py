@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import datasets, linear, pvi
-from streaming_gp.errors import FileFormatError, InvalidDataError, NoAnswerError
+from streaming_gp import datasets, linear, pvi, samplers
+from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
 from tests.tolerances import ALGEBRA
@@ -62,15 +62,24 @@ def test_a_warm_start_is_shared_out_evenly(rng):
         fresh.warm_start(MeanFieldNormal(np.zeros(3), np.ones(3)))
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path):
-    X, Y = labelled_data(rng)
+WHOLE = pvi.VariationalUpdate(batch_size=None)
+RUNS = {
+    "momentum": (pvi.FixedPointUpdate(batch_size=7), pvi.Momentum()),
+    "averaging": (WHOLE, pvi.FedAvg(0.5, 0.8)),
+    "masked": (WHOLE, pvi.MaskedAveraging(0.5, pvi.FedYogi())),
+    "chains": (pvi.SNEPUpdate(samplers.AdaptiveSGLD(0.02, 10), learning_rate=0.05), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path, name):
     model = linear.logistic_regression(3, family=MeanFieldNormal)
-    shards = datasets.partition_iid(X, Y, 3)
-    update = pvi.FixedPointUpdate(batch_size=7)
-    schedule = pvi.Synchronous(damping=pvi.Momentum())
-    whole = server(model, shards, update)
-    pvi.fit(whole, schedule, 6)
-    part = server(model, shards, update)
+    shards = datasets.partition_iid(*labelled_data(rng), 3)
+    update, damping = RUNS[name]
+    schedule = pvi.Synchronous(damping=damping)
+    whole, part = (server(model, shards, update) for _ in range(2))
+    for rounds in (4, 2) if name == "chains" else (6,):  # chains begin anew in each session
+        pvi.fit(whole, schedule, rounds)
     pvi.fit(part, schedule, 4, checkpoint=tmp_path / "run.npz")
     resumed = pvi.Server.load(tmp_path / "run.npz", model.prior(), part.clients)
     assert len(resumed.history) == 4
@@ -93,9 +102,6 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
     other = linear.BayesianLinearRegression(4).prior()
     with pytest.raises(InvalidDataError, match="but the prior is"):
         pvi.Server.load(path, other, found.clients)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(FileFormatError, match="truncated or was altered"):
-        pvi.Server.load(path, model.prior(), found.clients)
 
 
 @pytest.mark.parametrize(

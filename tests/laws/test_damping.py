@@ -334,18 +334,6 @@ def test_masks_lie_over_the_steps_of_an_optimiser():
 # ---- files, and what users may get wrong ----
 
 
-@pytest.mark.parametrize("rule", [pvi.FedAvg(0.5, 0.8), pvi.MaskedAveraging(0.5, pvi.FedYogi())])
-def test_a_resumed_run_remembers_what_its_optimiser_knew(tmp_path, rule):
-    whole, part = averaging_server(), averaging_server()
-    schedule = pvi.Synchronous(damping=rule)
-    pvi.fit(whole, schedule, 5)
-    pvi.fit(part, schedule, 2, checkpoint=tmp_path / "run.npz")
-    resumed = pvi.Server.load(tmp_path / "run.npz", PRIOR, part.clients, checks=pvi.NO_LIMITS)
-    pvi.fit(resumed, schedule, 3)
-    for a, b in zip(whole.posterior.natural, resumed.posterior.natural, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_server_optimisers_are_for_mean_field_gaussians(rng):
     X, Y = rng.standard_normal((5, 2)), np.zeros((5, 1))
     model = linear.BayesianLinearRegression(2)

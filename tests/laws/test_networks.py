@@ -756,16 +756,6 @@ def test_the_first_pass_of_ep_is_assumed_density_filtering(rng):
     assert_same(pvi.AssumedDensityUpdate()(task).factor, SEQUENTIAL(task).factor, 1e-9)
 
 
-@pytest.mark.slow
-def test_a_second_pass_of_assumed_density_filtering_counts_data_twice(rng):
-    """Of one weight and conjugate data that is a factor's square."""
-    X, Y = one_weight_at_a_time(rng)
-    model = linear.BayesianLinearRegression(3, NOISE, family=MeanFieldNormal)
-    task = task_of(model, X, Y)
-    once, twice = (pvi.AssumedDensityUpdate(passes)(task).factor for passes in (1, 2))
-    assert_same(twice, once**2.0, 1e-9)
-
-
 @pytest.mark.parametrize(
     "keeps", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one", "none"))]
 )
@@ -793,11 +783,3 @@ def test_other_rules_take_the_network_as_well(rng):
 # ---- what may go wrong ----
 
 PLAIN = bnn.MomentNetwork(2)
-
-
-def test_a_network_without_a_tilted_distribution_is_named():
-    net = bnn.MeanFieldBNN([2, 3, 1], gpflow.likelihoods.Gaussian())
-    q = net.prior()
-    task = pvi.LocalTask(net, (np.ones((2, 2)), np.ones((2, 1))), q, None, q, seed=0)
-    with pytest.raises(InvalidDataError, match="MeanFieldBNN has no log_tilted"):
-        pvi.AssumedDensityUpdate()(task)

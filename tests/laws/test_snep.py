@@ -574,16 +574,6 @@ def test_a_slow_client_and_one_that_sends_no_numbers_spoil_nothing(rng):
     assert max(one.staleness for one in history) >= 10
 
 
-def test_a_saved_run_goes_on(rng, tmp_path):
-    model, shards = logistic(rng)
-    found = fitted(model, shards, SGLD, 3)
-    found.save(tmp_path / "server.npz")
-    loaded = pvi.Server.load(tmp_path / "server.npz", model.prior(), found.clients)
-    for one in (found, loaded):
-        pvi.fit(one, AT_ONCE, 2)
-    assert_same(found.posterior, loaded.posterior, ALGEBRA)
-
-
 def test_a_model_without_likelihoods_of_draws_is_named():
     class Deaf(linear.GeneralisedLinearModel):
         log_likelihood = property()

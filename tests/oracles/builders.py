@@ -6,7 +6,7 @@ import gpflow
 import numpy as np
 
 import streaming_gp as sgp
-from streaming_gp.gp.bounds import Variational
+from streaming_gp.gp import Variational
 from tests.oracles.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
 
