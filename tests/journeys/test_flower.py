@@ -13,7 +13,7 @@ from streaming_gp.testing.problem import server_of_regression
 from tests.oracles import traced
 from tests.oracles.flower_world import ENVIRONMENT, World, free_port, with_agreed
 from tests.oracles.reference import assert_same
-from tests.oracles.site_of_tests import PLACES, known
+from tests.oracles.site_of_tests import PLACES, known, patients, server_of, wanted
 
 pytest.importorskip("flwr", reason="the flower extra is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("nodes")]
@@ -44,17 +44,6 @@ def places(tmp_path_factory):
     found = Places(tmp_path_factory.mktemp("places"))
     yield found
     found.end()
-
-
-def server_of(names):
-    sites = [known(name, number) for number, name in enumerate(names)]
-    return pvi.Server(sites[0].model.prior(), sites)
-
-
-def wanted(rounds):
-    server = server_of_regression()
-    pvi.fit(server, pvi.Synchronous(), rounds)
-    return server
 
 
 def test_places_keep_the_contract_of_engines(places):
@@ -180,12 +169,6 @@ def test_settings_and_clients_must_fit(places):
 
 
 # ---- the page of the docs ----
-
-
-def patients(number, seed):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((number, 4))
-    return X, (X[:, :1] - X[:, 1:2] + rng.logistic(size=(number, 1)) > 0.0).astype(float)
 
 
 def test_the_programs_of_the_page_learn_what_one_process_would(tmp_path, monkeypatch):

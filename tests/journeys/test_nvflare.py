@@ -22,7 +22,7 @@ from streaming_gp.pvi.guards import read
 from streaming_gp.testing.problem import regression, server_of_regression
 from tests.oracles import traced
 from tests.oracles.reference import assert_same
-from tests.oracles.site_of_tests import PLACES, known
+from tests.oracles.site_of_tests import PLACES, known, patients, server_of, wanted
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 pytestmark = [pytest.mark.nvflare, pytest.mark.xdist_group("three places")]
@@ -67,17 +67,6 @@ def places(tmp_path_factory):
     found.end()
 
 
-def server_of(names):
-    sites = [known(name, number) for number, name in enumerate(names)]
-    return pvi.Server(sites[0].model.prior(), sites)
-
-
-def wanted(rounds):
-    server = server_of_regression()
-    pvi.fit(server, pvi.Synchronous(), rounds)
-    return server
-
-
 def test_places_keep_the_contract_of_engines(places):
     honest = {f"c{number}": known(f"c{number}", number) for number in range(3)}
     failing = honest | {"c1": known("c1", 2)}
@@ -92,10 +81,7 @@ def test_a_run_is_that_of_the_serial_engine(places):
 
 
 def test_resident_sites_trace_nothing_after_their_first_rounds(places):
-    known = [
-        one for number, place in enumerate(PLACES) for one in traced.sites(number, place, False)
-    ]
-    traced.assert_resident(places.engine, known)
+    traced.assert_resident(places.engine, traced.known(PLACES))
 
 
 def test_a_site_killed_in_the_middle_of_a_fit_is_asked_again_when_it_is_back(places):
@@ -275,12 +261,6 @@ def page(tmp_path):
     for kit in (folder / "workspace/three_clinics/prod_00").iterdir():
         shutil.move(kit, folder / kit.name)
     return folder
-
-
-def patients(number, seed):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((number, 4))
-    return X, (X[:, :1] - X[:, 1:2] + rng.logistic(size=(number, 1)) > 0.0).astype(float)
 
 
 def test_the_programs_of_the_page_learn_what_one_process_would(page, monkeypatch):

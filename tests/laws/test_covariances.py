@@ -146,8 +146,9 @@ def test_a_first_batch_of_few_data_in_many_dimensions(rng):
     """The prior of a lengthscale that starts long reaches to next to nothing."""
     X = rng.standard_normal((20, 50))
     model = sgp.StreamingGP(
-        gk.SquaredExponential(lengthscales=np.full(50, 7.0)), gpflow.likelihoods.Gaussian(), seed=0
-    )
+        gk.SquaredExponential(lengthscales=np.full(50, 7.0)), gpflow.likelihoods.Gaussian(),
+        optimiser=sgp.LocalOptimiser(max_iterations=20), seed=0,
+    )  # fmt: skip
     model.update((X, X[:, :1]))
     assert np.isfinite(model.predict_f(X)).all()
 

@@ -9,10 +9,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from streaming_gp import engines, pvi
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.testing.engine import Failing
-from streaming_gp.testing.problem import regression, shards_of_regression
+from streaming_gp.testing.problem import regression, server_of_regression, shards_of_regression
 from tests.oracles import traced
 
 PLACES = "clinic-a", "clinic-b", "clinic-c"
@@ -48,6 +50,26 @@ def known(name, number, update=None, load=None):
     """A site with the shard of this number, at the place of this number."""
     rule = update or pvi.AnalyticUpdate()
     return pvi.Site(name, regression(), rule, NUM_DATA, load, place=PLACES[number])
+
+
+def server_of(names):
+    """A coordinator of sites of these names, one at each place."""
+    sites = [known(name, number) for number, name in enumerate(names)]
+    return pvi.Server(sites[0].model.prior(), sites)
+
+
+def wanted(rounds):
+    """Where as many rounds end in one process that has all data."""
+    server = server_of_regression()
+    pvi.fit(server, pvi.Synchronous(), rounds)
+    return server
+
+
+def patients(number, seed):
+    """Rows that a clinic of the docs' page might have."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((number, 4))
+    return X, (X[:, :1] - X[:, 1:2] + rng.logistic(size=(number, 1)) > 0.0).astype(float)
 
 
 def sites_at(number, flag):
