@@ -1,4 +1,4 @@
-"""What engines have in common whose sites are programs of other organisations."""
+"""Common to engines whose sites are programs of other organisations."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _OF_MODELS: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 def compiled_for(model: Any, key: Hashable, build: Callable[[Any], F]) -> F:
-    """What ``build(model)`` gave when it was first asked for under this model and key.
+    """The result of ``build(model)`` when it was first asked for under this model and key.
 
     It is built for a proxy of the model, so that what is kept does not keep the model.
     """

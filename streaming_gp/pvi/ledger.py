@@ -42,7 +42,7 @@ class Posterior(Protocol):
 
     @property
     def form(self) -> str:
-        """What kind of distribution this is, in words: only equal forms can be compared."""
+        """The kind of distribution in words: only equal forms can be compared."""
         ...
 
     def as_arrays(self) -> Any:

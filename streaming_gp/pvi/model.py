@@ -1,4 +1,4 @@
-"""What a model must offer: one protocol for each capability that the loop or a rule asks for.
+"""Protocols of models: one for each capability that the loop or a rule asks for.
 
 Every model is a :class:`Model`. The other protocols are asked for by single rules, through
 :func:`require`, so that a model without the method is refused by name.
@@ -24,7 +24,7 @@ Data = tuple[np.ndarray, np.ndarray]
 
 @runtime_checkable
 class Model(Protocol):
-    """What the loop asks of every model: a prior, and which data it takes."""
+    """The loop asks this of every model: a prior, and which data it takes."""
 
     def prior(self) -> Any:
         """The posterior before any data: p(θ), or a prior over functions."""

@@ -49,7 +49,7 @@ def of_name(kind: str, name: str, forms: Mapping[str, T]) -> T:
 class Kernel(ABC):
     """A covariance function.
 
-    Each says what it wants of inputs (:meth:`prepared`, such as lengthscales divided out) and the
+    Each says what it wants of inputs (``prepared``, such as lengthscales divided out) and the
     covariance between two sets of inputs prepared in this way, so that one of the sets can be
     prepared once for all: :meth:`bind`.
 
@@ -85,7 +85,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def prepared(self, X: np.ndarray) -> Any:
-        """What :meth:`between` wants to know of inputs [N, D]."""
+        """Values of inputs [N, D] that :meth:`between` wants."""
 
     @abstractmethod
     def between(self, one: Any, other: Any) -> np.ndarray:

@@ -84,7 +84,7 @@ def write(path: PathLike, content: ExportedGP) -> None:
 
 
 def read(path: PathLike) -> ExportedGP:
-    """What :func:`write` wrote.
+    """The predictor in a file of :func:`write`.
 
     :raises FileFormatError: if the file is missing, damaged, foreign, or of another version.
     """
