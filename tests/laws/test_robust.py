@@ -146,6 +146,25 @@ def test_the_median_of_changes_is_that_of_each_coordinate_about_the_posterior_s_
         np.testing.assert_allclose(about, 3.0 * np.median(h, axis=0), atol=1e-9)
 
 
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_influence_is_the_divergence_of_the_posterior_from_the_cavity(family):
+    cavity, factor = random_member(family, 1), random_member(family, 2).as_factor()
+    nats = float(cavity.kl_divergence(cavity.times([factor])))
+    size = pvi.BoundedInfluence().beside(cavity)(factor.natural)
+    assert 0.5 * np.size(cavity.natural[0]) * size**2 == pytest.approx(nats, rel=ALGEBRA)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_disagreement_is_measured_by_both_covariances(family):
+    """``(m_k − m)ᵀ (Λ_k⁻¹ + Λ⁻¹)⁻¹ (m_k − m)``, the mean over coordinates."""
+    cavity, q = random_member(family, 1), random_member(family, 2)
+    away = np.asarray(q.mean) - np.asarray(cavity.mean)
+    roots = (np.asarray(one.scale) for one in (cavity, q))
+    total = away @ np.linalg.solve(sum(root @ root.T for root in roots), away)
+    size = pvi.Agreement().beside(cavity)(q.natural)
+    assert size**2 == pytest.approx(total / len(away), rel=ALGEBRA)
+
+
 @pytest.mark.parametrize("rule", [pvi.BoundedInfluence(max_shift=50.0), pvi.Agreement(None, 50.0)])
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_generous_limits_let_every_factor_enter_as_it_is(rule, family):
