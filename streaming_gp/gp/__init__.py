@@ -13,17 +13,15 @@ from streaming_gp.gp.federated import GPUpdate
 from streaming_gp.gp.fitting import Candidates, LocalOptimiser, Progress
 from streaming_gp.gp.forgetting import Fading, ForgetNothing, Forgetting, SlidingWindow
 from streaming_gp.gp.hyperparameters import (
+    EveryUpdate,
     FixedHyperparameters,
     HyperparameterStrategy,
-    ParameterVector,
-    PointHyperparameters,
-    VariationalHyperparameters,
-)
-from streaming_gp.gp.learning_schedule import (
-    EveryUpdate,
     LearningSchedule,
     NeverLearn,
+    ParameterVector,
+    PointHyperparameters,
     UntilSettled,
+    VariationalHyperparameters,
 )
 from streaming_gp.gp.model import StreamingGP
 from streaming_gp.gp.online import OnlineGP

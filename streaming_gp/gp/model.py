@@ -20,7 +20,6 @@ from streaming_gp.gp.bounds import PowerEP, Variational
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.compilation import (
     Functions,
-    default_output_dim,
     num_latent_gps,
     parameters_of,
 )
@@ -30,31 +29,30 @@ from streaming_gp.gp.fitting.optimiser import Callback, LocalOptimiser
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import (
+    EveryUpdate,
     HyperparameterStrategy,
+    LearningSchedule,
     ParameterVector,
     VariationalHyperparameters,
 )
 from streaming_gp.gp.journal import Journal
-from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
 from streaming_gp.gp.online.gp import OnlineGP, refuse_foreign
-from streaming_gp.gp.online.start import online_state
 from streaming_gp.gp.online.state import OnlinePrior, OnlineState
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.prediction import Inputs, Posterior
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import Settings, State
-from streaming_gp.gp.store import Store, refuse_in_graphs
+from streaming_gp.gp.store import Store
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.gp.stream import Data, UpdateInfo
-from streaming_gp.gp.structure import Modules, refuse_other_kinds, structure, values
+from streaming_gp.gp.structure import Modules, refuse_other_kinds
 from streaming_gp.inputs import (
     as_name,
     require_count,
     require_integer,
     require_number,
     require_positive_integer,
-    require_strategy,
 )
 from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.pvi.step import PropernessPolicy
@@ -63,17 +61,6 @@ from streaming_gp.validation import as_data
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_STRATEGIES: dict[str, tuple[type, str]] = {
-    "pseudo_points": (PseudoPointStrategy, "PrivatePseudoPoints(10)"),
-    "hyperparameters": (HyperparameterStrategy, "VariationalHyperparameters()"),
-    "optimiser": (LocalOptimiser, "LocalOptimiser()"),
-    "bound": (LocalBound, "Variational()"),
-    "policy": (PropernessPolicy, "RaiseImproper()"),
-    "learning": (LearningSchedule, "EveryUpdate()"),
-    "forgetting": (Forgetting, "ForgetNothing()"),
-}
-"""The protocol of each, with an example in words, for errors."""
 
 
 class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
@@ -149,22 +136,11 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             learning or EveryUpdate(),
             forgetting or ForgetNothing(),
         )
-        for name, (protocol, example) in _STRATEGIES.items():
-            require_strategy(name, getattr(settings, name), protocol, example)
-        settings.pseudo_points.local_bound(settings.bound, settings.hyperparameters)
-        settings.bound.check(likelihood)
-        settings.forgetting.check(settings.pseudo_points)
+        settings.check(likelihood)
         outputs = outputs_of(kernel, likelihood, num_latent_gps)
         super().__init__(kernel, likelihood, mean_function, outputs.num_latent_gps or 1)
-        state = State(
-            settings=settings,
-            structure=structure(self.modules),
-            parameters=values(self.modules),
-            prior=Process((), settings.hyperparameters.prior(self.parameter_vector)),
-            factors={},
-            num_updates=0,
-            dims=(None, outputs.num_columns),
-        )
+        prior = Process((), settings.hyperparameters.prior(self.parameter_vector))
+        state = State.first(settings, self.modules, prior, outputs.num_columns)
         self._store = Store(state)
         if journal is not None:
             self._store.journal = Journal.begun(journal, state)
@@ -369,14 +345,14 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :returns: the name, or None if nothing was learned since the last time.
         :raises InvalidDataError: if the object is another model's, or the name is taken.
         """
-        name = as_name("name", f"online-{self.num_updates}" if name is None else name)
-        refuse_foreign(online, self, name, self.factors)
-
-        def commit(learned: PseudoObservations, log_evidence: float) -> None:
-            make = stream.absorb
-            self._store.change_within_turn(self.modules, make, name, learned, log_evidence)
-
         with self._store.turn.of("absorb"):
+            name = as_name("name", f"online-{self.num_updates}" if name is None else name)
+            refuse_foreign(online, self, name, self.factors)
+
+            def commit(learned: PseudoObservations, log_evidence: float) -> None:
+                make = stream.absorb
+                self._store.change_within_turn(self.modules, make, name, learned, log_evidence)
+
             return name if online.hand_over(commit) else None
 
     def online_state(
@@ -386,15 +362,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
         :raises InvalidDataError: as :meth:`online`.
         """
-        with self._store.lock:
-            state, functions = self._store.state, self._functions()
-            if None in state.dims:
-                raise InvalidDataError("one point at a time wants a model that has learned a batch")
-            local = functions.of(state).local
-            epsilon = local.parameters.value()
-        q = state.ledger.posterior.hyperparameters
-        epsilon = epsilon if q is None else np.asarray(q.mean)
-        return online_state(local, epsilon, state.ledger.posterior, budget, memory, own)
+        return stream.online_state(self.state, self._functions(), budget, memory, own)
 
     # ---- as a model of clients ----
 
@@ -425,7 +393,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :returns: their new factor and what was done.
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
-        return self._change(stream.fit_factor, data, cavity, own, hold)
+        return self._store.ask(self.modules, stream.fit_factor, data, cavity, own, hold)
 
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.
@@ -451,7 +419,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param data: X [N, D] and Y [N, P].
         :raises InvalidDataError: if factors speak of ε.
         """
-        return self._change(stream.data_term, q, data)
+        return self._store.ask(self.modules, stream.data_term, q, data)
 
     def prior_term_by_hyperparameters(self, q: Process) -> SecondOrder:
         """What the free energy owes to the prior, by the ε that the parameters hold.
@@ -459,7 +427,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param q: Prior times all factors.
         :raises InvalidDataError: if factors speak of ε.
         """
-        return self._change(stream.prior_term, q)
+        return self._store.ask(self.modules, stream.prior_term, q)
 
     # ---- predictions ----
 
@@ -566,10 +534,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             or mean function that has no NumPy form.
         :raises OSError: if the file cannot be written; a file that was there stays as it was.
         """
-        input_dim = self._store.state.dims[0]
-        if input_dim is None:
+        if self._store.state.dims[0] is None:
             raise InvalidDataError("a model can be exported once it has seen data")
-        export(path, self._posterior(input_dim))
+        export(path, self._posterior(self._store.state.dims[0]))
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.
@@ -588,19 +555,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return prediction.as_inputs(X, self.kernel, self._store.state.dims[0])
 
     def _posterior(self, input_dim: int, output_dim: int | None = None) -> Posterior:
-        """The posterior; P is guessed before any data."""
-        with tf.init_scope():  # conditioning happens now, even while a caller is being traced
-            refuse_in_graphs("a prediction")
-            with self._store.lock:
-                state, functions = self._store.state, self._functions()
-                output_dim = state.dims[1] or output_dim or default_output_dim(self.modules, state)
-                self._store.compiled = compiled = functions.of(state, (input_dim, output_dim))
-                process, settings = state.ledger.posterior, state.settings
-                draws = prediction.prediction_draws(
-                    process, compiled.parameters, settings.num_prediction_samples, settings.seed
-                )
-                token = compiled.posteriors.token(process)
-            return compiled.posteriors.at(process, draws, token)
+        return self._store.posterior(self.modules, input_dim, output_dim)
 
     def _functions(self) -> Functions:
         return Functions(self.modules, self._store.compiled)

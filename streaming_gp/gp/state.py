@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import gpflow
 import numpy as np
 
 from streaming_gp import expfam, pvi, serialization
@@ -15,16 +16,26 @@ from streaming_gp.errors import FileFormatError, ImproperError
 from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.fitting.optimiser import LocalOptimiser
 from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
-from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.learning_schedule import EveryUpdate, LearningSchedule
+from streaming_gp.gp.forgetting import Forgetting
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy, LearningSchedule
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
-from streaming_gp.inputs import is_positive_integer, typed
+from streaming_gp.gp.structure import Modules, structure, values
+from streaming_gp.inputs import is_positive_integer, require_strategy, typed
 from streaming_gp.pvi.step import PropernessPolicy
 from streaming_gp.serialization import PathLike, registered_classes, storable
 
 KIND = "streaming GP"
+_STRATEGIES: dict[str, tuple[type, str]] = {
+    "pseudo_points": (PseudoPointStrategy, "PrivatePseudoPoints(10)"),
+    "hyperparameters": (HyperparameterStrategy, "VariationalHyperparameters()"),
+    "optimiser": (LocalOptimiser, "LocalOptimiser()"),
+    "bound": (LocalBound, "Variational()"),
+    "policy": (PropernessPolicy, "RaiseImproper()"),
+    "learning": (LearningSchedule, "EveryUpdate()"),
+    "forgetting": (Forgetting, "ForgetNothing()"),
+}
+"""The protocol of each, with an example in words, for errors."""
 
 
 @storable
@@ -53,8 +64,19 @@ class Settings:
     seed: int
     bound: LocalBound
     policy: PropernessPolicy
-    learning: LearningSchedule = field(default_factory=EveryUpdate)
-    forgetting: Forgetting = field(default_factory=ForgetNothing)
+    learning: LearningSchedule
+    forgetting: Forgetting
+
+    def check(self, likelihood: gpflow.likelihoods.Likelihood) -> None:
+        """Refuse strategies that are none, or do not go together or with a likelihood.
+
+        :raises InvalidDataError: naming the first.
+        """
+        for name, (protocol, example) in _STRATEGIES.items():
+            require_strategy(name, getattr(self, name), protocol, example)
+        self.pseudo_points.local_bound(self.bound, self.hyperparameters)
+        self.bound.check(likelihood)
+        self.forgetting.check(self.pseudo_points)
 
 
 @storable
@@ -91,6 +113,17 @@ class State:
     shift: float = math.inf
     time: float | None = None
     only_class: float | None = None
+
+    @classmethod
+    def first(
+        cls, settings: Settings, modules: Modules, prior: Process, output_dim: int | None
+    ) -> State:
+        """The state of a model before any data.
+
+        :param output_dim: P, where it is known already.
+        """
+        described, parameters = structure(modules), values(modules)
+        return cls(settings, described, parameters, prior, {}, 0, (None, output_dim))
 
     @cached_property
     def ledger(self) -> GPLedger:

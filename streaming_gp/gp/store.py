@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import structure
-from streaming_gp.gp.compilation import CompiledGP, Functions
+from streaming_gp.gp.compilation import CompiledGP, Functions, default_output_dim
 from streaming_gp.gp.journal import Journal
+from streaming_gp.gp.prediction import Posterior, prediction_draws
 from streaming_gp.gp.state import State
 from streaming_gp.gp.structure import Modules
 from streaming_gp.inputs import make_read_only
@@ -105,6 +106,28 @@ class Store:
                 parameters=structure.values(modules),
             )
 
+    def posterior(
+        self, modules: Modules, input_dim: int, output_dim: int | None = None
+    ) -> Posterior:
+        """The present posterior, which predictions ask.
+
+        :param modules: Kernel, mean function and likelihood.
+        :param input_dim: D.
+        :param output_dim: P, where that is known; guessed before any data.
+        """
+        with tf.init_scope():  # conditioning happens now, even while a caller is being traced
+            refuse_in_graphs("a prediction")
+            with self.lock:
+                state, functions = self.state, Functions(modules, self.compiled)
+                output_dim = state.dims[1] or output_dim or default_output_dim(modules, state)
+                self.compiled = compiled = functions.of(state, (input_dim, output_dim))
+                process, settings = state.ledger.posterior, state.settings
+                draws = prediction_draws(
+                    process, compiled.parameters, settings.num_prediction_samples, settings.seed
+                )
+                token = compiled.posteriors.token(process)
+            return compiled.posteriors.at(process, draws, token)
+
     def change(
         self,
         modules: Modules,
@@ -132,11 +155,26 @@ class Store:
         """As :meth:`change`, for those who hold the turn already."""
         functions, before = Functions(modules, self.compiled), self.current(modules)
         after, result = make(before, functions, *arguments, **options)
-        if after is before:
-            self.compiled = functions.compiled
-        else:
+        if after is not before:
             self._commit(modules, before, after, functions.compiled)
         return result
+
+    def ask(
+        self,
+        modules: Modules,
+        answer: Callable[Concatenate[State, Functions, P], R],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> R:
+        """A question that changes nothing, in its turn; its compiled functions are kept.
+
+        :raises InvalidDataError: as :meth:`Turn.of`.
+        """
+        with self.turn.of(answer.__name__):
+            functions = Functions(modules, self.compiled)
+            result = answer(self.state, functions, *arguments, **options)
+            self.compiled = functions.compiled
+            return result
 
     def restore(self, modules: Modules, state: State) -> None:
         """Hold a state that another model came to, and give its values to the parameters.

@@ -25,7 +25,9 @@ from streaming_gp.gp.fitting.optimiser import Callback, reporter
 from streaming_gp.gp.fitting.projection import GPLedger
 from streaming_gp.gp.fitting.solver import Batch
 from streaming_gp.gp.forgetting import faded, next_time
+from streaming_gp.gp.online import start
 from streaming_gp.gp.online.gp import factor_of
+from streaming_gp.gp.online.state import OnlinePrior, OnlineState
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import State
@@ -223,8 +225,8 @@ def fit_factor(
     cavity: Process,
     own: PseudoPointFactor | None,
     hold: bool = True,
-) -> tuple[State, Fitted]:
-    """A client's fit, which changes nothing here; see :meth:`.StreamingGP.fit_factor`."""
+) -> Fitted:
+    """A client's fit; see :meth:`.StreamingGP.fit_factor`."""
     strategy = state.settings.pseudo_points
     check_allowed(strategy, "clients")
     state.settings.hyperparameters.check_round()
@@ -234,7 +236,7 @@ def fit_factor(
     batch = Batch("", compiled.outputs.data((X, Y)), seed, hold=hold)
     ledger = pvi.Ledger(cavity, {} if own is None else {batch.name: own})
     question = pvi.Question(cavity, None)
-    return state, strategy.fit(compiled.fitter, ledger, question, batch)
+    return strategy.fit(compiled.fitter, ledger, question, batch)
 
 
 # ---- factors that are there ----
@@ -301,23 +303,39 @@ def absorb(
     return _following(state, compiled, ledger, epsilon, num_new=1), None
 
 
+def online_state(
+    state: State,
+    functions: Functions,
+    budget: int,
+    memory: float,
+    own: PseudoObservations | None = None,
+) -> tuple[OnlinePrior, OnlineState]:
+    """All factors on at most so many points; see :meth:`.StreamingGP.online`.
+
+    :param own: Observations of one point at a time that are in no factor.
+    """
+    if None in state.dims:
+        raise InvalidDataError("one point at a time wants a model that has learned a batch")
+    compiled, posterior = functions.of(state), state.ledger.posterior
+    epsilon = _point(state, state.ledger, compiled)
+    return start.online_state(compiled.local, epsilon, posterior, budget, memory, own)
+
+
 # ---- the free energy by a point ε ----
 
 
-def data_term(
-    state: State, functions: Functions, q: Process, data: Data
-) -> tuple[State, SecondOrder]:
+def data_term(state: State, functions: Functions, q: Process, data: Data) -> SecondOrder:
     """See :meth:`.StreamingGP.data_term_by_hyperparameters`."""
     refuse_variational(q)
     X, Y = as_data(data, functions.modules["likelihood"], *state.dims)
     compiled = functions.of(state, (X.shape[1], Y.shape[1]))
-    return state, compiled.terms.of_data(q, compiled.outputs.data((X, Y)))
+    return compiled.terms.of_data(q, compiled.outputs.data((X, Y)))
 
 
-def prior_term(state: State, functions: Functions, q: Process) -> tuple[State, SecondOrder]:
+def prior_term(state: State, functions: Functions, q: Process) -> SecondOrder:
     """See :meth:`.StreamingGP.prior_term_by_hyperparameters`."""
     refuse_variational(q)
-    return state, functions.of(state, functions.dims_of(state, q)).terms.of_prior(q)
+    return functions.of(state, functions.dims_of(state, q)).terms.of_prior(q)
 
 
 # ---- names, seeds and parts of a step ----

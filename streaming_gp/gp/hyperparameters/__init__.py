@@ -3,10 +3,14 @@
 from streaming_gp.gp.hyperparameters.strategies import (
     DIVERGENCE,
     EVIDENCE,
+    EveryUpdate,
     FixedHyperparameters,
     HyperparameterStrategy,
+    LearningSchedule,
     Limits,
+    NeverLearn,
     PointHyperparameters,
+    UntilSettled,
     VariationalHyperparameters,
 )
 from streaming_gp.gp.hyperparameters.vector import (
@@ -18,12 +22,16 @@ from streaming_gp.gp.hyperparameters.vector import (
 __all__ = [
     "DIVERGENCE",
     "EVIDENCE",
+    "EveryUpdate",
     "FixedHyperparameters",
     "HyperparameterStrategy",
+    "LearningSchedule",
     "Limits",
+    "NeverLearn",
     "ParameterVector",
     "PointHyperparameters",
     "TracedParameterVector",
+    "UntilSettled",
     "VariationalHyperparameters",
     "num_uncertain",
 ]
