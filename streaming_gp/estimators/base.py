@@ -46,7 +46,7 @@ class Estimator:
         return StreamingGP(
             kernel,
             likelihood,
-            pseudo_points=self.pseudo_points or pseudo_points,
+            pseudo_points=pseudo_points if self.pseudo_points is None else self.pseudo_points,
             hyperparameters=self.hyperparameters,
             optimiser=self.optimiser,
             **options,
