@@ -83,3 +83,9 @@ def test_noise_for_a_budget_spends_it_and_no_more():
     assert 1.98 < epsilon_of(((Release(sigma), 20),), 1e-5) <= 2.0
     with pytest.raises(InvalidDataError, match="without a bound"):
         noise_multiplier_for(Budget(np.inf), 20)
+
+
+@pytest.mark.parametrize("delta", [1.0, 1.5])
+def test_a_bound_that_need_not_hold_is_no_budget(delta):
+    with pytest.raises(InvalidDataError, match=r"delta must lie in \(0, 1\)"):
+        Budget(1.0, delta)

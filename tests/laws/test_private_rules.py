@@ -282,6 +282,12 @@ def test_secure_numbers_are_normal_and_never_the_same():
     assert np.isfinite(worst.normal(2)).all()
 
 
+@pytest.mark.parametrize(("byte", "number"), [(b"\x00", 2.0**-53), (b"\xff", 1.0 - 2.0**-53)])
+def test_secure_numbers_lie_between_zero_and_one_whatever_the_bits(monkeypatch, byte, number):
+    monkeypatch.setattr("os.urandom", lambda size: byte * size)
+    assert (secure_draws().uniform(3) == number).all()
+
+
 def test_rows_are_sampled_alone_at_their_rate():
     draws, rate, runs = seeded_draws(1), 0.3, 4000
     taken = np.zeros((runs, 5))

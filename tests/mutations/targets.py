@@ -68,9 +68,7 @@ TARGETS = {
     "damping": Target(
         "pvi/damping/*.py",
         (
-            f"{LAWS}/test_annealed.py",
-            f"{LAWS}/test_momentum.py",
-            f"{LAWS}/test_server_optimisers.py",
+            f"{LAWS}/test_damping.py",
             f"{LAWS}/test_robust.py",
             f"{LAWS}/test_baselines.py",
         ),
@@ -79,9 +77,7 @@ TARGETS = {
         "pvi/privacy/*.py",
         (
             f"{LAWS}/test_accountant.py",
-            f"{LAWS}/test_private_changes.py",
-            f"{LAWS}/test_private_answers.py",
-            f"{LAWS}/test_private_gradients.py",
+            f"{LAWS}/test_private_rules.py",
             f"{LAWS}/test_sums_of_changes.py",
         ),
     ),
