@@ -22,7 +22,7 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges
 from streaming_gp.pvi.sums import Shares, rule_of_sums
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
@@ -224,7 +224,7 @@ def _token_of_a_run(link: sites.Link) -> str:
         client.close()
     with link.tasks() as tasks:
         while time.monotonic() < begin + PATIENCE:
-            task = sites.acquired(tasks, TaskType.SERVER_APP)
+            task = sites.acquire(tasks, TaskType.SERVER_APP)
             if task is not None and task.task.run_id == run:
                 return str(task.token)
             time.sleep(PAUSE)
@@ -504,7 +504,7 @@ def _summed(
     except (httpx.HTTPError, _LostError):
         raise
     except Exception as error:  # a node may send anything, and then there is no sum
-        LOG.warning("there is no sum: %s", described(error))
+        LOG.warning("there is no sum: %s", describe(error))
     return _Sum(strategy.arrays, strategy.spent, watched.reasons)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
 from streaming_gp.pvi.task import Failure, decode_answer, decode_task
 
@@ -95,7 +95,7 @@ class Link:
             client.close()
 
 
-def acquired(tasks: Any, kind: str) -> Any | None:
+def acquire(tasks: Any, kind: str) -> Any | None:
     """A task that nobody else has, with the token to answer it by; None if there is none.
 
     :param tasks: A client that is given tasks.
@@ -221,7 +221,7 @@ class _Place:
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
         from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
-        task = acquired(tasks, TaskType.CLIENT_APP)
+        task = acquire(tasks, TaskType.CLIENT_APP)
         if task is None:
             return False
         client = self._link.runtime(RuntimeTokenHttpInterceptor(task.token))
@@ -280,7 +280,7 @@ def masked_reply(desk: Desk, message: Any, context: Any) -> Any:
     try:
         return secaggplus_mod(message, context, partial(_change, desk))
     except Exception as error:  # a coordinator may send anything
-        reason = described(error)
+        reason = describe(error)
         LOG.warning("not in the sum: %s", reason)
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 

@@ -12,7 +12,7 @@ from typing import Any
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
-from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.task import Delivery, Failure, LocalTask, encode_answer
 
 _RAW, _EXCEPTION = b"RAW", b"3"
@@ -173,7 +173,7 @@ class _ClientActor:
             with self._lock:
                 return encode_answer(self._client.answer(task))
         except BaseException as error:  # a client may run anything
-            return encode_answer(Failure(described(error)))
+            return encode_answer(Failure(describe(error)))
         finally:
             self._unasked.set()
 

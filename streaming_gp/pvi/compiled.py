@@ -21,13 +21,13 @@ _OF_MODELS: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
 def compiled_for(model: Any, key: Hashable, build: Callable[[Any], F]) -> F:
     """The result of ``build(model)`` when it was first asked for under this model and key.
 
-    It is built for a proxy of the model, so that what is kept does not keep the model.
+    It is built for a proxy of the model, so that it does not keep the model alive.
     """
-    kept = _OF_MODELS.setdefault(model, {})
-    if key not in kept:
-        kept[key] = build(proxy(model))
-    built: F = kept[key]
-    return built
+    functions = _OF_MODELS.setdefault(model, {})
+    if key not in functions:
+        functions[key] = build(proxy(model))
+    function: F = functions[key]
+    return function
 
 
 def tensors(arrays: Iterable[Any]) -> tuple[tf.Tensor, ...]:

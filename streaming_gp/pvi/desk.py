@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi.client import Resident, Site
-from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import SummedChanges
 from streaming_gp.pvi.task import Failure, LocalTask, decode_task, encode_answer
 
@@ -106,7 +106,7 @@ class Desk:
         except KeyboardInterrupt:  # that of the user
             raise
         except BaseException as error:  # a client may run anything
-            return encode_answer(Failure(described(error)))
+            return encode_answer(Failure(describe(error)))
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.client import Clients, Resident
-from streaming_gp.pvi.guards import described
+from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.task import Delivery, LocalTask
 
 
@@ -111,7 +111,7 @@ class SerialSession:
         except KeyboardInterrupt:  # that of the user
             raise
         except BaseException as error:  # a client may run anything, and costs its own answer only
-            delivery = Delivery(task.client_id, None, described(error))
+            delivery = Delivery(task.client_id, None, describe(error))
         taken = time.perf_counter() - start if duration is None else duration
         heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
 

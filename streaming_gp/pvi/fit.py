@@ -13,7 +13,7 @@ from typing import Any
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.pvi.engine import Engine, Serial
-from streaming_gp.pvi.guards import says_it_does_not_fit
+from streaming_gp.pvi.guards import means_a_misfit
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
 from streaming_gp.pvi.schedule import Schedule, Synchronous
@@ -47,8 +47,9 @@ class EarlyStopping:
         :raises InvalidDataError: if there is no such metric.
         """
         if self.metric not in history[-1].metrics:
-            known = list(history[-1].metrics)
-            raise InvalidDataError(f"no metric {self.metric!r} to stop by: evaluate gives {known}")
+            raise InvalidDataError(
+                f"no metric {self.metric!r} to stop by: evaluate gives {list(history[-1].metrics)}"
+            )
         values = [one.metrics[self.metric] for one in history if self.metric in one.metrics]
         if len(values) <= self.patience:
             return False
@@ -116,9 +117,15 @@ def fit(
                 callback(server.history[-1])
             done = server.history.rounds[first:]
             _warn_of_failures(server, done)
-            if _none_fits(server, done) or (stopping and stopping.is_over(server.history)):
+            if _none_fits(server, done):
                 break
-    _require_heard(done)
+            if stopping is not None and stopping.is_over(server.history):
+                break
+    if not any(one.accepted for one in done):
+        raise NoAnswerError(
+            f"no answer was accepted in any of {len(done)} rounds, and the posterior is what it "
+            f"was; in {_reasons_of(done[-1])}"
+        )
     _warn_at_the_end(server, done)
     return server.history
 
@@ -170,17 +177,7 @@ def _none_fits(server: Server, rounds: tuple[Round, ...]) -> bool:
     if any(one.accepted or one.refused for one in rounds):
         return False
     failed = {name: why for one in rounds for name, why in one.failed.items()}
-    return failed.keys() == server.clients.keys() and all(
-        map(says_it_does_not_fit, failed.values())
-    )
-
-
-def _require_heard(rounds: tuple[Round, ...]) -> None:
-    if not any(one.accepted for one in rounds):
-        raise NoAnswerError(
-            f"no answer was accepted in any of {len(rounds)} rounds, and the posterior is what it "
-            f"was; in {_reasons_of(rounds[-1])}"
-        )
+    return failed.keys() == server.clients.keys() and all(map(means_a_misfit, failed.values()))
 
 
 def _reasons_of(one: Round) -> str:

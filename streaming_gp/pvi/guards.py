@@ -2,8 +2,8 @@
 
 An answer may hold anything. It is decoded and its form is checked before anything else looks at it
 (:func:`read`); it must be the first to an open question, over the channel of the client that was
-asked (:func:`received`); and its factor, and the step that it would make alone, must lie within
-limits (:func:`examined`, :class:`Checks`). A refusal has its reason, and the round goes on.
+asked (:func:`receive`); and its factor, and the step that it would make alone, must lie within
+limits (:func:`examine`, :class:`Checks`). A refusal has its reason, and the round goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streaming_gp.pvi.history import Round
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.model_parameters import slope_and_precision
-from streaming_gp.pvi.step import completed
+from streaming_gp.pvi.step import complete
 from streaming_gp.pvi.task import EPSILON, Delivery, Failure, LocalResult, decode_answer
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def checks_of(client: Client | Site, given: Checks | None = None) -> Checks:
 # ---- the channel, and the question ----
 
 
-def received(
+def receive(
     server: Server, deliveries: Iterable[Any]
 ) -> tuple[list[LocalResult], dict[str, str], Round]:
     """Sort deliveries by whether they are answers to open questions; nothing of them raises.
@@ -225,7 +225,7 @@ def _not_open(answer: LocalResult) -> str:
 # ---- the factor, and its step ----
 
 
-def examined(
+def examine(
     server: Server,
     answers: Iterable[LocalResult],
     rule: DampingRule,
@@ -254,7 +254,7 @@ def examined(
             objection = _objection_to_content(server, answer, checks)
             if objection is None:
                 removed = server.open_tasks[name].removed_fraction
-                whole = completed(server.ledger, name, answer.factor, removed)
+                whole = complete(server.ledger, name, answer.factor, removed)
         except Exception as error:  # an answer may hold anything
             objection = _unreadable(error)
         if objection is None:
@@ -389,7 +389,7 @@ def _is_factor_or_none(value: Any) -> bool:
 # ---- errors in words ----
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error in words, even if its own are broken."""
     try:
         return printable(f"{type(error).__name__}: {error}")
@@ -398,11 +398,11 @@ def described(error: BaseException) -> str:
 
 
 def _unreadable(error: Exception) -> str:
-    return f"it cannot be read: {described(error)}"
+    return f"it cannot be read: {describe(error)}"
 
 
-def says_it_does_not_fit(reason: str) -> bool:
-    """Whether an error that :func:`described` put in words, here or far away, is an
+def means_a_misfit(reason: str) -> bool:
+    """Whether an error that :func:`describe` put in words, here or far away, is an
     ``InvalidDataError``: of a rule, a model and data that do not fit one another.
     """
     return reason.startswith(f"{InvalidDataError.__name__}: ")

@@ -59,8 +59,7 @@ class Posterior(Protocol):
     def cavity(self, own: Any | None, /) -> Any:
         """``self / own``, where ``own`` is one of the factors that ``self`` is the product of.
 
-        What comes back is whatever the model's local fits want to see: families whose cavities may
-        be improper give a factor.
+        Families whose cavities may be improper give a factor.
         """
         ...
 
@@ -117,8 +116,8 @@ class Ledger(Generic[P]):
         """A ledger without ``client_id``'s factor."""
         if client_id not in self.factors:
             return self
-        kept = {name: factor for name, factor in self.factors.items() if name != client_id}
-        return Ledger(self.prior, MappingProxyType(kept))
+        others = {name: factor for name, factor in self.factors.items() if name != client_id}
+        return Ledger(self.prior, MappingProxyType(others))
 
     def posterior_with(self, changes: Mapping[str, Any]) -> P:
         """The posterior of :meth:`with_factors`, at the cost of the changed factors alone.

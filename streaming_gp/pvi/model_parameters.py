@@ -61,19 +61,24 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
     :param data: Inputs X [N, D] and observations Y [N, P].
     :param seed: The seed of the estimate, if it is one.
     """
-    found = [_data_term(model, q, data, seed) for q in candidates]
-    best = int(np.argmax([np.nan_to_num(one.value, nan=-np.inf) for one in found]))
-    value, gradient, hessian = found[best]
-    numbers = values(model)
-
-    def gain(step: np.ndarray) -> float:
-        set_values(model, numbers + step)
-        return _data_term(model, candidates[best], data, seed).value - value
-
-    try:
-        precision = _trusted(numbers, gradient, -hessian(), gain, ROUNDING * abs(value))
-    finally:
-        set_values(model, numbers)
+    terms = [_data_term(model, q, data, seed) for q in candidates]
+    best = int(np.argmax([np.nan_to_num(one.value, nan=-np.inf) for one in terms]))
+    value, gradient, hessian = terms[best]
+    numbers, precision = values(model), -hessian()
+    if np.isfinite(gradient).all() and np.isfinite(precision).all():  # else the server refuses it
+        precision = bounded_precision(numbers, gradient, precision, bound=1.0)
+        step = newton_step(gradient, precision)
+        try:
+            for halvings in range(MAX_HALVINGS):
+                share = 0.5**halvings
+                set_values(model, numbers + share * step)
+                gain = _data_term(model, candidates[best], data, seed).value - value
+                promise = 0.5 * share * float(gradient @ step)
+                if gain >= 0.5 * promise - ROUNDING * abs(value):
+                    break
+        finally:
+            set_values(model, numbers)
+        precision = precision / share
     return Factor(Normal, (gradient + precision @ numbers, precision))
 
 
@@ -96,25 +101,6 @@ def _data_term(model: Any, q: Any, data: Data, seed: int) -> SecondOrder:
     seeds = np.array([seed, 0], np.int32)
     value, gradient, hessian = derivatives(type(q), tensors(q.natural), *data, seeds)
     return SecondOrder(float(value), gradient.numpy(), hessian.numpy)
-
-
-def _trusted(
-    numbers: np.ndarray,
-    gradient: np.ndarray,
-    precision: np.ndarray,
-    gain: Callable[[np.ndarray], float],
-    rounding: float,
-) -> np.ndarray:
-    """A curvature whose Newton step gains at least half of what it promises."""
-    if not (np.isfinite(gradient).all() and np.isfinite(precision).all()):
-        return precision  # which the server refuses
-    precision = bounded_precision(numbers, gradient, precision, bound=1.0)
-    step = newton_step(gradient, precision)
-    for halvings in range(MAX_HALVINGS):
-        share = 0.5**halvings
-        if gain(share * step) >= 0.25 * share * float(gradient @ step) - rounding:
-            break
-    return precision / share
 
 
 def _derivatives(model: Any) -> Callable[..., Any]:

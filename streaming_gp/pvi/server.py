@@ -259,11 +259,11 @@ class Server:
             multiplied by (1 + s)^−power.
         :returns: the report of answers that were accepted, refused, or missing, and of the step.
         """
-        answers, refused, report = guards.received(self, deliveries)
+        answers, refused, report = guards.receive(self, deliveries)
         staleness = max((self.version - answer.version for answer in answers), default=0)
         share *= (1.0 + staleness) ** -staleness_power
         state = rule.init(self.ledger) if self.damping is None else self.damping
-        accepted, beyond = guards.examined(self, answers, rule, state, share)
+        accepted, beyond = guards.examine(self, answers, rule, state, share)
         report = replace(report, refused={**refused, **beyond})
         if not accepted:
             return report

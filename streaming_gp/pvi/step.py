@@ -113,7 +113,7 @@ def step(
                 "client can fit at the same time"
             )
         fractions[name] = question.removed_fraction
-        proposals[name] = completed(target, name, factor, question.removed_fraction)
+        proposals[name] = complete(target, name, factor, question.removed_fraction)
     target, share, _ = replace(target, proposals, rule, policy)
     return StepResult(target, reports, share, fractions)
 
@@ -136,7 +136,7 @@ def ask(ledger: Ledger[P], client_id: str, policy: PropernessPolicy) -> Question
     return Question(posterior, own, removed)
 
 
-def completed(ledger: Ledger[P], client_id: str, factor: Any, removed_fraction: float) -> Any:
+def complete(ledger: Ledger[P], client_id: str, factor: Any, removed_fraction: float) -> Any:
     """The client's whole factor: the fitted one, times the part that stayed in its cavity."""
     old = ledger.factors.get(client_id)
     if old is None or removed_fraction == 1.0:

@@ -9,7 +9,7 @@ import pytest
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, Normal, Renyi
-from streaming_gp.pvi.guards import FailedError, checks_of, described, read, says_it_does_not_fit
+from streaming_gp.pvi.guards import FailedError, checks_of, describe, means_a_misfit, read
 from streaming_gp.pvi.task import Failure, encode_answer
 from tests.oracles.reference import assert_same, regression_data, server
 from tests.tolerances import ALGEBRA
@@ -173,12 +173,12 @@ def test_a_client_whose_rule_does_not_fit_ends_nothing_for_the_others(rng):
     ("error", "is_misfit"), [(InvalidDataError("no"), True), (NumericalError("no"), False)]
 )
 def test_an_error_is_known_by_its_name_after_a_journey_as_well(error, is_misfit):
-    message = encode_answer(Failure(described(error)))
+    message = encode_answer(Failure(describe(error)))
     with pytest.raises(FailedError) as failed:
         read(pvi.Delivery("c0", message))
-    assert str(failed.value) == described(error)
-    assert says_it_does_not_fit(str(failed.value)) is is_misfit
-    assert not says_it_does_not_fit("no answer within 5 s")
+    assert str(failed.value) == describe(error)
+    assert means_a_misfit(str(failed.value)) is is_misfit
+    assert not means_a_misfit("no answer within 5 s")
 
 
 def waken(server):
