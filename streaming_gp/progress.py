@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from streaming_gp.gp.fitting.optimiser import Callback, Progress
+from streaming_gp.gp.fit.optimiser import Callback, Progress
 
 
 @contextmanager

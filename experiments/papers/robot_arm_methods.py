@@ -14,7 +14,7 @@ from common import Results
 import streaming_gp as sgp
 from streaming_gp.datasets import Split
 from streaming_gp.gp import Candidates
-from streaming_gp.gp.strategies.selection import greedy_variance
+from streaming_gp.gp.fit.points import greedy_variance
 from streaming_gp.metrics import mean_negative_log_density, smse
 
 NOISE_VARIANCE = 0.1

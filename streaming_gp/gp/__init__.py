@@ -1,16 +1,19 @@
 """Streaming Gaussian processes on pseudo-points, on GPflow."""
 
-from streaming_gp.gp.bounds import (
+from streaming_gp.gp.federated import GPUpdate
+from streaming_gp.gp.fit import (
+    Candidates,
     Conditional,
     Exact,
     Independent,
     LocalBound,
+    LocalFunction,
+    LocalOptimiser,
     PowerEP,
+    Progress,
     SparseBound,
     Variational,
 )
-from streaming_gp.gp.federated import GPUpdate
-from streaming_gp.gp.fitting import Candidates, LocalOptimiser, Progress
 from streaming_gp.gp.forgetting import Fading, ForgetNothing, Forgetting, SlidingWindow
 from streaming_gp.gp.hyperparameters import (
     EveryUpdate,
@@ -53,6 +56,7 @@ __all__ = [
     "IndependentPseudoPoints",
     "LearningSchedule",
     "LocalBound",
+    "LocalFunction",
     "LocalOptimiser",
     "NeverLearn",
     "OnlineGP",

@@ -11,10 +11,10 @@ import gpflow
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.bounds.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.federated import HyperparameterTerms
-from streaming_gp.gp.fitting.fit import Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.sites import has_one_noise, is_conjugate
 from streaming_gp.gp.hyperparameters import ParameterVector, TracedParameterVector
 from streaming_gp.gp.outputs import Outputs, outputs_of
 from streaming_gp.gp.prediction import PosteriorCache

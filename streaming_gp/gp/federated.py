@@ -23,10 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import sites
-from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.fitting.fitted import Fitted
-from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fit import sites
+from streaming_gp.gp.fit.fitted import Fitted
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.process.graphs import spec
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.gp.process.tensors import Stack

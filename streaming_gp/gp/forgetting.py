@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Protocol, runtime_checkable
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.protocol import (
     MERGED,

@@ -16,17 +16,17 @@ from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import prediction, stream
 from streaming_gp.gp import state as st
-from streaming_gp.gp.bounds import PowerEP, Variational
-from streaming_gp.gp.bounds.protocol import LocalBound
 from streaming_gp.gp.compilation import (
     Functions,
     num_latent_gps,
     parameters_of,
 )
 from streaming_gp.gp.export import export
-from streaming_gp.gp.fitting.fitted import Fitted
-from streaming_gp.gp.fitting.optimiser import Callback, LocalOptimiser
-from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fit import PowerEP, Variational
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.fitted import Fitted
+from streaming_gp.gp.fit.optimiser import Callback, LocalOptimiser
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
 from streaming_gp.gp.hyperparameters import (
     EveryUpdate,

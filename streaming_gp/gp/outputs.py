@@ -22,7 +22,7 @@ from gpflow import kernels as gk
 from gpflow import likelihoods as gl
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds.sites import is_conjugate
+from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.prediction import Inputs, Moments, Posterior
 from streaming_gp.gp.process.prior import latent_kernels
 from streaming_gp.gp.structure import Modules

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.bounds import sites as site_rules
-from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.fit import sites as site_rules
+from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
 from streaming_gp.gp.process.graphs import at_each_sample, spec

@@ -13,9 +13,9 @@ import numpy as np
 
 from streaming_gp import expfam, pvi, serialization
 from streaming_gp.errors import FileFormatError, ImproperError
-from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.fitting.optimiser import LocalOptimiser
-from streaming_gp.gp.fitting.projection import GPLedger
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.optimiser import LocalOptimiser
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, LearningSchedule
 from streaming_gp.gp.process.process import Process, PseudoPointFactor

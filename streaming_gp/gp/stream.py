@@ -20,10 +20,9 @@ from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.compilation import CompiledGP, Functions
 from streaming_gp.gp.federated import refuse_foreign, refuse_sizes, refuse_variational
-from streaming_gp.gp.fitting.fitted import Fitted
-from streaming_gp.gp.fitting.optimiser import Callback, reporter
-from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch
+from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.optimiser import Callback, reporter
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import faded, next_time
 from streaming_gp.gp.online import start
 from streaming_gp.gp.online.gp import factor_of
@@ -184,7 +183,7 @@ def step(
             ledger = settings.hyperparameters.forget(ledger)
         own = {name: compiled.outputs.data(data) for name, data in checked.items()}
         if (learn or waits) and not ledger.factors:
-            compiled.fitter.watch_first(ledger.posterior, own.values())
+            compiled.fitter.warn_of_first(ledger.posterior, own.values())
 
         fits: dict[str, pvi.Fit[Fitted]] = {}
         for name, data in own.items():

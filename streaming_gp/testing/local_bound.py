@@ -10,7 +10,8 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import LocalBound, PointHyperparameters, PrivatePseudoPoints, Process
 from streaming_gp.gp.compilation import compile_gp
-from streaming_gp.gp.fitting.bound_functions import initial_sites
+from streaming_gp.gp.fit.fitted import Batch
+from streaming_gp.gp.fit.objective import NO_SITES
 from streaming_gp.testing.assertions import ensure, ensure_close, ensure_storable
 from streaming_gp.testing.stream import (
     INPUT_DIM,
@@ -49,7 +50,7 @@ def check_local_bound(bound: LocalBound, is_exact_at_inputs: bool = True) -> Non
         pseudo-point and the noise is Gaussian, so that predictions are those of exact regression.
     :raises AssertionError: on the first thing that does not hold.
     """
-    ensure(isinstance(bound, LocalBound), "a bound has all methods of streaming_gp.gp.LocalBound")
+    ensure(isinstance(bound, LocalBound), "a bound derives from streaming_gp.gp.LocalBound")
     ensure_storable(bound, "a local bound")
     ensure(_accepts(bound, modules()["likelihood"]), "a bound accepts Gaussian noise")
     if is_exact_at_inputs:
@@ -88,16 +89,15 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
     model = regression(POINTS, bound)
     dims = (INPUT_DIM, 1)
     fitter = compile_gp(model.modules, model.settings, dims).fitter
-    noise = fitter.local.hyperparameters.noise(fitter.local.parameters.size, 0)
     known = Process(cavity.pseudo_observations, model.prior().hyperparameters)
-    problem = fitter.problems.with_data(batch(3), noise, known, POINTS.place, None)
-    offsets = np.zeros(np.size(problem.Z_start))
+    at_hand = Batch("", batch(3), 0)
+    problem = fitter.problem(known, at_hand, fitter.start(known, at_hand, POINTS.place))
+    offsets = np.zeros(np.size(problem.Z))
     variables = fitter.local.hyperparameters.initial(fitter.local.parameters, True)
-    sites = initial_sites(fitter.bound, offsets, problem)
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
         places, rest = np.split(point, [len(offsets)])
-        return fitter.bound.objective(places, rest, problem, sites, move=True)
+        return fitter.objective(places, rest, problem, NO_SITES, move=True)
 
     _check_derivative(objective, np.concatenate([offsets, variables]), len(offsets))
 

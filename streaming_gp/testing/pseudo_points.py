@@ -9,7 +9,7 @@ import gpflow
 import numpy as np
 
 from streaming_gp.gp import LocalBound, OwnPseudoPoints, PseudoPointStrategy, StreamingGP
-from streaming_gp.gp.bounds import Variational
+from streaming_gp.gp.fit import Variational
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.testing.assertions import ensure, ensure_storable
 from streaming_gp.testing.stream import (

@@ -195,9 +195,9 @@ def test_hyperparameters_in_the_thousands_are_learned(rng, points):
         gpflow.kernels.SquaredExponential(variance=3000.0, lengthscales=900.0),
         gpflow.likelihoods.Gaussian(1.0),
         pseudo_points=points,
-        optimiser=sgp.LocalOptimiser(max_iterations=5, epsilon_iterations=0),
+        optimiser=sgp.LocalOptimiser(max_iterations=5),
     )
-    assert model.update((X, Y)).iterations == 5
+    assert model.update((X, Y)).iterations >= 5
     assert model.kernel.lengthscales.numpy() > 1000.0
 
 

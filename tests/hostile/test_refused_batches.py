@@ -72,14 +72,14 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(rng, trained, name):
 
 @dataclass(frozen=True)
 class Failing(Variational):
-    """Fits, and then cannot say what it found."""
+    """Fits, and then does not any more."""
 
     is_broken = False
 
-    def pseudo_observations(self, *arguments):
+    def posterior(self, *arguments):
         if Failing.is_broken:
             raise NumericalError("the local posterior covariance gave non-finite sites")
-        return super().pseudo_observations(*arguments)
+        return super().posterior(*arguments)
 
 
 def test_a_fit_that_fails_half_way_changes_nothing(rng, monkeypatch):

@@ -141,11 +141,11 @@ def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
     assert summaries["first_sentence"](docstring) == "Natural gradients (Khan et al. 2018): quick."
     of_data = summaries["docstring_of"]("streaming_gp.pvi.guards.NO_LIMITS")
     assert of_data.startswith("For point estimates")
-    use = summaries["use_of"]("streaming_gp.gp.bounds.Problem")
+    use = summaries["use_of"]("streaming_gp.gp.fit.Problem")
     for code in (
-        "from streaming_gp.gp.bounds import LocalModel, Problem",
-        "from streaming_gp.gp.bounds import (\n    LocalModel,\n    Problem,\n)",
-        "bounds.Problem(X, Y)",
+        "from streaming_gp.gp.fit import LocalModel, Problem",
+        "from streaming_gp.gp.fit import (\n    LocalModel,\n    Problem,\n)",
+        "fit.Problem(X, Y)",
     ):
         assert use.search(code), code
     for code in (

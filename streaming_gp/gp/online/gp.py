@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds.problem import LocalModel
+from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.online.state import (
     OnlinePrior,
     OnlineState,

@@ -11,11 +11,11 @@ import tensorflow as tf
 from scipy import linalg
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds.problem import LocalModel
-from streaming_gp.gp.bounds.sites import is_conjugate
 from streaming_gp.gp.export import constrained_value, describe_kernel
-from streaming_gp.gp.fitting.problem import NUGGET
-from streaming_gp.gp.fitting.thinning import least_lost
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.merging import least_lost
+from streaming_gp.gp.fit.points import NUGGET
+from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.online.state import OnlinePrior, OnlineState, positive_covariances, state_on
 from streaming_gp.gp.outputs import PairKernel
 from streaming_gp.gp.process.observations import PseudoObservations

@@ -11,9 +11,8 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.strategies.protocol import MERGED
 
 MOST_MOVING = 300
@@ -62,9 +61,7 @@ def compressed(
 ) -> tuple[GPLedger, float]:
     """All factors as one on at most ``number`` points, and the nats that this loses."""
     after = merged(fitter, ledger, list(ledger.factors), number, epsilon, move)
-    before, now = (
-        fitter.factorisations.log_normaliser(epsilon, one.posterior) for one in (ledger, after)
-    )
+    before, now = (fitter.log_normaliser(epsilon, one.posterior) for one in (ledger, after))
     return after, before - now
 
 
@@ -84,9 +81,7 @@ def merged(
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
         return after
-    moves = move and number <= MOST_MOVING
-    iterations = fitter.optimiser.projection_iterations if moves else 0
-    fewer = fitter.merging.thinned(factor, Process(), epsilon, number, iterations)
+    fewer = fitter.merged(factor, epsilon, number, move and number <= MOST_MOVING)
     return after.replaced(MERGED, fewer)
 
 

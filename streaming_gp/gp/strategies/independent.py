@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import Independent, Variational
-from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.fitted import Fitted
-from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch
+from streaming_gp.gp.fit import Independent, Variational
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.points import Candidates, greedy_variance
+from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
-from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.protocol import MERGED, Allowed
-from streaming_gp.gp.strategies.selection import greedy_variance
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.serialization import storable
 
@@ -93,32 +89,11 @@ class IndependentPseudoPoints:
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> Fitted:
         """The new factor takes the place of all that others say of f."""
-        place = partial(self._among_all, fitter, question.cavity)
-        found = fitter.fit(question.cavity, batch, place, move=self.optimise_locations)
+        found = fitter.fit(question.cavity, batch, self.place, move=self.optimise_locations)
         others = {
             name: replace(one, pseudo_observations=()) for name, one in ledger.factors.items()
         }
         return replace(found, ledger=ledger.with_factors(others))
-
-    def _among_all(self, fitter: Fitter, cavity: Process, candidates: Candidates) -> np.ndarray:
-        """Where points start, among the present ones and the batch's inputs."""
-        prior = PriorAt(fitter.local.prior, fitter.location(cavity)[None])
-        present = [one.Z for one in cavity.pseudo_observations]
-        inputs = np.concatenate([*present, candidates.inputs])
-
-        def columns(some: np.ndarray) -> np.ndarray:
-            return np.asarray(prior.covariance(inputs, inputs[some]).mean(axis=0))
-
-        return self.place(
-            replace(
-                candidates,
-                inputs=inputs,
-                variance=prior.variance(inputs).mean(axis=0),
-                columns=columns,
-                among=lambda some: prior.covariance(inputs[some]).mean(axis=0),
-                num_present=len(inputs) - len(candidates.inputs),
-            )
-        )
 
     def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()

@@ -10,14 +10,14 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.bounds import Exact
-from streaming_gp.gp.bounds.protocol import LocalBound
-from streaming_gp.gp.fitting.candidates import Candidates
-from streaming_gp.gp.fitting.fit import Fitter
-from streaming_gp.gp.fitting.fitted import Fitted
-from streaming_gp.gp.fitting.projection import GPLedger
-from streaming_gp.gp.fitting.solver import Batch
-from streaming_gp.gp.hyperparameters import DIVERGENCE, HyperparameterStrategy
+from streaming_gp.gp.fit import Exact
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.points import Candidates
+from streaming_gp.gp.fit.projection import GPLedger
+from streaming_gp.gp.hyperparameters import HyperparameterStrategy
+from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import within_budget
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory

@@ -1,0 +1,37 @@
+"""How one batch is fitted under its cavity."""
+
+from streaming_gp.gp.fit.bounds import (
+    Exact,
+    LocalBound,
+    LocalFunction,
+    PowerEP,
+    SparseBound,
+    Variational,
+)
+from streaming_gp.gp.fit.conditional import Conditional
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.independent import Independent
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, Progress
+from streaming_gp.gp.fit.points import Candidates
+from streaming_gp.gp.fit.projection import GPLedger
+
+__all__ = [
+    "Batch",
+    "Candidates",
+    "Conditional",
+    "Exact",
+    "Fitted",
+    "Fitter",
+    "GPLedger",
+    "Independent",
+    "LocalBound",
+    "LocalFunction",
+    "LocalModel",
+    "LocalOptimiser",
+    "PowerEP",
+    "Progress",
+    "SparseBound",
+    "Variational",
+]

@@ -1,0 +1,435 @@
+"""A batch under its cavity as a function of the prior's values at S values of ε, and backwards.
+
+Earlier pseudo-observations ``s = Rᵀ u + noise`` of unit variance stand in one of two places. Either
+they are conditioned on: with ``B = I + Rᵀ K R = L Lᵀ`` and ``P = L⁻¹ Rᵀ`` the projections
+``V = P k(Z, ·)`` and ``w = L⁻¹ s − P m(Z)`` give the cavity its mean ``m + Vᵀ w`` and covariance
+``k − Vᵀ V``. Or the batch's points take them over: they are data beside the batch's, under the
+prior, and what they said under it, their log evidence, is taken off again.
+
+TensorFlow is needed for the prior at each ε and its gradient alone; the linear algebra between it
+and a bound is written out here, forwards and backwards, on BLAS and LAPACK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.gp.fit import stacks
+from streaming_gp.gp.fit.sites import is_conjugate
+from streaming_gp.gp.fit.stacks import transposed
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.numerics import triangular
+
+FEW_ROWS = 32
+"""Of fewer a product with a triangle takes as long as one with a square."""
+
+
+class PriorValues(NamedTuple):
+    """Prior and noise at S values of ε, or derivatives by each entry.
+
+    Latent functions come in G groups of C columns; K = 1 where groups share a kernel, else G. Of
+    one group there is no axis for it.
+
+    :param among: The covariance of the points [S, K, T, T].
+    :param between: That of points and data [S, K, T, N]; N = 0 where the points are the data.
+    :param variance: The variance at the data [S, K, N], likewise.
+    :param mean_points: [S, G, T, C].
+    :param mean_data: [S, G, N, C], likewise.
+    :param noise: The variance of the noise at all data [S, G, N]; zero if it is not Gaussian.
+    """
+
+    among: Any
+    between: Any
+    variance: Any
+    mean_points: Any
+    mean_data: Any
+    noise: Any
+
+    def of_group(self, group: int) -> PriorValues:
+        """Those of one group, as views; groups may share a kernel."""
+        return PriorValues(*(one[:, min(group, one.shape[1] - 1)] for one in self))
+
+    def gathered(self, groups: Sequence[PriorValues]) -> PriorValues:
+        """Derivatives by these, from those by the views :meth:`of_group`."""
+        parts = zip(self, zip(*groups, strict=True), strict=True)
+        return PriorValues(
+            *(
+                reduce(np.add, ones)[:, None] if one.shape[1] == 1 else np.stack(ones, axis=1)
+                for one, ones in parts
+            )
+        )
+
+
+def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, has_points: bool) -> PriorValues:
+    """Prior and noise at the ε that the parameters hold now, in TensorFlow: without the axis S.
+
+    :param local: The :class:`.LocalModel`.
+    :param points: Inputs of which all covariances are wanted [T, D].
+    :param X: The data's inputs [N, D], at which the noise is wanted.
+    :param has_points: Whether there are points beside the data.
+    """
+    gp = local.gp
+    among = cov.covariance(gp.kernel, points)
+    mean_points = cov.to_groups(gp.prior_mean(points), gp.num_groups)
+    if has_points:
+        between, variance = cov.covariance(gp.kernel, points, X), cov.variance(gp.kernel, X)
+        mean_data = cov.to_groups(gp.prior_mean(X), gp.num_groups)
+    else:
+        between, variance, mean_data = among[:, :, :0], among[:, 0, :0], mean_points[:, :0]
+    noise = tf.zeros([tf.shape(X)[0], gp.num_latent], X.dtype)
+    if is_conjugate(local.likelihood):
+        noise = local.likelihood.conditional_variance(X, noise)
+    noise = cov.to_groups(noise, gp.num_groups)[:, :, 0]
+    return PriorValues(among, between, variance, mean_points, mean_data, noise)
+
+
+class UnderCavity(NamedTuple):
+    """f of one group at a batch's points and data, under the cavity: of a stack of S values of ε,
+    or derivatives by each entry.
+
+    Where there are no points beside the data, these are the points, and N = 0 data are left.
+
+    :param among: The covariance of the points [S, M, M]; the nugget is in it.
+    :param between: That of points and data [S, M, N].
+    :param variance: The variance at the data [S, N].
+    :param mean: The mean at the data, or at the points that are these [S, N, C].
+    :param noise: The variance of the data's noise [S, N].
+    """
+
+    among: np.ndarray
+    between: np.ndarray
+    variance: np.ndarray
+    mean: np.ndarray
+    noise: np.ndarray
+
+
+class Memory(NamedTuple):
+    """How often a fit's objective has a term of what is known of f already; see
+    :meth:`.HyperparameterStrategy.memory`.
+
+    :param evidence: The log evidence of earlier pseudo-observations.
+    :param divergence: ``−KL(q(a) ‖ p(a | ε))`` of their points a (PVI 2018, eq. 93).
+    """
+
+    evidence: float
+    divergence: float
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Earlier pseudo-observations in one group.
+
+    :param blocks: The diagonal blocks [m, m] of R.
+    :param targets: s [R, C].
+    :param nugget: [R].
+    :param q: N(mean [R, C], root rootᵀ) of their u at an earlier ε, as mean and root; None where
+        nobody asks.
+    """
+
+    blocks: Sequence[np.ndarray]
+    targets: np.ndarray
+    nugget: np.ndarray
+    q: tuple[np.ndarray, np.ndarray] | None = None
+
+    @classmethod
+    def of(cls, members: Sequence[PseudoObservations], group: int, num_columns: int) -> Observed:
+        """What members say of a group of so many columns."""
+        nothing = np.zeros((0, num_columns))
+        return cls(
+            _joined([one.precision_factor[group] for one in members]),
+            np.concatenate([nothing, *(one.pseudo_targets[group] for one in members)]),
+            np.repeat([one.nugget for one in members], [len(one.Z) for one in members]),
+        )
+
+    def weighted(self, B: np.ndarray) -> np.ndarray:
+        """``Rᵀ B`` for B [S, R, Q]."""
+        return self._weight(np.array(B, order="C"), True)
+
+    def unweighted(self, B: np.ndarray, overwrite: bool = False) -> np.ndarray:
+        """``R B``, perhaps written over B, which must lie in C order then."""
+        return self._weight(B if overwrite else np.array(B, order="C"), False)
+
+    def _weight(self, B: np.ndarray, is_transposed: bool) -> np.ndarray:
+        start = 0
+        for R, kind in zip(self.blocks, self._kinds, strict=True):
+            part = B[:, start : start + len(R)]
+            if kind == "diagonal":
+                part *= R.diagonal()[:, None]
+            elif kind == "triangle":
+                for one in part:
+                    triangular.product(R, one, is_transposed, overwrite=True)
+            else:
+                left = R.T if is_transposed else R
+                part[:] = stacks.product(np.broadcast_to(left, (len(B), *R.shape)), part)
+            start += len(R)
+        return B
+
+    @cached_property
+    def _kinds(self) -> list[str]:
+        """How products with each block are cheapest."""
+        return [_kind(block) for block in self.blocks]
+
+    def held(self, K: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """q of u, which has white noise, at one ε: its mean [R, C] and root [R, R].
+
+        With ``K = L Lᵀ`` and ``I + Lᵀ R Rᵀ L = C Cᵀ`` it is N(m + S Sᵀ R (s − Rᵀ m), S Sᵀ) for
+        ``S = L C⁻ᵀ``.
+
+        :param K: The prior covariance of the points [R, R], without their nuggets.
+        :param mean: Their prior mean [R, C].
+        """
+        upper = np.swapaxes(stacks.cholesky(K[None], self.nugget), 1, 2)
+        design = transposed(self.weighted(transposed(upper)))
+        chol = stacks.cholesky(stacks.gram(design), 1.0)
+        root = transposed(stacks.solve(chol, upper))
+        residual = self.targets - self.weighted(mean[None])
+        return mean + (root @ stacks.solve(chol, design @ residual))[0], root[0]
+
+    def minus_divergence(
+        self, K: np.ndarray, mean: np.ndarray
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """``E_q[log p(u | ε)]`` but for its 2π, summed over ε, and derivatives by K and mean.
+
+        :param K: The prior covariance of the points [S, R, R], without their nuggets.
+        :param mean: Their prior mean [S, R, C].
+        """
+        assert self.q is not None
+        C = mean.shape[2]
+        chol = stacks.cholesky(K, self.nugget)
+        inverse = stacks.inverse(chol)
+        error = stacks.product(inverse, self.q[0] - mean)
+        spread = inverse @ self.q[1]
+        square = np.sum(error * (self.q[0] - mean)) + C * np.sum(spread * self.q[1])
+        value = -C * stacks.half_logdet(chol) - 0.5 * square
+        by_K = C * (stacks.product(spread, transposed(spread)) - inverse)
+        by_K += error @ transposed(error)
+        return float(value), 0.5 * by_K, error
+
+
+def _kind(R: np.ndarray) -> str:
+    is_lower = not np.any(np.triu(R, 1))
+    if is_lower and not np.any(np.tril(R, -1)):
+        return "diagonal"
+    return "triangle" if is_lower and len(R) >= FEW_ROWS else "square"
+
+
+def _joined(blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Small diagonal blocks, one after another, as larger ones: a product takes as long with both,
+    and there are fewer.
+    """
+    joined: list[np.ndarray] = []
+    some: list[np.ndarray] = []
+    for index, block in enumerate(blocks):
+        some.append(block)
+        if sum(map(len, some)) >= FEW_ROWS or index == len(blocks) - 1:
+            joined.append(some[0] if len(some) == 1 else _block_diagonal(some))
+            some = []
+    return joined
+
+
+def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    number = sum(map(len, blocks))
+    joined, start = np.zeros((number, number)), 0
+    for block in blocks:
+        stop = start + len(block)
+        joined[start:stop, start:stop] = block
+        start = stop
+    return joined
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """The prior of one group conditioned on earlier pseudo-observations, for a batch.
+
+    :param observed: The pseudo-observations.
+    :param prior: The prior; its points are theirs and then the batch's.
+    :param has_points: Whether the batch has points beside its data.
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+
+    observed: Observed
+    prior: PriorValues
+    has_points: bool
+
+    def __post_init__(self) -> None:
+        _ = self.chol, self.projected, self.white  # refused here, if at all
+
+    @cached_property
+    def chol(self) -> np.ndarray:
+        """L [S, R, R]."""
+        R, observed = self.num_earlier, self.observed
+        K = stacks.with_diagonal(self.prior.among[:, :R, :R], observed.nugget)
+        B = observed.weighted(transposed(observed.weighted(K)))
+        return stacks.cholesky(B, 1.0, overwrite=True)
+
+    @cached_property
+    def projected(self) -> np.ndarray:
+        """V [S, R, M + N] of the batch's points and of its data."""
+        R = self.num_earlier
+        between = self.prior.among[:, :R, R:]
+        if self.has_points:
+            between = np.concatenate([between, self.prior.between[:, :R]], axis=2)
+        return stacks.solve(self.chol, self.observed.weighted(between), overwrite=True)
+
+    @cached_property
+    def white(self) -> np.ndarray:
+        """w [S, R, C]."""
+        mean = self.observed.weighted(self.prior.mean_points[:, : self.num_earlier])
+        return stacks.solve(self.chol, self.observed.targets - mean, overwrite=True)
+
+    @property
+    def num_earlier(self) -> int:
+        """R."""
+        return len(self.observed.nugget)
+
+    @property
+    def log_evidence(self) -> float:
+        """``log 𝒵`` of the pseudo-observations, without their constants, summed over ε."""
+        columns = self.white.shape[2]
+        return -columns * stacks.half_logdet(self.chol) - 0.5 * float(np.sum(self.white**2))
+
+    def batch(self, nugget: float) -> UnderCavity:
+        """The batch, whose points have this nugget."""
+        R, prior = self.num_earlier, self.prior
+        V_points, V_data = self._split(self.projected)
+        among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
+        mean = prior.mean_data if self.has_points else prior.mean_points[:, R:]
+        return UnderCavity(
+            stacks.with_diagonal(among, nugget, overwrite=True),
+            prior.between[:, R:] - stacks.product(transposed(V_points), V_data),
+            prior.variance - np.einsum("srn,srn->sn", V_data, V_data),
+            mean + transposed(V_data if self.has_points else V_points) @ self.white,
+            prior.noise,
+        )
+
+    def pulled_back(self, by: UnderCavity, by_evidence: float) -> PriorValues:
+        """Derivatives by the prior's values.
+
+        Those by V are linear in V and w, so that ``Pᵀ V̄``, those by k(Z, ·), come from ``Pᵀ V``.
+        Nothing depends on V and w but by ``VᵀV``, ``Vᵀw`` and ``wᵀw``, which no rotation of both
+        changes. So ``Y = V̄Vᵀ + w̄wᵀ`` is symmetric, and the derivative by K is ``−½ Pᵀ Y P`` (Murray
+        2016, "Differentiation of the Cholesky decomposition"); ``−½ C log det B`` adds C to the
+        diagonal of Y.
+
+        :param by: Those by what :meth:`batch` gives.
+        :param by_evidence: That by the log evidence.
+        """
+        R, M = self.num_earlier, by.among.shape[1]
+        back, white_back = self._back(self.projected), self._back(self.white)
+        points, data = self._split(back)
+        by_points = -2.0 * stacks.product(points, by.among)
+        by_points -= stacks.product(data, transposed(by.between))
+        by_data = data * (-2.0 * by.variance[:, None])
+        by_data -= stacks.product(points, by.between)
+        of_mean, by_of_mean = (data, by_data) if self.has_points else (points, by_points)
+        by_of_mean += white_back @ transposed(by.mean)
+        by_between = np.concatenate([by_points, by_data], axis=2)
+        by_white = of_mean @ by.mean - by_evidence * white_back
+        by_K = stacks.product(by_between, transposed(back)) + by_white @ transposed(white_back)
+        if by_evidence != 0.0:
+            half = self.observed.unweighted(stacks.inverse(self.chol))
+            squared = self.observed.unweighted(transposed(half))
+            by_K += by_evidence * self.white.shape[2] * squared
+        by_prior = PriorValues(*map(np.zeros_like, self.prior))
+        by_prior.among[:, :R, :R], by_prior.among[:, R:, R:] = -0.5 * by_K, by.among
+        by_prior.among[:, :R, R:] = by_between[:, :, :M]
+        by_prior.between[:, :R], by_prior.between[:, R:] = by_between[:, :, M:], by.between
+        by_prior.variance[:], by_prior.noise[:] = by.variance, by.noise
+        by_prior.mean_points[:, :R] = -by_white
+        by_mean = by_prior.mean_data if self.has_points else by_prior.mean_points[:, R:]
+        by_mean += by.mean
+        return by_prior
+
+    def _back(self, B: np.ndarray) -> np.ndarray:
+        """``Pᵀ B`` for B [S, R, Q]."""
+        solved = stacks.solve(self.chol, B, transposed=True)
+        return self.observed.unweighted(solved, overwrite=True)
+
+    def _split(self, projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of the points [S, R, M], and of the data [S, R, N or 0]."""
+        number = self.prior.among.shape[1] - self.num_earlier
+        return projected[:, :, :number], projected[:, :, number:]
+
+
+@dataclass(frozen=True, eq=False)
+class TakenOver:
+    """Earlier pseudo-observations as data of a batch's points, in one group: under the prior.
+
+    :param observed: The pseudo-observations.
+    :param prior: The prior; its points are theirs and then the batch's.
+    :param shared: The variance of white noise that their points and the new ones have in common,
+        where they are the same variables [R, M].
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+
+    observed: Observed
+    prior: PriorValues
+    shared: np.ndarray
+
+    def __post_init__(self) -> None:
+        _ = self._earlier
+
+    @cached_property
+    def _earlier(self) -> Conditioned:
+        """The same without the batch."""
+        R, prior = self.num_earlier, self.prior
+        prior = prior._replace(
+            among=prior.among[:, :R, :R],
+            between=prior.between[:, :R, :0],
+            variance=prior.variance[:, :0],
+            mean_points=prior.mean_points[:, :R],
+            mean_data=prior.mean_data[:, :0],
+        )
+        return Conditioned(self.observed, prior, has_points=True)
+
+    @property
+    def num_earlier(self) -> int:
+        """R."""
+        return len(self.observed.nugget)
+
+    @property
+    def log_evidence(self) -> float:
+        """As :attr:`Conditioned.log_evidence`."""
+        return self._earlier.log_evidence
+
+    def batch(self, nugget: float) -> UnderCavity:
+        """The batch under the prior, and after its data the R pseudo-observations."""
+        R, prior, observed = self.num_earlier, self.prior, self.observed
+        of_earlier = transposed(observed.weighted(prior.among[:, :R, R:] + self.shared))
+        variance = np.sum(self._earlier.chol**2, axis=2) - 1.0
+        mean = observed.weighted(prior.mean_points[:, :R])
+        return UnderCavity(
+            stacks.with_diagonal(prior.among[:, R:, R:], nugget),
+            np.concatenate([prior.between[:, R:], of_earlier], axis=2),
+            np.concatenate([prior.variance, variance], axis=1),
+            np.concatenate([prior.mean_data, mean], axis=1),
+            np.concatenate([prior.noise, np.ones_like(variance)], axis=1),
+        )
+
+    def pulled_back(self, by: UnderCavity, by_evidence: float) -> PriorValues:
+        """As :meth:`Conditioned.pulled_back`."""
+        R, observed = self.num_earlier, self.observed
+        N = by.variance.shape[1] - R
+        none = UnderCavity(
+            by.among[:, :0, :0], by.between[:, :0, :0], by.variance[:, :0], by.mean[:, :0],
+            np.zeros_like(self.prior.noise),
+        )  # fmt: skip
+        of_evidence = self._earlier.pulled_back(none, by_evidence)
+        weighted = observed.unweighted(by.variance[:, N:, None] * np.eye(R))
+        by_prior = PriorValues(*map(np.zeros_like, self.prior))
+        by_prior.among[:, :R, :R] = of_evidence.among + observed.unweighted(transposed(weighted))
+        by_prior.among[:, :R, R:] = observed.unweighted(transposed(by.between[:, :, N:]))
+        by_prior.among[:, R:, R:] = by.among
+        by_prior.between[:, R:] = by.between[:, :, :N]
+        by_prior.variance[:], by_prior.noise[:] = by.variance[:, :N], by.noise[:, :N]
+        by_mean = observed.unweighted(by.mean[:, N:])
+        by_prior.mean_points[:, :R] = of_evidence.mean_points + by_mean
+        by_prior.mean_data[:] = by.mean[:, :N]
+        return by_prior

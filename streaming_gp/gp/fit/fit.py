@@ -1,0 +1,477 @@
+"""Fits one batch under a cavity process: the local update of streaming Gaussian processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
+from streaming_gp.gp.fit.free_energy import KeptFreeEnergy
+from streaming_gp.gp.fit.frozen import FrozenBound, FrozenObjective, FrozenPlaces
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.merging import merged
+from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
+from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Said, at_every_input
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
+from streaming_gp.gp.fit.points import Inputs, Place, Places, every_input, placed, spread
+from streaming_gp.gp.fit.projection import GPLedger, Projection, nearby
+from streaming_gp.gp.fit.sites import Sites, is_conjugate, nothing_said
+from streaming_gp.gp.fit.solve import Solution, Solver
+from streaming_gp.gp.fit.warn import Warnings
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.observations import Observations
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
+
+MOST_POINTS = 300
+"""The free energy of the factor that is kept is computed as long as so few points are held."""
+ROWS = 300
+"""Of a batch with a point at every input ε is learned from so many data at most, under so many
+earlier points near them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A batch under its cavity at one ε, and where its points start.
+
+    :param places: The cavity; of points that take over what it is conditioned on, the prior.
+    :param data: The batch's inputs under it.
+    :param Z: The points [M, D].
+    :param nugget: The variance of their white noise.
+    :param shared_nugget: The part of it that earlier points have as well.
+    :param unit: The unit in which the points move [D].
+    """
+
+    places: Places | FrozenPlaces
+    data: Inputs
+    Z: np.ndarray
+    nugget: float
+    shared_nugget: float
+    unit: np.ndarray
+
+
+class Fitter:
+    """Local fits of one model under one bound.
+
+    :param bound: The local bound.
+    :param local: The model.
+    :param optimiser: How the bound is maximised.
+    """
+
+    def __init__(self, bound: LocalBound, local: LocalModel, optimiser: LocalOptimiser) -> None:
+        self.bound = bound
+        self.local = local
+        self.optimiser = optimiser
+        self.is_conjugate = is_conjugate(local.likelihood)
+        self.frozen = FrozenObjective(bound, local) if isinstance(bound, FrozenBound) else None
+        self.objective = self.frozen or Objective(bound, local)
+        self.solver = Solver(self.objective, local, optimiser)
+        self.one_epsilon = OneEpsilon(bound, local, optimiser.site_steps)
+        self.kept_free_energy = KeptFreeEnergy(local)
+        self.warnings = Warnings(local)
+        self._last: tuple[bytes, DenseProcess] | None = None
+
+    # ---- processes at one ε ----
+
+    def location(self, cavity: Process) -> np.ndarray:
+        """The mean [E] of the cavity's q(ε), or the point that the parameters hold."""
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
+
+    def at(self, epsilon: np.ndarray, process: Process) -> DenseProcess:
+        """A process at ε [E]; what it has in common with the one before is not computed again.
+
+        :raises NumericalError: if the covariance of its pseudo-observations is not positive.
+        """
+        token = epsilon.tobytes() + self.local.fixed_values()
+        if self._last is None or self._last[0] != token:
+            self._last = token, DenseProcess(PriorAt(self.local.prior, epsilon[None]))
+        with blas_threads_for(process.num_pseudo_points):
+            self._last = token, self._last[1].conditioned_on(plain(process))
+        return self._last[1]
+
+    def log_normaliser(self, epsilon: np.ndarray, process: Process) -> float:
+        """The log normaliser of a process at ε [E], and its own log scale, in nats.
+
+        A process that rests on frozen points is normalised.
+
+        :raises NumericalError: as :meth:`at`.
+        """
+        compact = process.compact
+        if self.frozen is not None:
+            return compact.log_scale
+        return compact.log_scale + self.at(epsilon, compact).log_normaliser
+
+    # ---- fits ----
+
+    @one_blas_thread()
+    def fit(
+        self,
+        cavity: Process,
+        batch: Batch,
+        place: Place,
+        at: Observations | None = None,
+        move: bool = True,
+    ) -> Fitted:
+        """Maximise the local free energy of a batch under ``cavity``, on points of its own.
+
+        A batch that learns nothing has its factor at the present ε.
+
+        :param cavity: Prior times all other factors.
+        :param batch: The batch.
+        :param place: Chooses where its points start.
+        :param at: The points to start from instead, if the batch has had some before.
+        :param move: Whether the points move from there.
+        :raises NumericalError: if the bound stays non-finite however large the nugget.
+        """
+        start = self.start(cavity, batch, place, at)
+
+        def attempt(start: Start) -> Fitted:
+            solution = self._solution(cavity, batch, start, move)
+            said = self._said(cavity, batch, start, solution)
+            return self._fitted(cavity, cavity, batch, solution, said)
+
+        fitted = with_larger_nuggets(attempt, start)
+        self._warn(batch, fitted)
+        return fitted
+
+    @one_blas_thread()
+    def fit_onto_shared(
+        self,
+        ledger: GPLedger,
+        cavity: Process,
+        cavity_in: Callable[[GPLedger], Process],
+        batch: Batch,
+        place: Place,
+        at: Observations | None = None,
+        move: bool = True,
+    ) -> Fitted:
+        """Fit a batch and all other pseudo-observations on one set of points (PVI 2018, app. C.3).
+
+        The others enter the bound as observations ``s ≈ Rᵀf(Z_a)``, and what they said under the
+        prior is taken off again, so that the free energy is that of this batch.
+
+        :param ledger: All factors.
+        :param cavity: Prior times all other factors.
+        :param cavity_in: Gives that product in a ledger whose factors are on the new points.
+        :returns: also the ledger on the new points.
+        """
+        start, earlier = self.start(cavity, batch, place, at, takes_over=True), plain(cavity)
+
+        def attempt(start: Start) -> Fitted:
+            solution = self._solution(cavity, batch, start, move, takes_over=True)
+            epsilon, prior = solution.epsilon, PriorAt(self.local.prior, solution.epsilon[None])
+            onto = Projection(prior, solution.Z, start.nugget, start.shared_nugget)
+            data = Places(DenseProcess(prior)).inputs(batch.data[0])
+            one = self.one_epsilon
+            seen = one.on_shared_points(onto, data, earlier, epsilon)
+            said = one.said(seen, batch.data, epsilon, solution.sites if batch.learn else None)
+            if said.bound is not None:
+                past = self.at(epsilon, Process(earlier)).log_normaliser
+                said = said._replace(bound=said.bound - past)
+            moved = onto.of_ledger(ledger)
+            fitted = self._fitted(cavity_in(moved), cavity, batch, solution, said)
+            return replace(fitted, ledger=moved)
+
+        fitted = with_larger_nuggets(attempt, start)
+        self._warn(batch, fitted)
+        return fitted
+
+    @one_blas_thread()
+    def fit_at_every_input(self, cavity: Process, batch: Batch, most: int | None) -> Fitted:
+        """As :meth:`fit`, with a point at every input: first ε, if anything is learned, then the
+        likelihood at it.
+
+        :param most: The largest number of points; None for no limit.
+        """
+        local, (X, Y) = self.local, batch.data
+        if not batch.learn or not local.hyperparameters.limits(local.parameters):
+            return self.absorb(cavity, batch, self.location(cavity), most)
+        some = np.sort(np.random.default_rng(batch.seed).permutation(len(X))[:ROWS])
+        small = cavity
+        if cavity.num_pseudo_points > ROWS:
+            process = self.at(self.location(cavity), cavity)
+            small = replace(cavity, pseudo_observations=nearby(process, X[some], ROWS))
+        part = replace(batch, data=(X[some], Y[some]))
+
+        def attempt(start: Start) -> Solution:
+            solution = self._solution(small, part, start, move=False)
+            return self.solver.over_enough_values(solution, batch.seed, batch.report)
+
+        solution = with_larger_nuggets(attempt, self.start(small, part, every_input))
+        of_epsilon = _factor_of_epsilon(solution, cavity)
+        after = cavity.times([PseudoPointFactor((), of_epsilon)])
+        sites = None
+        if not self.is_conjugate:
+            sites = nothing_said(len(X), local.gp.num_latent)
+            for all_data, values in zip(sites, solution.sites, strict=True):
+                all_data[some] = values
+        fitted = self.absorb(after, batch, solution.epsilon, most, sites)
+        factor = replace(fitted.factor, hyperparameters=of_epsilon)
+        free_energy = self._kept(cavity, cavity.times([factor]), batch)
+        if free_energy is None:
+            free_energy = fitted.free_energy - _divergence(cavity, after)
+        return replace(
+            fitted, factor=factor, free_energy=free_energy, iterations=solution.iterations
+        )
+
+    def absorb(
+        self,
+        cavity: Process,
+        batch: Batch,
+        epsilon: np.ndarray,
+        most: int | None,
+        sites: Sites | None = None,
+    ) -> Fitted:
+        """The factor of a batch at one ε [E], with a point at every input; a batch of very many
+        data comes part by part.
+
+        :param most: The largest number of points; None for no limit.
+        :param sites: Where sites start, if noise is not Gaussian.
+        """
+        X, Y = batch.data
+        size = most or len(X)
+        fitted, free_energy, clipped = None, 0.0, 0
+        for begin in range(0, len(X), size):
+            rows = slice(begin, begin + size)
+            known = cavity if fitted is None else cavity.times([fitted.factor])
+            start = None if sites is None else sites.rows(rows)
+            part = self._likelihood(known, (X[rows], Y[rows]), epsilon, start)
+            free_energy, clipped = free_energy + part.free_energy, clipped + part.clipped_sites
+            if fitted is not None:
+                prior = PriorAt(self.local.prior, epsilon[None])
+                product = merged(prior, fitted.factor * part.factor, size, self.optimiser)
+                part = replace(part, factor=product)
+            fitted = part
+        assert fitted is not None
+        return replace(fitted, free_energy=free_energy, clipped_sites=clipped)
+
+    def _likelihood(
+        self, cavity: Process, data: Data, epsilon: np.ndarray, start: Sites | None
+    ) -> Fitted:
+        """Data as a factor at every input, at ε [E].
+
+        :param start: Where sites start, if noise is not Gaussian.
+        """
+        X, Y = data
+        if self.is_conjugate:
+            precision = self.local.noise_precision(epsilon, X)
+            sites = Sites(precision * Y, precision)
+            said = Said(at_every_input(X, sites, self.local.gp.num_groups))
+            constant = 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
+            factor = PseudoPointFactor((said.observations,), cavity.unit_of_epsilon, constant)
+            before, after = (
+                self.log_normaliser(epsilon, Process(one.pseudo_observations))
+                for one in (cavity, cavity.times([factor]))
+            )
+            free_energy = after - before + constant
+        else:
+            places = Places(self.at(epsilon, cavity))
+            inputs, one = places.inputs(X), self.one_epsilon
+            seen = one.on_own_points(places, inputs, X, 0.0, epsilon)
+            said = one.said(seen, data, epsilon, start=start)
+            assert said.bound is not None
+            free_energy = said.bound
+            factor = PseudoPointFactor((said.observations,), cavity.unit_of_epsilon)
+            factor = self._scaled(factor, epsilon, free_energy, cavity, cavity)
+        free_energy -= self._penalty(cavity, epsilon)
+        return Fitted(factor, epsilon, free_energy, clipped_sites=said.clipped_sites)
+
+    # ---- fewer points ----
+
+    @one_blas_thread()
+    def merged(
+        self, factor: PseudoPointFactor, epsilon: np.ndarray, number: int, move: bool
+    ) -> PseudoPointFactor:
+        """A factor on ``number`` of its points, projected under the prior at ε [E].
+
+        :param move: Whether these then move to where still less is lost.
+        """
+        prior = PriorAt(self.local.prior, epsilon[None])
+        iterations = self.optimiser.projection_iterations if move else 0
+        fewer = merged(prior, factor, number, self.optimiser, iterations)
+        self.warnings.merge(factor, fewer)
+        return fewer
+
+    # ---- warnings ----
+
+    def warn_of_first(self, prior: Process, batches: Iterable[Data]) -> None:
+        """Warn if the first data are far from what a distribution over ε expects."""
+        if prior.hyperparameters is not None and self.local.parameters.size:
+            for X, Y in batches:
+                self.warnings.first_data(prior.hyperparameters, X, Y)
+
+    def _warn(self, batch: Batch, fitted: Fitted) -> None:
+        number = len(fitted.factor.Z)
+        self.warnings.points(batch.name, number, fitted.shown_error, fitted.unexplained)
+        if batch.learn and self.local.hyperparameters.limits(self.local.parameters):
+            self.warnings.noise(batch.name, number, batch.data[0], fitted.epsilon)
+
+    # ---- parts of a fit ----
+
+    def start(
+        self,
+        cavity: Process,
+        batch: Batch,
+        place: Place,
+        at: Observations | None = None,
+        takes_over: bool = False,
+    ) -> Start:
+        """Where a batch's points start, under its cavity at the centre of q(ε)."""
+        epsilon, (X, Y) = self.location(cavity), batch.data
+        prior = PriorAt(self.local.prior, epsilon[None])
+        places: Places | FrozenPlaces
+        members = cavity.compact.pseudo_observations
+        takes_over = takes_over or self.bound.has_shared_points
+        if takes_over:
+            places = Places(DenseProcess(prior))
+        elif self.frozen is not None:
+            places = FrozenPlaces(prior, self.local.gp.stack(members, X.shape[1]))
+        else:
+            places = Places(self.at(epsilon, Process(plain(cavity))))
+        data = places.inputs(X)
+        if not self.bound.has_points:
+            return Start(places, data, X, 0.0, 0.0, spread(X))
+        if at is not None and at.nugget > 0.0:
+            shared = at.nugget if takes_over else 0.0
+            return Start(places, data, at.Z, at.nugget, shared, spread(X))
+        inputs = data
+        if takes_over:
+            inputs = places.inputs(np.concatenate([*(one.Z for one in members), X]))
+        weights = partial(self.one_epsilon.site_weights, data, Y, epsilon)
+        Z, nugget = placed(places, inputs, place, weights, len(inputs.X) - len(X))
+        return Start(places, data, Z, nugget, 0.0, spread(inputs.X))
+
+    def _solution(
+        self, cavity: Process, batch: Batch, start: Start, move: bool, takes_over: bool = False
+    ) -> Solution:
+        """The optimum; of a batch that learns nothing, the start."""
+        problem = self.problem(cavity, batch, start, takes_over)
+        if batch.learn:
+            return self.solver.solve(problem, batch.report, move)
+        if self.frozen is None:
+            hyperparameters = cavity.hyperparameters
+            nothing, epsilon = np.zeros(start.Z.size), problem.location
+            return Solution(problem, nothing, nothing, NO_SITES, hyperparameters, epsilon, np.nan)
+        return replace(self.solver.at_rest(problem), q=cavity.hyperparameters)  # bit for bit
+
+    def problem(
+        self, cavity: Process, batch: Batch, start: Start, takes_over: bool = False
+    ) -> Problem:
+        """A batch under its cavity, and the values of ε at which it is asked for."""
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        location, scale = hyperparameters.location_scale(cavity.hyperparameters, parameters)
+        noise = np.zeros((1, parameters.size))
+        if batch.learn:
+            full = self.optimiser.is_full_effort(cavity.num_pseudo_points)
+            noise = hyperparameters.noise(parameters.size, batch.seed, full)
+        earlier = cavity.compact.pseudo_observations
+        return Problem(
+            *batch.data, earlier, location, scale, noise, start.Z, start.unit, start.nugget,
+            takes_over, start.shared_nugget,
+        )  # fmt: skip
+
+    def _said(self, cavity: Process, batch: Batch, start: Start, solution: Solution) -> Said:
+        """What a batch says of points of its own."""
+        if self.frozen is not None:
+            given = solution.offsets, solution.variables, solution.problem, solution.sites
+            frozen, unexplained = self.frozen.pseudo_observations(*given)
+            return Said(frozen, None, solution.clipped_sites, unexplained)
+        one, epsilon, places, data = self.one_epsilon, solution.epsilon, start.places, start.data
+        if batch.learn:
+            places = Places(self.at(epsilon, Process(plain(cavity))))
+            data = places.inputs(batch.data[0])
+        assert isinstance(places, Places)
+        seen = one.on_own_points(places, data, solution.Z, start.nugget, epsilon)
+        return one.said(seen, batch.data, epsilon, solution.sites if batch.learn else None)
+
+    def _fitted(
+        self, cavity: Process, old_cavity: Process, batch: Batch, solution: Solution, said: Said
+    ) -> Fitted:
+        """The factor, and what was done.
+
+        :param cavity: Prior times all other factors, on the points that they are on now.
+        :param old_cavity: That product before it was projected onto them.
+        """
+        epsilon, free_energy = solution.epsilon, solution.free_energy
+        clipped = solution.clipped_sites
+        if said.bound is not None:
+            free_energy = said.bound - self._penalty(old_cavity, epsilon)
+            clipped = said.clipped_sites
+        factor = PseudoPointFactor((said.observations,), _factor_of_epsilon(solution, old_cavity))
+        kept = self._kept(old_cavity, cavity.times([factor]), batch)
+        free_energy = free_energy if kept is None else kept
+        return Fitted(
+            self._scaled(factor, epsilon, free_energy, old_cavity, cavity),
+            epsilon, free_energy, solution.iterations, said.observations.nugget, clipped,
+            said.unexplained, said.shown_error,
+        )  # fmt: skip
+
+    def _kept(self, cavity: Process, after: Process, batch: Batch) -> float | None:
+        """The free energy of the factor that is kept, which is the same for all ε, in nats; None
+        where it is not asked for.
+
+        A fit's own is as large or larger: it knows a better factor for every ε. Where very many
+        points are held it is reported all the same, as the other would cost more than the fit.
+        """
+        number = max(cavity.num_pseudo_points, after.num_pseudo_points)
+        is_point = after.hyperparameters is None or cavity.hyperparameters is None
+        if not (self.bound.is_evidence_bound and batch.learn) or number > MOST_POINTS or is_point:
+            return None
+        return self.kept_free_energy(cavity, after, batch.data, batch.seed)
+
+    def _scaled(
+        self,
+        factor: PseudoPointFactor,
+        epsilon: np.ndarray,
+        free_energy: float,
+        old_cavity: Process,
+        cavity: Process,
+    ) -> PseudoPointFactor:
+        """A factor whose constant makes log normalisers add up to the free energy, at ε [E].
+
+        :param old_cavity: Prior times all other factors.
+        :param cavity: The same on the points that they are on now.
+        :raises NumericalError: as :meth:`at`.
+        """
+        before, after = (
+            self.log_normaliser(epsilon, Process(members))
+            for members in (
+                old_cavity.pseudo_observations,
+                (*cavity.pseudo_observations, *factor.pseudo_observations),
+            )
+        )
+        gained = free_energy + before - after
+        return replace(factor, log_scale=old_cavity.log_scale + gained - cavity.log_scale)
+
+    def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
+        """What a point ε costs by its prior; q(ε) has not moved."""
+        if cavity.hyperparameters is not None:
+            return 0.0
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        unmoved = tf.constant(hyperparameters.unmoved(parameters.size), tf.float64)
+        with parameters.substituted(tf.constant(epsilon, tf.float64)):
+            return float(hyperparameters.penalty(unmoved, parameters))
+
+
+def _factor_of_epsilon(solution: Solution, cavity: Process) -> expfam.Factor | None:
+    """``q(ε)`` over that of the cavity; None where ε is a point."""
+    q, q_cavity = solution.q, cavity.hyperparameters
+    if q is None or q_cavity is None:
+        return None
+    return cavity.unit_of_epsilon if q is q_cavity else (q / q_cavity).as_arrays()
+
+
+def _divergence(before: Process, after: Process) -> float:
+    """``KL(q(ε) ‖ q_cav(ε))`` in nats; 0 where ε is a point."""
+    if before.hyperparameters is None or after.hyperparameters is None:
+        return 0.0
+    return float(after.hyperparameters.kl_divergence(before.hyperparameters))

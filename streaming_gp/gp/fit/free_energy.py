@@ -1,0 +1,118 @@
+"""The local free energy of the factor that is kept of a batch, which is the same for all ε.
+
+A fit may know a better q(f | ε) at every ε than one factor can hold. What is kept is
+``q(f, ε) = q(ε) p(f | ε) Π t'(u') / Z'(ε)``, in the place of ``p(f | ε) Π t(u) / Z(ε)`` before; and
+with all inner expectations over q(f | ε) its free energy is
+
+    ``F = E_q(ε)[E log p(y | f, ε) + E log Π t(u) − log Z(ε) − E log Π t'(u') + log Z'(ε)]
+    − KL(q(ε) ‖ q_cav(ε))``.
+
+Pseudo-observations that stand on both sides leave it as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.sites import expected_log_density
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.numerics import triangular
+
+
+class KeptFreeEnergy:
+    """Free energies of kept factors of one model.
+
+    :param local: The model.
+    """
+
+    def __init__(self, local: LocalModel) -> None:
+        self.local = local
+        draws, inputs = spec(None, local.parameters.size), spec(None, local.input_dim)
+        moments, observations = spec(None, None, local.gp.num_latent), spec(None, local.output_dim)
+        self._expected = local.graphs.compiled(
+            self._expected_samples, draws, inputs, moments, moments, observations
+        )
+
+    def __call__(
+        self, before: Process, after: Process, data: tuple[np.ndarray, np.ndarray], seed: int
+    ) -> float:
+        """F, in nats.
+
+        :param before: Prior times all other factors, on the points that they were on.
+        :param after: Prior times all factors.
+        :param data: X [N, D] and Y [N, P].
+        :param seed: The seed of the values of ε.
+        """
+        q, q_before = after.hyperparameters, before.hyperparameters
+        assert q is not None
+        assert q_before is not None
+        X, Y = data
+        prior = PriorAt(self.local.prior, self._draws(q, seed))
+        old = DenseProcess(prior).conditioned_on(plain(before))
+        new = old.conditioned_on(plain(after))
+        total = np.sum(self._expected(prior.draws, X, *new.predict(X), Y))
+        total += new.log_normaliser - old.log_normaliser
+        both = {id(one) for one in old.members} & {id(one) for one in new.members}
+        for sign, members in ((1.0, old.members), (-1.0, new.members)):
+            apart = (one for one in members if id(one) not in both)
+            total += sign * sum(_expected_log(one, new) for one in apart)
+        return float(total) / len(prior.draws) - float(q.kl_divergence(q_before))
+
+    def _draws(self, q: expfam.Gaussian, seed: int) -> np.ndarray:
+        """Values of ε [S, E]."""
+        mean = np.asarray(q.mean)
+        noise = self.local.hyperparameters.noise(len(mean), seed)
+        return np.asarray(mean + noise @ np.transpose(q.scale))
+
+    def _expected_samples(
+        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+    ) -> tf.Tensor:
+        """``Σ_n E log p(y_n | f_n, ε)`` [S]."""
+
+        def at(parts: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            epsilon, m, v = parts
+            with self.local.parameters.substituted(epsilon):
+                return expected_log_density(self.local.likelihood, X, m, v, Y)
+
+        return tf.vectorized_map(at, (draws, mean, variance))
+
+
+def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
+    """``E log t(u)`` of pseudo-observations under a process, over all groups and values of ε."""
+    V = process.project(one.Z)
+    K = process.prior.covariance(one.Z)
+    last = process.rows[-1].members if process.rows else ()
+    for start, other in zip(_starts(last), last, strict=True):
+        if one.variables == other.variables:  # the points' own white noise is known as well
+            V = V + one.nugget * _projected_noise(process, start, other)
+            break
+    covariance = K - np.swapaxes(V, 1, 2) @ V
+    mean = process.mean(one.Z, V)
+    total = 0.0
+    for group, m, S in zip(process.prior.groups, mean, covariance, strict=True):
+        R, s = one.precision_factor[group], one.pseudo_targets[group]
+        trace = np.sum(R * (S @ R)) + one.nugget * np.sum(R**2)
+        total -= 0.5 * float(np.sum((s - R.T @ m) ** 2) + m.shape[1] * trace)
+    return total
+
+
+def _starts(members: tuple[PseudoObservations, ...]) -> list[int]:
+    return [0, *np.cumsum([len(one.Z) for one in members])[:-1]]
+
+
+def _projected_noise(process: DenseProcess, start: int, one: PseudoObservations) -> np.ndarray:
+    """What the white noise of a member of the last row adds to a projection on it [S G, R, M]."""
+    row = process.rows[-1]
+    added = np.zeros((len(process.prior.groups), process.size, len(one.Z)))
+    for group, L, out in zip(process.prior.groups, row.chol, added, strict=True):
+        right = np.zeros((row.size, len(one.Z)))
+        right[start : start + len(one.Z)] = one.precision_factor[group].T
+        out[process.size - row.size :] = triangular.solve(L, right)
+    return added

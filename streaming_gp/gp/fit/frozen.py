@@ -1,0 +1,472 @@
+"""Bounds of the paper's own forms, whose earlier points are frozen: q(u) is kept whatever ε.
+
+q(u) = N(m, S Sᵀ) over all points so far. Given ε, f is ``m(x) + k(x, Z) K⁻¹ (u − m(Z))`` with
+u ~ q(u), plus what the points leave open (PVI 2018, eq. 89). What is new is the Gaussian
+q(b | a) of new points given frozen ones that is best for all values of ε at once:
+``q(b | a) ∝ exp E_q(ε)[log p(b | a, ε) + Σ_n E log t_n(f_n)]``, whose natural parameters are
+averages over q(ε) for Gaussian sites. TensorFlow differentiates these bounds.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.fit import stacks
+from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.cavity import PriorValues, prior_values
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.objective import Problem
+from streaming_gp.gp.fit.points import Inputs
+from streaming_gp.gp.fit.sites import Look, Rest, Sites, expected_log_density, is_conjugate, rest
+from streaming_gp.gp.fit.stacks import transposed
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.graphs import at_each_sample, spec
+from streaming_gp.gp.process.observations import ConditionalPseudoObservations
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.tensors import (
+    SAYS_NOTHING,
+    Conditioned,
+    FrozenStack,
+    GaussianProcess,
+)
+from streaming_gp.numerics.linalg import (
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
+
+
+class PriorBlocks(NamedTuple):
+    """The prior of new points b, frozen ones a and the batch f at S values of ε, and the sites.
+
+    Covariances [S, G, ·, ·], of which those of b and a have their nuggets, the variance of f
+    [S, G, N], means [S, G, ·, C], and the sites: w [S, G, 1, N] and λ [S, G, N, C]. Those of noise
+    that is not Gaussian are the same for all ε: their S is one.
+    """
+
+    K_b: tf.Tensor
+    K_ab: tf.Tensor
+    K_a: tf.Tensor
+    K_bf: tf.Tensor
+    K_af: tf.Tensor
+    variance: tf.Tensor
+    mean_b: tf.Tensor
+    mean_a: tf.Tensor
+    mean_f: tf.Tensor
+    w: tf.Tensor
+    site_mean: tf.Tensor
+
+
+def prior_blocks(
+    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: FrozenProblem, sites: Sites
+) -> PriorBlocks:
+    """The blocks at values of ε [S, E], for new points Z [M, D].
+
+    Only the prior is asked for one ε after another: the algebra of stacks is a smaller graph.
+    """
+    stack, M = problem.stack, tf.shape(Z)[0]
+    points = tf.concat([Z, stack.Z], 0)
+
+    def at(epsilon: tf.Tensor) -> PriorValues:
+        with local.parameters.substituted(epsilon):
+            return prior_values(local, points, problem.X, has_points=True)
+
+    groups = local.gp.num_groups
+    *covariances, mean_points, mean_f, noise = at_each_sample(at, draws)
+    among, between, variance = (_of_every_group(part, groups) for part in covariances)
+    if is_conjugate(local.likelihood):
+        w = 1.0 / noise
+        site_mean = cov.to_groups(problem.Y, groups) * w[..., None]
+    else:
+        site_mean, precision = (cov.to_groups(part, groups)[None] for part in sites)
+        w = precision[..., 0]
+    sizes = [M, tf.shape(stack.Z)[0]]
+    of_b, of_a = tf.split(among, sizes, axis=2)
+    K_ab, K_a = tf.split(of_a, sizes, axis=3)
+    K_bf, K_af = tf.split(between, sizes, axis=2)
+    mean_b, mean_a = tf.split(mean_points, sizes, axis=2)
+    return PriorBlocks(
+        add_to_diagonal(of_b[..., :M], problem.nugget * tf.ones([M], among.dtype)),
+        K_ab,
+        add_to_diagonal(K_a, stack.nugget),
+        K_bf,
+        K_af,
+        variance,
+        mean_b,
+        mean_a,
+        mean_f,
+        tf.expand_dims(w, 2),
+        site_mean,
+    )
+
+
+def _of_every_group(covariance: tf.Tensor, groups: int) -> tf.Tensor:
+    """[S, K, ...] → [S, G, ...], also where all groups have one kernel."""
+    return covariance if covariance.shape[1] == groups else tf.repeat(covariance, groups, axis=1)
+
+
+class GivenPoints(NamedTuple):
+    """Batch and new points given the frozen ones, at each of S values of ε [S, ...].
+
+    p(b | η) = N(at_b, L Lᵀ) and f_n = at_f + Jᵀ(b − at_b) + noise of variance ``left``, for
+    L [G, M, M], J [G, M, N] and left [G, N]; site precision w [G, 1, N] and λ [G, N, C].
+    Regressions on (1, η) are held as their C intercepts and R slopes: at_b [G, M, C + R] and
+    at_f [G, N, C + R].
+    """
+
+    at_b: tf.Tensor
+    at_f: tf.Tensor
+    chol: tf.Tensor
+    J: tf.Tensor
+    left: tf.Tensor
+    w: tf.Tensor
+    site_mean: tf.Tensor
+
+    @property
+    def num_columns(self) -> int:
+        """C, the number of latent functions of a group."""
+        return int(self.site_mean.shape[-1])
+
+
+class FreeForm(NamedTuple):
+    """q(b | a): lower factor of its precision [G, M, M], and the regression of its mean on (1, η)
+    [G, M, C + R].
+    """
+
+    chol: tf.Tensor
+    regression: tf.Tensor
+
+
+def without_gradient_at_optimum(q_b: FreeForm, local: LocalModel) -> FreeForm:
+    """q(b | a) as a constant where it maximises the bound: the derivative by it is zero there.
+
+    With Gaussian noise it does; at given sites of another likelihood it need not.
+    """
+    if not is_conjugate(local.likelihood):
+        return q_b
+    return FreeForm(*map(tf.stop_gradient, q_b))
+
+
+def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor]:
+    """Precision of b [..., G, M, M], and its product with the mean, as a regression on (1, η)
+    [..., G, M, C + R].
+    """
+    J, w = given.J, given.w
+    ones = tf.ones_like(tf.linalg.diag_part(given.chol))
+    prior = tf.linalg.cholesky_solve(given.chol, tf.linalg.diag(ones))
+    precision = prior + tf.matmul(J * w, J, transpose_b=True)
+    slopes = tf.shape(given.at_f)[-1] - given.num_columns
+    site = tf.pad(given.site_mean, [[0, 0], [0, 0], [0, 0], [0, slopes]])
+    shown = site - tf.linalg.matrix_transpose(w) * given.at_f
+    return precision, tf.matmul(precision, given.at_b) + tf.matmul(J, shown)
+
+
+def moments_at_data(given: GivenPoints, q_b: FreeForm) -> tuple[tf.Tensor, tf.Tensor]:
+    """Means [..., G, N, C] and variances [..., G, N] of f at the data, η and b integrated out."""
+    J, C = given.J, given.num_columns
+    at = given.at_f + tf.matmul(J, q_b.regression - given.at_b, transpose_a=True)
+    spread = tf.reduce_sum(tf.square(solve_lower(q_b.chol, J)), -2)
+    return at[..., :C], given.left + tf.reduce_sum(tf.square(at[..., C:]), -1) + spread
+
+
+def divergence(given: GivenPoints, q_b: FreeForm) -> tf.Tensor:
+    """``E_q(a) KL(q(b | a) ‖ p(b | a, ε))`` [...], in nats."""
+    C = given.num_columns
+    ones = tf.ones_like(tf.linalg.diag_part(q_b.chol))
+    root = solve_lower_transposed(q_b.chol, tf.linalg.diag(ones))
+    moved = tf.square(solve_lower(given.chol, q_b.regression - given.at_b))
+    trace, slope, mean = (
+        tf.reduce_sum(part, [-3, -2, -1])
+        for part in (tf.square(solve_lower(given.chol, root)), moved[..., C:], moved[..., :C])
+    )
+    logdets = logdet_from_cholesky(given.chol) + logdet_from_cholesky(q_b.chol)
+    return 0.5 * (C * (trace + slope + tf.reduce_sum(logdets, -1) - tf.reduce_sum(ones)) + mean)
+
+
+class FrozenGaussianProcess(GaussianProcess):
+    """A process that rests on frozen points: ``u = m + S η`` with η ~ N(0, I).
+
+    A projection is [V; U] with ``V = L⁻¹ k(Z, X)``, ``K = L Lᵀ`` and ``U = Sᵀ L⁻ᵀ V``: the
+    covariance is ``k(x, x') − VᵀV + UᵀU``.
+    """
+
+    def stack(
+        self, observations: tuple[ConditionalPseudoObservations, ...], input_dim: int
+    ) -> FrozenStack:
+        if not observations:
+            G, C = self.num_groups, self.num_latent // self.num_groups
+            scale = np.full((G, 1, 1), np.sqrt(SAYS_NOTHING))
+            arrays = np.zeros((1, input_dim)), np.zeros((G, 1, C)), scale
+            return FrozenStack(*map(tf.constant, (*arrays, np.array([SAYS_NOTHING]))))
+        Z = np.concatenate([one.Z for one in observations])
+        mean = np.concatenate([one.intercept for one in observations], axis=1)
+        nugget = np.concatenate([np.full(len(one.Z), one.nugget) for one in observations])
+        scale, start = np.zeros((self.num_groups, len(Z), len(Z))), 0
+        for one in observations:
+            stop = start + len(one.Z)
+            scale[:, start:stop, :start], scale[:, start:stop, start:stop] = one.slope, one.scale
+            start = stop
+        return FrozenStack(*map(tf.constant, (Z, mean, scale, nugget)))
+
+    def stack_spec(self, input_dim: int) -> FrozenStack:
+        G, C = self.num_groups, self.num_latent // self.num_groups
+        return FrozenStack(spec(None, input_dim), spec(G, None, C), spec(G, None, None), spec(None))
+
+    def condition(self, stack: FrozenStack) -> Conditioned:
+        return self.under_prior(stack)
+
+    def held(self, stack: FrozenStack) -> FrozenStack:
+        """q(u) is held already."""
+        return stack
+
+    def project(self, stack: FrozenStack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
+        V = solve_lower(conditioned.chol, cov.covariance(self.kernel, stack.Z, X))
+        K_solved = solve_lower_transposed(conditioned.chol, V)
+        U = tf.matmul(stack.scale, K_solved, transpose_a=True)
+        return tf.concat([tf.broadcast_to(V, tf.shape(U)), U], axis=1)
+
+    def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        return super().mean(conditioned, open_and_frozen(V)[0], X)
+
+    def variance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        lost, kept = open_and_frozen(V)
+        return super().variance(lost, X) + tf.reduce_sum(tf.square(kept), axis=-2)
+
+    def covariance(
+        self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        lost, kept = open_and_frozen(V)
+        lost2, kept2 = (lost, kept) if V2 is None else open_and_frozen(V2)
+        given = super().covariance(lost, X, lost2, X2)
+        return given + tf.matmul(kept, kept2, transpose_a=True)
+
+    def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
+        """q(u) is normalised."""
+        return tf.zeros([], tf.float64)
+
+
+def open_and_frozen(projection: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """V and U [G, R, N] of a projection [G, 2R, N]."""
+    of_open, of_frozen = tf.split(projection, 2, axis=1)
+    return of_open, of_frozen
+
+
+# ---- the bounds, and their objectives ----
+
+
+class FrozenProblem(NamedTuple):
+    """A batch of X [N, D] and Y [N, P] whose points have this nugget [], beside frozen ones; ε was
+    at a location [E] before.
+    """
+
+    X: tf.Tensor
+    Y: tf.Tensor
+    stack: FrozenStack
+    nugget: tf.Tensor
+    location: tf.Tensor
+
+
+class FrozenBound(LocalBound, abc.ABC):
+    """A bound of q(b | a) at its free-form optimum. Its functions are compiled."""
+
+    def gaussian_process(
+        self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
+    ) -> GaussianProcess:
+        return FrozenGaussianProcess(kernel, mean_function, num_latent, num_groups)
+
+    @abc.abstractmethod
+    def optimum(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        Z: tf.Tensor,
+        problem: FrozenProblem,
+        sites: Sites,
+    ) -> tuple[GivenPoints, FreeForm, Callable[[FreeForm], tf.Tensor]]:
+        """Batch and points at S values of ε; q(b | a) where the bound, averaged over them, is
+        largest; and what this says of all else than the data, in nats, of all of them [S].
+        """
+
+    @abc.abstractmethod
+    def pseudo_observations(
+        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
+    ) -> ConditionalPseudoObservations:
+        """What the ledger keeps of q(b | a) = N(c + A η, W Wᵀ).
+
+        :param scale: W [G, M, M].
+        :param regression: c and A beside it [G, M, C + R].
+        """
+
+
+class FrozenObjective:
+    """The objective of such a bound for one model; as :class:`.Objective`.
+
+    :param bound: The local bound.
+    :param local: The model.
+    """
+
+    def __init__(self, bound: FrozenBound, local: LocalModel) -> None:
+        self.bound = bound
+        self.local = local
+        self.remembered = 0.0  # these report what is known as a part of the bound
+
+    def __call__(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
+    ) -> tuple[float, np.ndarray]:
+        graph = self._by_all if move else self._by_epsilon
+        loss, gradient = self._call(graph, offsets, variables, problem, sites)
+        return float(loss), gradient.numpy()
+
+    def rest(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, most: int
+    ) -> Rest:
+        """:raises NumericalError: if a step is not finite."""
+
+        def step(now: Sites) -> Look:
+            draws, *moments = self._call(self._moments, offsets, variables, problem, now)
+            return self.local.at_data.look(draws, problem.X, problem.Y, *moments)
+
+        return rest(step, sites, most)
+
+    def pseudo_observations(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[ConditionalPseudoObservations, float]:
+        """What the ledger keeps of a solution, and the variance of f at the data that the points
+        leave, over that of the sites: a mean.
+
+        :raises NumericalError: if a covariance was not positive.
+        """
+        parts = self._call(self._summary, offsets, variables, problem, sites)
+        chol, regression, left, w = (one.numpy() for one in parts)
+        if not all(np.isfinite(one).all() for one in (chol, regression)):
+            raise NumericalError("the conditional covariance of the pseudo-points is not positive")
+        identity = np.broadcast_to(np.eye(chol.shape[1]), chol.shape)
+        scale = stacks.solve(chol, identity, transposed=True)
+        Z = problem.moved(offsets)
+        said = self.bound.pseudo_observations(Z, scale, regression, problem)
+        return said, float(np.mean(left / (1.0 / w + problem.nugget)))
+
+    # ---- graphs ----
+
+    def _call(
+        self,
+        function: Callable[..., Any],
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+    ) -> Any:
+        local = self.local
+        D, E, L = local.input_dim, local.parameters.size, local.gp.num_latent
+        stack = local.gp.stack(problem.earlier, D)
+        frozen = FrozenProblem(
+            spec(None, D), spec(None, local.output_dim), local.gp.stack_spec(D), spec(), spec(E)
+        )
+        site = spec(None, 0 if is_conjugate(local.likelihood) else L)
+        signature = (
+            spec(None, D), spec(None), frozen, Sites(site, site), spec(None, D), spec(D),
+            spec(E, E), spec(local.hyperparameters.num_draws, E),
+        )  # fmt: skip
+        graph = local.graphs_of_fits.compiled(function, *signature, of=self.bound)
+        given = FrozenProblem(
+            problem.X, problem.Y, stack, np.float64(problem.nugget), problem.location
+        )
+        start = problem.Z, problem.unit, problem.scale, problem.noise
+        places = np.reshape(offsets, problem.Z.shape)
+        return graph(places, variables, given, sites, *start)
+
+    def _optimum(
+        self, offsets: Any, variables: Any, problem: FrozenProblem, sites: Sites,
+        Z: Any, unit: Any, scale: Any, noise: Any,
+    ) -> Any:  # fmt: skip
+        local = self.local
+        draws = local.hyperparameters.draw(variables, problem.location, scale, noise)
+        points = Z + unit * offsets
+        return draws, *self.bound.optimum(local, draws, points, problem, sites)
+
+    def _free_energy(self, offsets: Any, variables: Any, *given: Any) -> tf.Tensor:
+        local, problem = self.local, given[0]
+        draws, points, q_b, rest_of = self._optimum(offsets, variables, *given)
+        if is_conjugate(local.likelihood):  # the derivative by q(b | a) is zero at its optimum
+            q_b = FreeForm(*map(tf.stop_gradient, q_b))
+
+        def expected(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+            with local.parameters.substituted(epsilon):
+                data = problem.X, mean, variance, problem.Y
+                return expected_log_density(local.likelihood, *data)
+
+        moments = _of_latents(local.gp, *moments_at_data(points, q_b))
+        bound = tf.reduce_mean(at_each_sample(expected, draws, *moments) + rest_of(q_b))
+        with local.parameters.substituted(draws[0]):
+            return bound - local.hyperparameters.penalty(variables, local.parameters)
+
+    def _by_all(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(arguments[:2])
+            loss = -self._free_energy(*arguments)
+        places, variables = tape.gradient(loss, arguments[:2], unconnected_gradients="zero")
+        return loss, tf.concat([tf.reshape(places, [-1]), variables], 0)
+
+    def _by_epsilon(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(arguments[1])
+            loss = -self._free_energy(*arguments)
+        return loss, tape.gradient(loss, arguments[1], unconnected_gradients="zero")
+
+    def _moments(self, *arguments: Any) -> tuple[tf.Tensor, ...]:
+        """Values of ε, and means and variances of f at the data at each of them [S, N, L]."""
+        draws, points, q_b, _ = self._optimum(*arguments)
+        return draws, *_of_latents(self.local.gp, *moments_at_data(points, q_b))
+
+    def _summary(self, *arguments: Any) -> tuple[tf.Tensor, ...]:
+        """q(b | a), and of each group at the data what points leave and the sites' precision."""
+        _, points, q_b, _ = self._optimum(*arguments)
+        left, w = (tf.reduce_mean(part, 0) for part in (points.left, points.w[..., 0, :]))
+        return *q_b, left, w
+
+
+def _of_latents(
+    gp: GaussianProcess, mean: tf.Tensor, variance: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Moments [S, N, L] of latent functions, from means [S, G, N, C] and variances [S, G, N]."""
+    S, N = tf.shape(mean)[0], tf.shape(mean)[2]
+    of_latents = tf.reshape(tf.transpose(mean, [0, 2, 1, 3]), [S, N, gp.num_latent])
+    spread = tf.repeat(tf.transpose(variance, [0, 2, 1]), gp.num_latent // gp.num_groups, axis=2)
+    return of_latents, tf.ensure_shape(spread, [None, None, gp.num_latent])
+
+
+class FrozenPlaces:
+    """Inputs under a process that rests on frozen points, at one ε; as :class:`.Places`.
+
+    :param prior: The prior at one ε.
+    :param stack: The frozen points.
+    """
+
+    def __init__(self, prior: PriorAt, stack: FrozenStack) -> None:
+        self._prior = prior
+        self._Z, self._mean, self._scale, nugget = (np.asarray(one) for one in stack)
+        self._chol = stacks.cholesky(prior.covariance(self._Z), nugget)
+
+    @cached_property
+    def _white(self) -> np.ndarray:
+        return stacks.solve(self._chol, self._mean - self._prior.mean(self._Z))
+
+    def inputs(self, X: np.ndarray) -> Inputs:
+        V = stacks.solve(self._chol, self._prior.covariance(self._Z, X))
+        U = transposed(self._scale) @ stacks.solve(self._chol, V, transposed=True)
+        variance = self._prior.variance(X) + np.sum(U**2, axis=1) - np.sum(V**2, axis=1)
+        mean = self._prior.mean(X) + transposed(V) @ self._white
+        return Inputs(X, np.concatenate([V, U], axis=1), mean, variance)
+
+    def covariance(self, one: Inputs, other: Inputs) -> np.ndarray:
+        (V, U), (V2, U2) = (np.split(inputs.V, 2, axis=1) for inputs in (one, other))
+        prior = self._prior.covariance(one.X, other.X)
+        return np.asarray(prior - transposed(V) @ V2 + transposed(U) @ U2)

@@ -1,0 +1,310 @@
+"""A batch at one ε, in NumPy: its sites, what they say of its points, and the bound.
+
+Nothing is optimised, and nothing factorised again: the cavity is held factorised, so that under R
+earlier points a batch of N data costs O(R² N). What an optimum says is read off here as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.fit import stacks
+from streaming_gp.gp.fit.bounds import AtData, ClosedForm, LocalBound, SparseBound, Variational
+from streaming_gp.gp.fit.cavity import UnderCavity
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.objective import local_function
+from streaming_gp.gp.fit.points import Inputs, Places
+from streaming_gp.gp.fit.projection import Projection, on_points
+from streaming_gp.gp.fit.sites import Look, Rest, Sites, best_rest, is_conjugate
+from streaming_gp.gp.fit.stacks import transposed
+from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import Observations, PseudoObservations
+
+
+@dataclass(frozen=True, eq=False)
+class BatchAtPoints:
+    """A batch at one ε, as all groups of latent functions see it.
+
+    :param Z: The points [M, D]; the inputs, where these are the points.
+    :param mean: Of f at the points [G, M, C].
+    :param nugget: The variance of their white noise.
+    :param f: f at points and data [G, ...], of Gaussian noise or of none.
+    :param targets: Of earlier pseudo-observations that the points take over, which are the last
+        data of ``f`` [G, R, C].
+    """
+
+    Z: np.ndarray
+    mean: np.ndarray
+    nugget: float
+    f: UnderCavity
+    targets: np.ndarray
+
+
+def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObservations:
+    """Sites [N, L] as pseudo-observations at the inputs X [N, D]."""
+    groups = len(X), num_groups, -1
+    mean, precision = (np.reshape(part, groups).swapaxes(0, 1) for part in sites)
+    root = np.sqrt(precision[:, :, :1])
+    return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
+
+
+class Said(NamedTuple):
+    """What a batch says of its points at one ε.
+
+    :param observations: As a factor holds it.
+    :param bound: In nats; None where nobody asked.
+    :param clipped_sites: As of :class:`.Fitted`.
+    :param unexplained: Likewise.
+    :param shown_error: Likewise.
+    """
+
+    observations: Observations
+    bound: float | None = None
+    clipped_sites: int = 0
+    unexplained: float = 0.0
+    shown_error: float | None = None
+
+
+class OneEpsilon:
+    """Batches of one model at one ε.
+
+    :param bound: The bound.
+    :param local: The model.
+    :param site_steps: The largest number of fixed-point steps of the sites in a round.
+    """
+
+    def __init__(self, bound: LocalBound, local: LocalModel, site_steps: int) -> None:
+        self.bound = bound
+        self.local = local
+        self._steps = site_steps
+        self._is_conjugate = is_conjugate(local.likelihood)
+
+    # ---- the batch ----
+
+    def on_own_points(
+        self, places: Places, data: Inputs, Z: np.ndarray, nugget: float, epsilon: np.ndarray
+    ) -> BatchAtPoints:
+        """A batch on points of its own under a cavity.
+
+        :raises NumericalError: if the covariance of the points is not positive.
+        """
+        noise, C = self._noise(epsilon, data.X), data.mean.shape[2]
+        nothing = np.zeros((len(noise), 0, C))
+        if not self.bound.has_points:
+            K = places.process.covariance(data.X, data.V)
+            f = UnderCavity(K, K[:, :, :0], K[:, :0, 0], data.mean, noise)
+            return BatchAtPoints(data.X, data.mean, 0.0, f, nothing)
+        points = places.inputs(Z)
+        among = stacks.with_diagonal(places.process.covariance(Z, points.V), nugget)
+        f = UnderCavity(among, places.covariance(points, data), data.variance, data.mean, noise)
+        return BatchAtPoints(Z, points.mean, nugget, f, nothing)
+
+    def on_shared_points(
+        self,
+        projection: Projection,
+        data: Inputs,
+        earlier: tuple[PseudoObservations, ...],
+        epsilon: np.ndarray,
+    ) -> BatchAtPoints:
+        """A batch on points that take over earlier pseudo-observations, under the prior."""
+        L, noise = projection.chol, self._noise(epsilon, data.X)
+        among = stacks.product(L, transposed(L))
+        between = [projection.prior.covariance(projection.Z, data.X)]
+        variance, mean, noises = [data.variance], [data.mean], [noise]
+        targets = [np.zeros((len(noise), 0, data.mean.shape[2]))]
+        for one in earlier:
+            observed = projection.observed(one)
+            between.append(stacks.product(L, observed.design))
+            variance.append(observed.variance)
+            mean.append(one.pseudo_targets - observed.residual)
+            noises.append(np.ones_like(observed.variance))
+            targets.append(one.pseudo_targets)
+        f = UnderCavity(
+            among, np.concatenate(between, axis=2), np.concatenate(variance, axis=1),
+            np.concatenate(mean, axis=1), np.concatenate(noises, axis=1),
+        )  # fmt: skip
+        nugget, joined = projection.nugget, np.concatenate(targets, axis=1)
+        return BatchAtPoints(projection.Z, projection.mean, nugget, f, joined)
+
+    def _noise(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """The variance of Gaussian noise [G, N]; of no other, zero."""
+        if not self._is_conjugate:
+            return np.zeros((self.local.gp.num_groups, len(X)))
+        precision = self.local.noise_precision(epsilon, X)
+        return np.asarray(1.0 / self.local.grouped(precision)[:, :, 0])
+
+    def site_weights(self, data: Inputs, Y: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+        """Site precisions at the cavity [N], summed over latent functions: no points are there."""
+        if not self._is_conjugate:
+            moments = data.mean[:, :, 0].T[None], data.variance.T[None]
+            sites = self.local.at_data.look(epsilon[None], data.X, Y, *moments).wanted
+            return np.maximum(sites.precision, 0.0).sum(axis=1)
+        w = self.bound.site_precision(self._noise(epsilon, data.X), data.variance)
+        return np.asarray(data.mean.shape[2] * np.sum(w, axis=0))
+
+    # ---- what it says ----
+
+    def said(
+        self,
+        batch: BatchAtPoints,
+        data: tuple[np.ndarray, np.ndarray],
+        epsilon: np.ndarray,
+        sites: Sites | None = None,
+        start: Sites | None = None,
+    ) -> Said:
+        """What the batch says of its points.
+
+        :param data: X [N, D] and Y [N, P].
+        :param epsilon: ε [E].
+        :param sites: Those of an optimum, whose bound is known; by default they are looked for.
+        :param start: Where sites start, if they are looked for.
+        :raises NumericalError: if a covariance is not positive, or a site not finite.
+        """
+        try:
+            if self._is_conjugate:
+                value = None if sites is not None else self._of_gaussian_noise(batch, data, epsilon)
+                return self._said(batch, data, None)._replace(bound=value)
+            if sites is not None:
+                return self._said(batch, data, sites)
+            rest, value = self._at_rest(batch, data, epsilon, start)
+            said = self._said(batch, data, rest.sites)
+            return said._replace(bound=value, clipped_sites=rest.clipped)
+        except np.linalg.LinAlgError:
+            raise NumericalError(
+                "the cavity covariance at the pseudo-points is not positive"
+            ) from None
+
+    def _of_gaussian_noise(
+        self, batch: BatchAtPoints, data: tuple[np.ndarray, np.ndarray], epsilon: np.ndarray
+    ) -> float:
+        if isinstance(self.bound, SparseBound):
+            nothing = np.zeros((len(data[0]), self.local.gp.num_latent))
+            return self._of_own(batch, data, epsilon, Sites(nothing, nothing))
+        assert isinstance(self.bound, ClosedForm)
+        Y = np.concatenate([self.local.grouped(data[1]), batch.targets], axis=1)
+        return self.bound.value_and_gradient(batch.f, Y, batch.targets.shape[1])[0]
+
+    def _at_rest(
+        self,
+        batch: BatchAtPoints,
+        data: tuple[np.ndarray, np.ndarray],
+        epsilon: np.ndarray,
+        start: Sites | None,
+    ) -> tuple[Rest, float]:
+        """Sites at rest, and the bound."""
+        form = self.bound if isinstance(self.bound, ClosedForm) else Variational()
+        prepared, N = form.prepared(batch.f), len(data[0])
+
+        def posterior(sites: Sites) -> AtData:
+            mean, w = (part.T for part in sites)
+            mean = np.concatenate([mean, batch.targets[:, :, 0]], axis=1)
+            ones = np.ones((len(w), batch.targets.shape[1]))
+            return form.posterior(prepared, mean, np.concatenate([w, ones], axis=1))
+
+        def look(q: AtData) -> Look:
+            moments = (part[:, :N].T[None] for part in (q.mean, q.variance))
+            return self.local.at_data.look(epsilon[None], *data, *moments)
+
+        def bound(sites: Sites) -> float:
+            if isinstance(self.bound, SparseBound):
+                return self._of_own(batch, data, epsilon, sites)
+            q = posterior(sites)
+            error = batch.targets[:, :, 0] - q.mean[:, N:]
+            earlier = 0.5 * float(np.sum(error**2) + np.sum(q.variance[:, N:]))
+            return look(q).expected - q.kl - earlier
+
+        size = N, self.local.gp.num_latent
+        return best_rest(lambda sites: look(posterior(sites)), bound, start, size, self._steps)
+
+    def _of_own(
+        self,
+        batch: BatchAtPoints,
+        data: tuple[np.ndarray, np.ndarray],
+        epsilon: np.ndarray,
+        sites: Sites,
+    ) -> float:
+        """The value of a bound of one's own."""
+        local = self.local
+        D, P, L = local.input_dim, local.output_dim, local.gp.num_latent
+        f = UnderCavity(*(spec(*[None] * one.ndim) for one in batch.f))
+        site, targets = spec(None, L), spec(*[None] * 3)
+        signature = spec(local.parameters.size), f, targets, Sites(site, site)
+        graph = local.graphs_of_fits.compiled(
+            self._own_value, *signature, spec(None, D), spec(None, P), of=self.bound
+        )
+        return float(graph(epsilon, batch.f, batch.targets, sites, *data))
+
+    def _own_value(
+        self, epsilon: tf.Tensor, f: UnderCavity, targets: Any, sites: Sites, X: Any, Y: Any
+    ) -> tf.Tensor:
+        bound = self.bound
+        assert isinstance(bound, SparseBound)
+        with self.local.parameters.substituted(epsilon):
+            return bound.free_energy(local_function(self.local, bound, f, targets, sites, X, Y))
+
+    def _said(
+        self,
+        batch: BatchAtPoints,
+        data: tuple[np.ndarray, np.ndarray],
+        sites: Sites | None,
+    ) -> Said:
+        """What sites say, by default those of Gaussian noise.
+
+        Of points, as far as f(X) depends on them: about the cavity mean sites are observations
+        ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of whitened points c.
+        """
+        local, f, N = self.local, batch.f, len(data[0])
+        if not self.bound.has_points:
+            if sites is None:
+                w = np.repeat(1.0 / f.noise.T, local.gp.num_latent // local.gp.num_groups, axis=1)
+                sites = Sites(w * data[1], w)
+            return Said(at_every_input(batch.Z, sites, local.gp.num_groups))
+        L = stacks.cholesky(f.among)
+        A = stacks.solve(L, f.between)
+        left = np.maximum(f.variance - np.einsum("gmn,gmn->gn", A, A), 0.0)[:, :N]
+        if sites is None:
+            w = self.bound.site_precision(f.noise[:, :N], left)
+            observed = local.grouped(data[1])
+        else:
+            mean, precision = map(local.grouped, sites)
+            w, observed = precision[:, :, 0], mean / precision
+        weight = np.concatenate([w, np.ones(batch.targets.shape[:2])], axis=1)
+        root = np.sqrt(weight)
+        design = A * root[:, None]
+        targets = (np.concatenate([observed, batch.targets], axis=1) - f.mean) * root[:, :, None]
+        own = design[:, :, :N], targets[:, :N]
+        observations, _ = on_points(batch.Z, L, batch.mean, *own, batch.nugget)
+        unexplained = float(np.mean(left / (1.0 / w + batch.nugget)))
+        error = shown_error(L, design, targets, batch.nugget)
+        return Said(observations, unexplained=unexplained, shown_error=error)
+
+
+def shown_error(chol: np.ndarray, design: np.ndarray, targets: np.ndarray, nugget: float) -> float:
+    """The largest standard deviation of errors at points over the predicted one, without a unit:
+    near one, or below where data are few, if the points say all that there is.
+
+    The variational bound counts each observation as if the points said all of f there, and so is
+    too sure of them where they do not. Observations ``y ≈ Dᵀ c + noise`` of whitened points c, in
+    units of their own noise, give the precision ``P = I + D Dᵀ`` and residuals e. If these are
+    larger than the noise, ``P⁻¹ D diag(e²) Dᵀ P⁻¹`` is the variance of the mean of c, and not
+    ``P⁻¹`` (White 1980, "A heteroskedasticity-consistent covariance matrix estimator").
+
+    :param chol: The factor L of the points' covariance under the cavity: ``b = m + L c`` [G, M, M].
+    :param design: D of the observations, in units of their noise [G, M, N].
+    :param targets: The observations less their mean, likewise [G, N, C].
+    :param nugget: The variance of the points' white noise.
+    """
+    inverse = np.linalg.inv(np.eye(design.shape[1]) + design @ transposed(design))
+    weights = inverse @ design
+    residual = targets - transposed(design) @ (weights @ targets)
+    squares = np.mean(residual**2, axis=2)[:, None, :]
+    shown, predicted = (
+        np.einsum("gmi,gij,gmj->gm", chol, one, chol)
+        for one in ((weights * squares) @ transposed(weights), inverse)
+    )
+    return float(np.sqrt(np.max(shown / (predicted + nugget))))

@@ -1,0 +1,363 @@
+"""Expected log likelihoods and the Gaussian sites that stand for them.
+
+A site is ``exp(λ f − ½ w f²)`` for each datum and latent function. Under the current posterior
+N(μ, v) of f the fixed-point update (PVI 2018, eq. 9) is ``w = −2 ∂E[log p]/∂v`` and
+``λ = ∂E[log p]/∂μ + w μ``. With another w in both, μ at the fixed point is still stationary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, StudentT
+
+from streaming_gp.errors import NumericalError
+from streaming_gp.gp.process.graphs import Compiled, at_each_sample, spec
+from streaming_gp.numerics.quadrature import standard_normals
+from streaming_gp.numerics.shapes import check_shapes
+from streaming_gp.validation import observations
+
+MIN_SITE_PRECISION = 1e-6
+"""Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
+LEAST_WEIGHT = 0.25
+"""Of a datum far from q(f), as a share of what expectation maximisation gives it."""
+SMALLEST_RESIDUAL = 1e-9
+"""In units of Y: the slope of a chord shorter than that is rounding."""
+
+
+class Sites(NamedTuple):
+    """``precision_mean`` λ and ``precision`` w, each [N, L]."""
+
+    precision_mean: np.ndarray
+    precision: np.ndarray
+
+    def rows(self, some: Any) -> Sites:
+        """Those of some of the data."""
+        return Sites(*(one[some] for one in self))
+
+
+def nothing_said(num_data: int, num_latent: int) -> Sites:
+    """Sites [N, L] that say next to nothing of f."""
+    zeros = np.zeros((num_data, num_latent))
+    return Sites(zeros, zeros + MIN_SITE_PRECISION)
+
+
+def is_conjugate(likelihood: Likelihood) -> bool:
+    """Whether the sites are exact and known beforehand."""
+    return type(likelihood) is Gaussian
+
+
+def has_one_noise(likelihood: Gaussian) -> bool:
+    """Whether the noise variance is one number, and so the same for all outputs."""
+    noise = likelihood.variance if likelihood.scale is None else likelihood.scale
+    return isinstance(noise, Parameter) and int(np.prod(noise.shape)) == 1
+
+
+@lru_cache(maxsize=16)
+def _normal_points(num_samples: int, dimension: int) -> np.ndarray:
+    """Standard normal points [S, 1, L]; kept, as they are wanted at every evaluation."""
+    return standard_normals(num_samples, dimension, seed=0)[:, None, :]
+
+
+def _monte_carlo_noise(likelihood: Likelihood, mean: tf.Tensor) -> dict[str, Any]:
+    """Fixed noise for GPflow's Monte Carlo likelihoods, which would draw their own each time."""
+    if not isinstance(likelihood, MonteCarloLikelihood):
+        return {}
+    points = _normal_points(likelihood.num_monte_carlo_points, int(mean.shape[-1]))
+    shape = tf.concat([points.shape[:1], tf.shape(mean)], 0)
+    return {"epsilon": tf.broadcast_to(tf.constant(points, mean.dtype), shape)}
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: []",
+)
+def expected_log_density(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> tf.Tensor:
+    """``Σ_n E_N(f_n; mean, variance)[log p(y_n | f_n)]``: a scalar, deterministic."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    Y = observations(likelihood, Y)
+    return tf.reduce_sum(likelihood._variational_expectations(X, mean, variance, Y, **noise))
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "return[0]: [N, P]",
+    "return[1]: [N, P]",
+)
+def predictive_moments(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance [N, P] of y under f ~ N(mean, variance), each [N, L]."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    return likelihood._predict_mean_and_var(X, mean, variance, **noise)
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return: [N]",
+)
+def predictive_log_density(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> tf.Tensor:
+    """``log E_N(f_n; mean, variance)[p(y_n | f_n)]`` [N]."""
+    noise = _monte_carlo_noise(likelihood, mean)
+    Y = observations(likelihood, Y)
+    return likelihood._predict_log_density(X, mean, variance, Y, **noise)
+
+
+@check_shapes(
+    "X: [N, D]",
+    "mean: [N, L]",
+    "variance: [N, L]",
+    "Y: [N, P]",
+    "return.precision_mean: [N, L]",
+    "return.precision: [N, L]",
+)
+def fixed_point_sites(
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
+) -> Sites:
+    """The undamped fixed-point sites at q(f) = N(mean, variance), each [N, L]; w unclipped."""
+    with tf.GradientTape() as tape:
+        tape.watch((mean, variance))
+        expected = expected_log_density(likelihood, X, mean, variance, Y)
+    by_mean, by_variance = tape.gradient(expected, (mean, variance))
+    return from_derivatives(likelihood, by_mean, by_variance, mean, Y)
+
+
+def from_derivatives(
+    likelihood: Likelihood, by_mean: Any, by_variance: Any, mean: Any, Y: Any
+) -> Sites:
+    """The same, from the derivatives of the expected log likelihood by moments of q(f)."""
+    precision = -2.0 * by_variance
+    if isinstance(likelihood, StudentT):
+        precision = _of_heavy_tails(precision, by_mean, Y - mean)
+    return Sites(by_mean + precision * mean, precision)
+
+
+def stationary(sites: Sites, mean: Any) -> Sites:
+    """Undamped sites at q(f) of this mean with |w| in the place of w, in both parts.
+
+    Where w is negative and cut off, and λ has it still, fixed points leave aside what does not fit;
+    but there μ is not stationary, as it is at fixed points of these.
+
+    :param sites: Those of :func:`from_derivatives`, [N, L] or [S, N, L].
+    :param mean: Of q(f), of the same shape.
+    """
+    precision = tf.maximum(tf.abs(sites.precision), MIN_SITE_PRECISION)
+    return Sites(sites.precision_mean + (precision - sites.precision) * mean, precision)
+
+
+def _of_heavy_tails(precision: Any, by_mean: Any, residual: Any) -> Any:
+    """Precisions of at least a quarter of ``∂E[log p]/∂μ / (y − μ)``.
+
+    That is the weight which expectation maximisation gives to a datum with noise of Student's t
+    (Lange et al. 1989). Far from q(f) the fixed point's precision is negative; cut off, such data
+    leave q(f) wherever it was. With all of the weight the fixed point is no optimum of the bound.
+    """
+    shows = tf.abs(residual) > SMALLEST_RESIDUAL
+    weight = by_mean / tf.where(shows, residual, tf.ones_like(residual))
+    return tf.where(shows, tf.maximum(precision, LEAST_WEIGHT * weight), precision)
+
+
+# ---- sites at rest ----
+
+MOST_STEPS_BACK, BACK, FALL = 50, 0.1, 1.0
+"""Where the expected log likelihood falls by so many nats for each datum, a step went too far:
+counts in the hundreds under a log rate that is thought to be one, for instance. Then this share of
+the step is tried, so often in all."""
+DAMPING, TOLERANCE = 0.5, 1e-7
+"""ρ of the steps (PVI 2018, eq. 10), and the largest change of a site at which they end early."""
+NEAR = 0.01
+"""The largest change of a site in an undamped step, as a part of the largest site, at rest."""
+MOST_ROUNDS = 8
+"""Of fixed-point steps at one ε; one is enough but where a batch is far from what was expected."""
+
+
+class Look(NamedTuple):
+    """What a likelihood says of q(f) at given sites.
+
+    :param expected: The expected log likelihood in nats.
+    :param wanted: An undamped step, whose precisions may be negative.
+    :param stationary: Another one, by :func:`stationary`.
+    """
+
+    expected: float
+    wanted: Sites
+    stationary: Sites
+
+
+class Rest(NamedTuple):
+    """The end of steps.
+
+    :param sites: The sites.
+    :param clipped: The number of sites that the last step cut off.
+    :param is_near: Whether they are nearly at rest.
+    """
+
+    sites: Sites
+    clipped: int
+    is_near: bool
+
+
+Step = Callable[[Sites], Look]
+
+
+def rest(step: Step, sites: Sites, most: int) -> Rest:
+    """Sites after damped fixed-point steps, shorter ones where one went too far. Where sites were
+    cut off, steps go on to where the mean of q(f) is stationary.
+
+    :param step: Looks at sites.
+    :param sites: Where they start [N, L].
+    :param most: The largest number of steps.
+    :raises NumericalError: if the first step is not finite, or none is short enough.
+    """
+    end = _rest(step, sites, most, attrgetter("wanted"))
+    if end.clipped:
+        with suppress(NumericalError):
+            onward = _rest(step, end.sites, most, attrgetter("stationary"))
+            end = onward._replace(clipped=end.clipped)
+    return end
+
+
+def _rest(step: Step, sites: Sites, most: int, kind: Callable[[Look], Sites]) -> Rest:
+    """The same by one kind of step."""
+    clipped, best, lowest = 0, sites, -np.inf
+    number = tries = 0
+    while number < most:
+        look = step(sites)
+        raw = kind(look)
+        if not (look.expected >= lowest and all(np.isfinite(one).all() for one in raw)):
+            tries += 1
+            if sites is best or tries > MOST_STEPS_BACK:
+                raise NumericalError("the local posterior covariance gave non-finite sites")
+            sites = _between(best, sites, BACK)
+            continue
+        number += 1
+        clipped = int(np.sum(raw.precision < MIN_SITE_PRECISION))
+        wanted = raw._replace(precision=np.maximum(raw.precision, MIN_SITE_PRECISION))
+        best, lowest = sites, look.expected - FALL * len(sites.precision)
+        sites = _between(sites, wanted, DAMPING)
+        if max(np.max(np.abs(a - b)) for a, b in zip(sites, best, strict=True)) < TOLERANCE:
+            return Rest(sites, clipped, True)
+    look = step(sites)
+    if not look.expected >= lowest:
+        return Rest(best, clipped, False)
+    wanted_precision = np.maximum(kind(look).precision, MIN_SITE_PRECISION)
+    away = np.max(np.abs(wanted_precision - sites.precision))
+    return Rest(sites, clipped, bool(away <= NEAR * np.max(sites.precision)))
+
+
+def _between(some: Sites, others: Sites, share: float) -> Sites:
+    """This share of the way from some sites to others."""
+    return Sites(*(old + share * (new - old) for old, new in zip(some, others, strict=True)))
+
+
+def best_rest(
+    step: Step,
+    bound: Callable[[Sites], float],
+    start: Sites | None,
+    size: tuple[int, int],
+    most: int,
+) -> tuple[Rest, float]:
+    """Sites at rest, in as many rounds of steps as that takes, and the bound there in nats.
+
+    Where a likelihood is not log-concave, which shows in sites that are cut off, there are several
+    optima: of those from the start and from sites that say nothing the better one counts.
+
+    :param step: Looks at sites.
+    :param bound: The bound at given sites.
+    :param start: Where the sites start; with nothing said by default.
+    :param size: N and L.
+    :param most: The largest number of steps of a round.
+    :raises NumericalError: if a site is not finite.
+    """
+
+    def end_of(sites: Sites) -> tuple[Rest, float]:
+        for _ in range(MOST_ROUNDS):
+            end = rest(step, sites, most)
+            if end.is_near:
+                break
+            sites = end.sites
+        return end, bound(end.sites)
+
+    nothing = nothing_said(*size)
+    if start is None:
+        return end_of(nothing)
+    try:
+        best = end_of(start)
+    except NumericalError:
+        return end_of(nothing)
+    if best[0].clipped:
+        with suppress(NumericalError):
+            best = max(best, end_of(nothing), key=itemgetter(1))
+    return best
+
+
+class LikelihoodAtData:
+    """What a likelihood says of f at the data, for Gaussian q(f) at S values of ε.
+
+    :param local: The :class:`.LocalModel`.
+    """
+
+    def __init__(self, local: Any) -> None:
+        self.local = local
+
+    def look(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> Look:
+        """``E_q[log p(Y | f)]`` in nats, summed over ε, and steps of the sites [N, L], averaged.
+
+        :param draws: Values of ε [S, E].
+        :param mean: [S, N, L].
+        :param variance: [S, N, L].
+        """
+        expected, *parts = (part.numpy() for part in self._compiled(draws, X, Y, mean, variance))
+        return Look(float(np.sum(expected)), Sites(*parts[:2]), Sites(*parts[2:]))
+
+    def differentiated(
+        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """The same of every ε [S] as tensors, and its derivatives by ε, mean and variance."""
+        local = self.local
+
+        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            by = epsilon, mean, variance
+            with tf.GradientTape() as tape:
+                tape.watch(by)
+                with local.parameters.substituted(epsilon):
+                    value = expected_log_density(local.likelihood, X, mean, variance, Y)
+            return value, *tape.gradient(value, by, unconnected_gradients="zero")
+
+        parts: tuple[tf.Tensor, ...] = at_each_sample(at, draws, mean, variance)
+        return parts
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        local = self.local
+        moment = spec(None, None, local.gp.num_latent)
+        data = spec(None, local.input_dim), spec(None, local.output_dim)
+        draws = spec(local.hyperparameters.num_draws, local.parameters.size)
+        return local.graphs.compiled(self._steps, draws, *data, moment, moment)
+
+    def _steps(
+        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        expected, _, by_mean, by_variance = self.differentiated(draws, X, Y, mean, variance)
+        sites = from_derivatives(self.local.likelihood, by_mean, by_variance, mean, Y)
+        both = *sites, *stationary(sites, mean)
+        return expected, *(tf.reduce_mean(part, axis=0) for part in both)

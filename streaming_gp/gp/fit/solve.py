@@ -1,0 +1,244 @@
+"""Maximises the local free energy of one batch: site steps and optimiser runs in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.objective import NO_SITES, Problem
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report, minimise
+from streaming_gp.gp.fit.sites import Rest, Sites, is_conjugate, nothing_said
+from streaming_gp.gp.hyperparameters.vector import num_uncertain
+
+
+class AnyObjective(Protocol):
+    """:class:`.Objective`, or :class:`.FrozenObjective`."""
+
+    remembered: float
+
+    def __call__(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
+    ) -> tuple[float, np.ndarray]: ...
+
+    def rest(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, most: int
+    ) -> Rest: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """An optimum of the local free energy.
+
+    :param problem: The batch under its cavity.
+    :param offsets: Those of the points [M D].
+    :param variables: Those of ε [V].
+    :param sites: Of Gaussian noise none.
+    :param q: q(ε); None where ε is a point.
+    :param epsilon: The point estimate of ε [E].
+    :param free_energy: In nats, without what is known already.
+    :param iterations: The number of optimiser iterations.
+    :param clipped_sites: The number of sites whose negative precision was cut off.
+    """
+
+    problem: Problem
+    offsets: np.ndarray
+    variables: np.ndarray
+    sites: Sites
+    q: expfam.Gaussian | None
+    epsilon: np.ndarray
+    free_energy: float
+    iterations: int = 0
+    clipped_sites: int = 0
+
+    @property
+    def Z(self) -> np.ndarray:
+        """The points [M, D]."""
+        return np.asarray(self.problem.moved(self.offsets))
+
+
+class Solver:
+    """Solves the problems of one model under one bound.
+
+    :param objective: The objective.
+    :param local: The model.
+    :param optimiser: How the bound is maximised.
+    """
+
+    def __init__(
+        self, objective: AnyObjective, local: LocalModel, optimiser: LocalOptimiser
+    ) -> None:
+        self.objective = objective
+        self.local = local
+        self.optimiser = optimiser
+        self._is_conjugate = is_conjugate(local.likelihood)
+
+    def solve(self, problem: Problem, report: Report, move: bool) -> Solution:
+        """The optimum of the local free energy.
+
+        :param report: Called with (iteration, free energy).
+        :param move: Whether the points may move.
+        :raises NumericalError: if the bound is not finite.
+        """
+        local, optimiser = self.local, self.optimiser
+        offsets, has_seen_data = np.zeros(problem.Z.size), bool(problem.earlier)
+        variables = local.hyperparameters.initial(local.parameters, has_seen_data)
+        sites = self._sites_at_first(problem)
+        rounds = 1 if self._is_conjugate else optimiser.rounds
+        most = max(1, optimiser.iterations(sum(len(one.Z) for one in problem.earlier)) // rounds)
+        iterations = 0
+        for _ in range(rounds):
+            sites, _ = self._at_rest(offsets, variables, problem, sites)
+            run = self._run(offsets, variables, problem, sites, most, report, iterations, move)
+            offsets, variables, steps = run
+            iterations += steps
+            if move:
+                offsets = self._relocated(offsets, variables, problem, sites, rounds)
+            elif steps == 0:
+                break  # the sites rest at an optimum
+        more = optimiser.more_iterations(most) if move and rounds == 1 else 0
+        if more > 0 and iterations == most:  # over q(ε) alone
+            run = self._run(offsets, variables, problem, sites, more, report, most, move, hold=True)
+            _, variables, steps = run
+            iterations += steps
+        sites, clipped = self._at_rest(offsets, variables, problem, sites)
+        return self._solution(problem, offsets, variables, sites, iterations, clipped, move)
+
+    def at_rest(self, problem: Problem) -> Solution:
+        """The sites at the present q(ε) and the points at the start: nothing is optimised."""
+        offsets = np.zeros(problem.Z.size)
+        variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
+        sites, clipped = self._at_rest(offsets, variables, problem, self._sites_at_first(problem))
+        return self._solution(problem, offsets, variables, sites, 0, clipped, False)
+
+    def over_enough_values(self, solution: Solution, seed: int, report: Report) -> Solution:
+        """A solution whose points rest, or the same fit over more values of ε where they were too
+        few for q(ε).
+
+        The bound is averaged over a few values of ε, and q(ε) is a choice of E means and E widths.
+        Where data say much of ε, all values lie close to each other, and few do. Where they say
+        little of many hyperparameters, some q(ε) does well at the few values alone. That it stays
+        wide shows which is the case. The fit starts anew: where q(ε) was fitted to few values, the
+        bound over others may not be finite.
+        """
+        q, problem, local = solution.q, solution.problem, self.local
+        if q is None or local.parameters.size <= len(problem.noise):
+            return solution
+        mean, deviation = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
+        number = num_uncertain(local.parameters, mean, deviation)
+        noise = local.hyperparameters.noise(len(mean), seed, False, number)
+        if len(noise) <= len(problem.noise):
+            return solution
+        anew = self.solve(replace(problem, noise=noise), report, move=False)
+        return replace(anew, iterations=solution.iterations + anew.iterations)
+
+    # ---- steps ----
+
+    def _sites_at_first(self, problem: Problem) -> Sites:
+        if self._is_conjugate:
+            return NO_SITES
+        return nothing_said(len(problem.X), self.local.gp.num_latent)
+
+    def _at_rest(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[Sites, int]:
+        """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
+        if self._is_conjugate:
+            return sites, 0
+        most = self.optimiser.site_steps
+        return self.objective.rest(offsets, variables, problem, sites, most)[:2]
+
+    def _run(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        most: int,
+        report: Report,
+        before: int,
+        move: bool,
+        hold: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """One optimiser run, with the sites held: offsets, variables, iterations (``most``).
+
+        :param before: The number of iterations that there were.
+        :param move: Whether the points may move.
+        :param hold: Whether they rest all the same, with the function that is there for moves.
+        """
+        moves = move and not hold
+        moving = offsets if moves else np.zeros(0)
+        limits: list[Any] = [(None, None)] * len(moving)
+        limits += self.local.hyperparameters.limits(self.local.parameters)
+        if not limits:
+            return offsets, variables, 0
+
+        def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+            places, rest = point[: len(moving)], point[len(moving) :]
+            at = places if moves else offsets
+            loss, gradient = self.objective(at, rest, problem, sites, move)
+            return loss, gradient[len(gradient) - len(point) :]
+
+        def onward(iteration: int, free_energy: float) -> None:
+            report(before + iteration, free_energy)
+
+        start = np.concatenate([moving, variables])
+        point, steps = self._minimised(loss_and_gradient, start, limits, most, onward)
+        return point[: len(moving)] if moves else offsets, point[len(moving) :], steps
+
+    def _minimised(
+        self, function: Callable[..., Any], start: Any, limits: Any, most: int, report: Report
+    ) -> tuple[np.ndarray, int]:
+        method, tolerance = self.optimiser.method, self.optimiser.tolerance
+        return minimise(function, start, limits, method, most, report, tolerance)
+
+    def _relocated(
+        self,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        problem: Problem,
+        sites: Sites,
+        rounds: int,
+    ) -> np.ndarray:
+        """Locations moved on at the centre of q(ε), which is one value of ε instead of S.
+
+        Moved before q(ε) they would settle where the old ε wants them, and hold it there.
+        """
+        steps = self.optimiser.location_iterations // rounds
+        if steps == 0:
+            return offsets
+        centre = replace(problem, noise=np.zeros_like(problem.noise[:1]))
+
+        def loss_and_gradient(places: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, gradient = self.objective(places, variables, centre, sites, True)
+            return loss, gradient[: len(places)]
+
+        return minimise(loss_and_gradient, offsets, None, self.optimiser.method, steps)[0]
+
+    def _solution(
+        self,
+        problem: Problem,
+        offsets: np.ndarray,
+        variables: np.ndarray,
+        sites: Sites,
+        iterations: int,
+        clipped: int,
+        move: bool,
+    ) -> Solution:
+        loss, _ = self.objective(offsets, variables, problem, sites, move)
+        strategy = self.local.hyperparameters
+        q: Any = strategy.posterior(variables, problem.location, problem.scale)
+        if q is None:
+            given = (variables, problem.location, problem.scale, problem.noise)
+            epsilon = strategy.draw(*map(tf.constant, given))[0].numpy()
+        else:
+            epsilon = np.asarray(q.mean)
+        return Solution(
+            problem, offsets, variables, sites, q, epsilon,
+            -loss - self.objective.remembered, iterations, clipped,
+        )  # fmt: skip
