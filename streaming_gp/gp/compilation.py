@@ -63,11 +63,6 @@ class CompiledGP:
         return HyperparameterTerms(self.local)
 
     @property
-    def num_latent_gps(self) -> int:
-        """The number L of latent functions."""
-        return self.outputs.num_latent_gps or self.local.gp.num_latent
-
-    @property
     def parameters(self) -> ParameterVector:
         """The vector ε of trainable parameters."""
         return self.local.parameters

@@ -115,11 +115,11 @@ def refuse_foreign(ledger: GPLedger, prior: Process) -> None:
 
 def refuse_sizes(process: Process, sizes: tuple[int, ...]) -> None:
     """Refuse a process with other input columns, groups or columns of a group."""
-    found = {one.sizes for one in process.pseudo_observations} - {sizes}
-    if found:
+    others = {one.sizes for one in process.pseudo_observations} - {sizes}
+    if others:
         raise InvalidDataError(
             "wanted pseudo-observations with input columns, groups and columns of a group "
-            f"{sizes}, got {sorted(found)}"
+            f"{sizes}, got {sorted(others)}"
         )
 
 
@@ -182,8 +182,8 @@ class HyperparameterTerms:
         inverse = solve_lower(L, tf.linalg.diag(tf.ones_like(L[..., 0])))
         error = tf.matmul(inverse, w, transpose_a=True)
         size = tf.cast(tf.size(L[..., 0]), L.dtype)
-        left = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
-        return -gp.log_normaliser(conditioned) - 0.5 * (tf.reduce_sum(tf.square(error)) + left)
+        trace = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
+        return -gp.log_normaliser(conditioned) - 0.5 * (tf.reduce_sum(tf.square(error)) + trace)
 
     def _with_gradient(self, term: Callable[..., tf.Tensor]) -> Callable[..., Any]:
         """The value of a term and its gradient [E] by ε."""
@@ -204,5 +204,5 @@ def _slopes(gradient: Callable[[np.ndarray], np.ndarray], at: np.ndarray) -> np.
     Differentiation twice through a Cholesky factor takes a graph ten times as large.
     """
     steps = np.diag(STEP * np.maximum(1.0, np.abs(at)))
-    found = np.array([(gradient(at + h) - gradient(at - h)) / (2.0 * h.sum()) for h in steps])
-    return 0.5 * (found + found.T)
+    slopes = np.array([(gradient(at + h) - gradient(at - h)) / (2.0 * h.sum()) for h in steps])
+    return 0.5 * (slopes + slopes.T)

@@ -26,7 +26,7 @@ from streaming_gp.serialization import storable
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """What earlier factors still say of f when a new batch comes: a frozen dataclass of plain
+    """How much earlier factors still say of f when a new batch comes: a frozen dataclass of plain
     fields.
     """
 
@@ -61,7 +61,7 @@ class ForgetNothing:
 @typed
 @dataclass(frozen=True)
 class Fading:
-    """What factors say of f fades: ``q(f) ∝ p(f) Π_a t_a(f)^(λ^age)`` when a new batch comes.
+    """All that factors say of f fades: ``q(f) ∝ p(f) Π_a t_a(f)^(λ^age)`` when a new batch comes.
 
     Where no data come the function returns to its prior (stabilised forgetting: Kulhavý & Zarrop
     1993). With Gaussian noise the data of a factor have the noise variance σ² / λ^age. Only
@@ -106,8 +106,8 @@ class SlidingWindow:
         check_window(pseudo_points, self.num_batches)
 
     def forget(self, ledger: GPLedger, elapsed: float) -> GPLedger:
-        known = [name for name, factor in ledger.factors.items() if factor.pseudo_observations]
-        return _without_function(ledger, known[: max(0, len(known) + 1 - self.num_batches)])
+        names = [name for name, factor in ledger.factors.items() if factor.pseudo_observations]
+        return _without_function(ledger, names[: max(0, len(names) + 1 - self.num_batches)])
 
 
 def faded(ledger: GPLedger, power: float) -> GPLedger:

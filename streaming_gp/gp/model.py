@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import gpflow
@@ -124,8 +123,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             raise InvalidDataError(
                 f"num_prediction_samples must be even and positive, got {num_prediction_samples}"
             )
+        if pseudo_points is None:  # ten where a bound for few points is asked for
+            is_exact = alpha == 0.0 and bound is None
+            every_input = PrivatePseudoPoints("all", budget=1000)
+            pseudo_points = every_input if is_exact else PrivatePseudoPoints(10)
         settings = Settings(
-            pseudo_points or _points(exact=alpha == 0.0 and bound is None),
+            pseudo_points,
             hyperparameters or VariationalHyperparameters(),
             num_latent_gps,
             optimiser or LocalOptimiser(),
@@ -318,7 +321,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     # ---- one point at a time ----
 
     def online(self, budget: int = 300, memory: float | None = None) -> OnlineGP:
-        """What the model knows, as an object that predicts and learns one point at a time.
+        """The model as an object that predicts and learns one point at a time.
 
         It is at one ε, the mean of q(ε), and holds at most ``budget`` points; the model itself
         learns nothing until it is told to :meth:`absorb` the object.
@@ -358,7 +361,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     def online_state(
         self, budget: int, memory: float, own: PseudoObservations | None = None
     ) -> tuple[OnlinePrior, OnlineState]:
-        """What the model knows, on at most ``budget`` points, times ``own``.
+        """The posterior on at most ``budget`` points, times ``own``.
 
         :raises InvalidDataError: as :meth:`online`.
         """
@@ -413,7 +416,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return tuple(one.unconstrained_variable for one in parameters)
 
     def data_term_by_hyperparameters(self, q: Process, data: tuple[Any, Any]) -> SecondOrder:
-        """What the free energy owes to some data, by the ε that the parameters hold.
+        """The term of some data in the free energy, about the ε that the parameters hold.
 
         :param q: Prior times all factors.
         :param data: X [N, D] and Y [N, P].
@@ -422,7 +425,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         return self._store.ask(self.modules, stream.data_term, q, data)
 
     def prior_term_by_hyperparameters(self, q: Process) -> SecondOrder:
-        """What the free energy owes to the prior, by the ε that the parameters hold.
+        """The term of the prior in the free energy, about the ε that the parameters hold.
 
         :param q: Prior times all factors.
         :raises InvalidDataError: if factors speak of ε.
@@ -579,8 +582,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         if not isinstance(state, State):
             raise InvalidDataError(f"state must be a model's, got a {type(state).__name__}")
-        settings = {field.name: getattr(state.settings, field.name) for field in fields(Settings)}
-        model = cls(kernel, likelihood, mean_function, **settings)
+        model = cls(kernel, likelihood, mean_function, **vars(state.settings))
         model._store.restore(model.modules, state)
         return model
 
@@ -633,9 +635,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :raises FileFormatError: if there is no journal, or an entry is missing or damaged.
         :raises InvalidDataError: if the structure differs; names where.
         """
-        written, state = Journal.resumed(journal)
+        entries, state = Journal.resumed(journal)
         model = cls.from_state(state, kernel, likelihood, mean_function)
-        model._store.journal = written
+        model._store.journal = entries
         return model
 
     def print_summary(self) -> None:
@@ -654,11 +656,6 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             for name, value in vars(self).items():
                 clone.__dict__[name] = copy.deepcopy(value, memo)
         return clone
-
-
-def _points(exact: bool) -> PseudoPointStrategy:
-    """What is best on most streams, or what a bound for few points is for."""
-    return PrivatePseudoPoints("all", budget=1000) if exact else PrivatePseudoPoints(10)
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:

@@ -1,4 +1,4 @@
-"""What a model holds, and the one way to change it: as a whole, or not at all."""
+"""The state of a model, and the one way to change it: as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Store:
 
         Whatever interrupts it, wherever it is, both hold the same afterwards.
         """
-        journal, old, was = self.journal, before.factors, self.compiled
+        journal, compiled_before, old = self.journal, self.compiled, before.factors
         make_read_only({k: f for k, f in after.factors.items() if old.get(k) is not f})
         position = None if journal is None else journal.position
         try:
@@ -205,7 +205,7 @@ class Store:
                 journal.append(after)
             self._swap(modules, after, compiled, before)
         except BaseException:
-            self._swap(modules, before, was, after)
+            self._swap(modules, before, compiled_before, after)
             if journal is not None and position is not None:
                 journal.withdraw(position)
             raise
@@ -217,9 +217,9 @@ class Store:
 
         :param other: The state that it takes the place of.
         """
-        moved = [k for k, v in state.parameters.items() if other.parameters[k] is not v]
+        paths = [k for k, v in state.parameters.items() if other.parameters[k] is not v]
         with self.lock:
-            structure.assign(modules, state.parameters, moved)
+            structure.assign(modules, state.parameters, paths)
             self.compiled = compiled
             self.state = state
 

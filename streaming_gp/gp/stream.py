@@ -2,7 +2,8 @@
 
 Each function takes the present :class:`.State`, the model's compiled :class:`.Functions` and its
 own arguments, and returns a new state with what the caller is to be told. Nothing is changed in
-place: :meth:`.Store.change` makes the new state the present one.
+place: :meth:`.Store.change` makes the new state the present one. Functions that return no state
+answer a question of :meth:`.Store.ask`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Data = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class UpdateInfo:
-    """What an update did.
+    """The result of an update.
 
     :param batch_id: The name of the batch's factor in ``model.factors``.
     :param free_energy: The local free energy of the batch, in nats, of the factor that is kept;

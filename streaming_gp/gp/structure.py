@@ -29,6 +29,8 @@ _KINDS = {
     "likelihood": (gpflow.likelihoods.Likelihood, "a GPflow likelihood"),
     "mean_function": (gpflow.functions.MeanFunction, "a GPflow mean function or None"),
 }
+_HAS_COREGIONS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""By kernel: to look takes milliseconds, at each batch."""
 _REFUSALS = (ValueError, TypeError, tf.errors.InvalidArgumentError, ShapeMismatchError)
 
 
@@ -38,14 +40,14 @@ def structure(modules: Modules) -> dict[str, str]:
     Settings are the public attributes that are numbers, strings, arrays or functions, and
     ``active_dims``; functions go by name.
     """
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for path, module in modules.items():
-        found.update(_settings(path, module))
+        words.update(_settings(path, module))
     owners: dict[int, str] = {}
     for path, leaf in leaves(modules).items():
         owner = owners.setdefault(id(leaf), path)
-        found[path] = _leaf_text(leaf) if owner == path else f"the same as {owner}"
-    return found
+        words[path] = _leaf_text(leaf) if owner == path else f"the same as {owner}"
+    return words
 
 
 def refuse_difference(file: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -84,7 +86,7 @@ def leaves(modules: Modules) -> dict[str, Any]:
 
 
 def variable(leaf: Any) -> tf.Variable:
-    """What holds the unconstrained value of a parameter or variable."""
+    """The variable that holds the unconstrained value of a parameter, or a variable itself."""
     return leaf.unconstrained_variable if isinstance(leaf, gpflow.Parameter) else leaf
 
 
@@ -130,8 +132,8 @@ def refuse_other_kinds(kernel: Any, likelihood: Any, mean_function: Any) -> None
 
     :raises InvalidDataError: naming what came and what was wanted.
     """
-    given = {"kernel": kernel, "likelihood": likelihood, "mean_function": mean_function}
-    for name, value in given.items():
+    modules = {"kernel": kernel, "likelihood": likelihood, "mean_function": mean_function}
+    for name, value in modules.items():
         kind, wanted = _KINDS[name]
         if not (isinstance(value, kind) or (value is None and name == "mean_function")):
             raise InvalidDataError(f"{name} must be {wanted}, got {value!r:.100}")
@@ -148,9 +150,9 @@ def refuse_misfits(kernel: Any, mean_function: Any, input_dim: int, num_latent: 
         _refuse_columns(part, input_dim)
     _refuse_columns(kernel, input_dim)
     for one in getattr(kernel, "latent_kernels", (kernel,)):
-        found = _evaluated("the kernel", lambda one=one: one(X), input_dim)
-        if found.dtype != tf.float64:
-            raise InvalidDataError(f"the kernel gives {found.dtype.name}, wanted float64")
+        covariance = _evaluated("the kernel", lambda one=one: one(X), input_dim)
+        if covariance.dtype != tf.float64:
+            raise InvalidDataError(f"the kernel gives {covariance.dtype.name}, wanted float64")
     mean = _evaluated("the mean function", lambda: mean_function(X), input_dim)
     columns = {(2, 1), (1, 1), (2, num_latent), (1, num_latent)}
     if mean.dtype != tf.float64 or tuple(mean.shape) not in columns:
@@ -185,7 +187,9 @@ def refuse_indices(kernel: Any, X: np.ndarray) -> None:
     :param X: The inputs [N, D].
     :raises InvalidDataError: naming the first.
     """
-    for part in _coregions(kernel) if _has_coregions(kernel) else ():
+    if kernel not in _HAS_COREGIONS:
+        _HAS_COREGIONS[kernel] = bool(_coregions(kernel))
+    for part in _coregions(kernel) if _HAS_COREGIONS[kernel] else ():
         indices = np.ravel(X[:, part.active_dims])
         fits = (indices >= 0) & (indices < part.output_dim) & (np.round(indices) == indices)
         if not fits.all():
@@ -193,16 +197,6 @@ def refuse_indices(kernel: Any, X: np.ndarray) -> None:
                 f"inputs hold the output {indices[~fits][0]:g}, but Coregion has outputs 0 to "
                 f"{part.output_dim - 1}"
             )
-
-
-_KNOWN: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Whether a kernel has a ``Coregion`` in it: to look takes milliseconds, at each batch."""
-
-
-def _has_coregions(kernel: Any) -> bool:
-    if kernel not in _KNOWN:
-        _KNOWN[kernel] = bool(_coregions(kernel))
-    return _KNOWN[kernel]
 
 
 def _coregions(kernel: Any) -> list[Any]:

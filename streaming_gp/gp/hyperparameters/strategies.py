@@ -24,7 +24,7 @@ from streaming_gp.serialization import storable
 Limits = tuple[float | None, float | None]
 """The least and the largest value of one optimiser variable; None where there is none."""
 EVIDENCE, DIVERGENCE = "evidence", "divergence"
-"""What a point can remember by: PVI 2018, appendix C.1 and eq. 93."""
+"""The terms by which a point can remember: PVI 2018, appendix C.1 and eq. 93."""
 WIDTH_UNDER_PRIOR, WIDTH_UNDER_CAVITY = 0.1, 0.5
 """Where the width of q(ε) starts, in units of the prior's or of the cavity's: a start as wide as
 the prior averages the bound over values of ε at which nothing can be fitted, and the optimum next
@@ -94,7 +94,7 @@ class HyperparameterStrategy(Protocol):
         ...
 
     def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
-        """What is subtracted from the expected bound: KL(q(ε) ‖ q_cav(ε)) or −log p(ε)."""
+        """The term that is subtracted from the expected bound: KL(q(ε) ‖ q_cav(ε)) or −log p(ε)."""
         ...
 
     def posterior(
@@ -104,7 +104,7 @@ class HyperparameterStrategy(Protocol):
         ...
 
     def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
-        """What the objective adds to the batch's bound for what is known of f, in nats.
+        """The term of earlier factors that the objective adds to the batch's bound, in nats.
 
         Each term is computed when it is called. Conditional points give the second for both, and
         count it in the free energy that they report; that of others has neither.

@@ -348,12 +348,12 @@ def _copy_to_trace(module: tf.Module) -> tf.Module:
     leaves = gpflow.utilities.parameter_dict(module).values()
     shared = [one for one in leaves if not one.trainable]
     shared += [one.prior for one in leaves if getattr(one, "prior", None) is not None]
-    found = copy.deepcopy(module, {id(one): one for one in shared})
-    for parameter in gpflow.utilities.parameter_dict(found).values():
+    clone = copy.deepcopy(module, {id(one): one for one in shared})
+    for parameter in gpflow.utilities.parameter_dict(clone).values():
         if parameter.trainable:
             for softplus in _softpluses(parameter.transform):
                 softplus._forward = tf.math.softplus
-    return found
+    return clone
 
 
 def _softpluses(transform: Any) -> list[tfp.bijectors.Softplus]:
