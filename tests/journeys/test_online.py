@@ -201,7 +201,7 @@ def test_a_prediction_changes_nothing(crowded, new_inputs):
     before = st.copied(state)
     for z in new_inputs:
         st.moments(prior, st.project(prior, state, z))
-    for name, value in vars(before).items():
+    for name, value in before._asdict().items():
         np.testing.assert_array_equal(getattr(state, name), value)
 
 
@@ -210,7 +210,7 @@ def test_a_refused_observation_leaves_the_state_as_it_was(crowded):
     before = st.copied(state)
     with pytest.raises(NumericalError):
         st.observe(prior, st.project(prior, state, np.zeros(2)), np.array([1e200]))
-    for name, value in vars(before).items():
+    for name, value in before._asdict().items():
         np.testing.assert_array_equal(getattr(state, name), value)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +143,7 @@ class OnlineGP:
                     f"wanted a model of {before[0]} inputs and {before[1]} outputs, got {after[0]} "
                     f"and {after[1]}"
                 )
-            return new_prior, replace(new, log_evidence=state.log_evidence if keep else 0.0)
+            return new_prior, new._replace(log_evidence=state.log_evidence if keep else 0.0)
 
         self._exchange(build)
         self._model = model

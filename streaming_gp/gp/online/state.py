@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, sqrt
 from typing import Any, NamedTuple
 
@@ -91,8 +90,7 @@ class OnlinePrior(NamedTuple):
         return K
 
 
-@dataclass(frozen=True, eq=False)
-class OnlineState:
+class OnlineState(NamedTuple):
     """All that the next step needs; see the module for the matrices [slots + C, slots + C].
 
     :param Z: The points [slots + C, D], in slots.
@@ -210,7 +208,7 @@ def observe(prior: OnlinePrior, at: Projection, y: np.ndarray) -> tuple[OnlineSt
         else:
             _add_and_remove(prior, state, point)
     state.gamma[prior.slots :, prior.slots :] = 0.0  # where squares of residuals gather
-    return replace(state, log_evidence=state.log_evidence + density, age=age), info
+    return state._replace(log_evidence=state.log_evidence + density, age=age), info
 
 
 class _Point:
@@ -353,10 +351,10 @@ def copied(state: OnlineState) -> OnlineState:
     """The same in arrays of its own."""
     arrays: dict[str, Any] = {
         name: value.copy(order="K")
-        for name, value in vars(state).items()
+        for name, value in state._asdict().items()
         if isinstance(value, np.ndarray)
     }
-    return replace(state, **arrays)
+    return state._replace(**arrays)
 
 
 def refreshed(prior: OnlinePrior, state: OnlineState) -> OnlineState:
@@ -376,13 +374,13 @@ def refreshed(prior: OnlinePrior, state: OnlineState) -> OnlineState:
     Q, gamma = symmetric.zeros(len(state.Q)), symmetric.zeros(len(state.Q))
     Q[among], gamma[among] = inverse, solved[:, :size]
     gamma[prior.slots :, used] = -solved[:, size:].T
-    return replace(state, Q=Q, gamma=gamma, age=0)
+    return state._replace(Q=Q, gamma=gamma, age=0)
 
 
 def settled(state: OnlineState) -> OnlineState:
     """The same, where what was learned is a part of what was known before."""
     own = symmetric.zeros(len(state.own))
-    return replace(state, base=state.base + state.own, own=own, log_evidence=0.0)
+    return state._replace(base=state.base + state.own, own=own, log_evidence=0.0)
 
 
 def own_observations(prior: OnlinePrior, state: OnlineState) -> PseudoObservations | None:
