@@ -69,6 +69,13 @@ def test_every_seam_has_a_page_that_ends_with_its_check():
             assert last.startswith("testing.check_"), name_of(page)
 
 
+def test_the_page_about_the_house_names_files_that_are_there():
+    named = re.findall(r"``((?:gp|pvi|engines)/[\w/.]+)``", (DOCS / "extend/house.rst").read_text())
+    assert len(named) > 20
+    for name in named:
+        assert (ROOT / "streaming_gp" / name).exists(), name
+
+
 def test_tables_show_as_many_digits_as_the_error_has():
     pytest.importorskip("docutils")
     cell = runpy.run_path(str(DOCS / "tables.py"))["cell"]
