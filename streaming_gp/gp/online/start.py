@@ -163,7 +163,7 @@ def _largest_precision(one: PseudoObservations) -> float:
 
 
 def _information(one: PseudoObservations, nugget: float, prior: OnlinePrior) -> _Information:
-    """What a member says of points of this nugget: ``W = R (I − δ RᵀR)⁻¹ Rᵀ``.
+    """Information of a member on points of this nugget: ``W = R (I − δ RᵀR)⁻¹ Rᵀ``.
 
     :param nugget: That of the points, less what was added to the noise.
     """

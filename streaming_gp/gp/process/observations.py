@@ -105,7 +105,7 @@ class PseudoObservations:
 @storable
 @dataclass(frozen=True, eq=False)
 class ConditionalPseudoObservations:
-    """What a batch adds where earlier points are frozen: ``q(b | a) = N(c + A η, W Wᵀ)``.
+    """The factor of a batch where earlier points are frozen: ``q(b | a) = N(c + A η, W Wᵀ)``.
 
     b = f(Z) + nugget noise, a stands for all earlier points, and η ~ N(0, I) for their deviation
     from the mean: ``a = m + S η`` (PVI 2018, eq. 89).

@@ -140,7 +140,7 @@ class Process:
 
     @property
     def form(self) -> str:
-        """What kind of distribution this is, in words."""
+        """The kind of distribution in words."""
         if self.hyperparameters is None:
             return "Gaussian process at a point ε"
         return f"Gaussian process with q(ε) a {self.hyperparameters.form}"
@@ -222,7 +222,7 @@ class Process:
 
 
 def plain(process: Process) -> tuple[PseudoObservations, ...]:
-    """What a process is conditioned on, one member for each set of points.
+    """Pseudo-observations that a process is conditioned on, one member for each set of points.
 
     :raises InvalidDataError: if members rest on one another.
     """

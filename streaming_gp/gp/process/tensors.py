@@ -43,7 +43,7 @@ class FrozenStack(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    """What prediction needs of a stack at one ε: L [G, R, R] and L⁻¹(s − Rᵀm(Z)) [G, R, C]."""
+    """A stack factorised at one ε, for predictions: L [G, R, R] and L⁻¹(s − Rᵀm(Z)) [G, R, C]."""
 
     chol: tf.Tensor
     white: tf.Tensor
