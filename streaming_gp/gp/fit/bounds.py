@@ -71,7 +71,7 @@ class LocalBound:
     def gaussian_process(
         self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
     ) -> GaussianProcess:
-        """What conditions on the pseudo-observations that this bound leaves."""
+        """The prior, which conditions on the pseudo-observations that this bound leaves."""
         return GaussianProcess(kernel, mean_function, num_latent, num_groups)
 
 
@@ -154,7 +154,7 @@ class OnPoints(ClosedForm):
     """α."""
 
     def cost(self, share: np.ndarray) -> tuple[float, np.ndarray]:
-        """What variance that the points leave costs in nats, and its derivative.
+        """The cost in nats of variance that the points leave, and its derivative.
 
         :param share: r / σ² [S, N].
         """

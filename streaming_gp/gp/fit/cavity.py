@@ -140,7 +140,7 @@ class Observed:
 
     @classmethod
     def of(cls, members: Sequence[PseudoObservations], group: int, num_columns: int) -> Observed:
-        """What members say of a group of so many columns."""
+        """Members as observations of a group of so many columns."""
         nothing = np.zeros((0, num_columns))
         return cls(
             _joined([one.precision_factor[group] for one in members]),

@@ -380,7 +380,7 @@ class Fitter:
         )  # fmt: skip
 
     def _said(self, cavity: Process, batch: Batch, start: Start, solution: Solution) -> Said:
-        """What a batch says of points of its own."""
+        """A batch as observations of points of its own."""
         if self.frozen is not None:
             given = solution.offsets, solution.variables, solution.problem, solution.sites
             frozen, unexplained = self.frozen.pseudo_observations(*given)
@@ -453,7 +453,7 @@ class Fitter:
         return replace(factor, log_scale=old_cavity.log_scale + gained - cavity.log_scale)
 
     def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
-        """What a point ε costs by its prior; q(ε) has not moved."""
+        """The negative log prior of a point ε; q(ε) has not moved."""
         if cavity.hyperparameters is not None:
             return 0.0
         hyperparameters, parameters = self.local.hyperparameters, self.local.parameters

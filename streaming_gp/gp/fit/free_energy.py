@@ -108,7 +108,7 @@ def _starts(members: tuple[PseudoObservations, ...]) -> list[int]:
 
 
 def _projected_noise(process: DenseProcess, start: int, one: PseudoObservations) -> np.ndarray:
-    """What the white noise of a member of the last row adds to a projection on it [S G, R, M]."""
+    """A projection on a member of the last row: the part of its white noise [S G, R, M]."""
     row = process.rows[-1]
     added = np.zeros((len(process.prior.groups), process.size, len(one.Z)))
     for group, L, out in zip(process.prior.groups, row.chol, added, strict=True):

@@ -299,7 +299,7 @@ class FrozenBound(LocalBound, abc.ABC):
     def pseudo_observations(
         self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
     ) -> ConditionalPseudoObservations:
-        """What the ledger keeps of q(b | a) = N(c + A η, W Wᵀ).
+        """The pseudo-observations of q(b | a) = N(c + A η, W Wᵀ).
 
         :param scale: W [G, M, M].
         :param regression: c and A beside it [G, M, C + R].
@@ -339,7 +339,7 @@ class FrozenObjective:
     def pseudo_observations(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> tuple[ConditionalPseudoObservations, float]:
-        """What the ledger keeps of a solution, and the variance of f at the data that the points
+        """The pseudo-observations of a solution, and the variance of f at the data that the points
         leave, over that of the sites: a mean.
 
         :raises NumericalError: if a covariance was not positive.

@@ -109,7 +109,7 @@ def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStac
 
 
 def _known_of_points(past: _EarlierGivenPoints, stack: FrozenStack) -> tuple[tf.Tensor, tf.Tensor]:
-    """What ``E[log q(a) − log p(a | ε) | b]`` adds for b − mean_b: precision [G, M, M] and
+    """``E[log q(a) − log p(a | ε) | b]`` by b − mean_b: precision [G, M, M] and
     precision-mean [G, M, C].
     """
     J = tf.linalg.matrix_transpose(past.J)

@@ -57,7 +57,7 @@ class LocalModel:
 
     @cached_property
     def at_data(self) -> LikelihoodAtData:
-        """What the likelihood says of f at data."""
+        """The likelihood at data, as a function of f."""
         return LikelihoodAtData(self)
 
     def grouped(self, values: np.ndarray) -> np.ndarray:

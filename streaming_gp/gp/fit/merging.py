@@ -174,7 +174,7 @@ def thinned(
 def _about(
     mean: np.ndarray, group: int, members: Sequence[PseudoObservations]
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """What the members say of one group about its mean [R, C]: W [R, R], h [R, C] and ``‖s‖²``."""
+    """Information of members on a group, about its mean [R, C]: W [R, R], h [R, C], ``‖s‖²``."""
     W, h, squares, start = np.zeros((len(mean), len(mean))), np.zeros_like(mean), 0.0, 0
     for one in members:
         mine = slice(start, start + len(one.Z))

@@ -162,7 +162,7 @@ class _Evaluation:
         self.batches = [group.batch(nugget) for group in self.groups]
 
     def constant(self) -> float:
-        """What is added to the bound of the batch, in nats, summed over ε."""
+        """The constant beside the bound of the batch, in nats, summed over ε."""
         evidence = sum(group.log_evidence for group in self.groups)
         self.remembered = self.memory.evidence * evidence
         if self.memory.divergence and self.num_points:
@@ -387,7 +387,7 @@ class Objective:
     def _run(
         self, evaluation: _Evaluation, graph: Any, offsets: np.ndarray, variables: np.ndarray
     ) -> Any:
-        """What a graph gives, while it can find the evaluation by its number."""
+        """The output of a graph, while it can find the evaluation by its number."""
         number = next(_numbers)
         _evaluations[number] = evaluation
         try:
@@ -415,7 +415,7 @@ class Objective:
         return not is_conjugate(self.local.likelihood)
 
     def _prior(self, number: Any, offsets: Any, variables: Any, *arrays: Any) -> Any:
-        """What q(ε) costs, in nats; its values of ε [S, E]; and the prior at these."""
+        """The cost of q(ε), in nats; its values of ε [S, E]; and the prior at these."""
         _, _, X, _, earlier_Z, Z, unit, location, scale, noise = arrays
         local, has_points = self.local, self.bound.has_points
         own = Z + unit * tf.reshape(offsets, tf.shape(Z)) if has_points else X
@@ -508,7 +508,7 @@ def local_function(
     X: tf.Tensor,
     Y: tf.Tensor,
 ) -> LocalFunction:
-    """What a bound of one's own is a function of, at the ε that the parameters hold.
+    """The arguments of a bound of one's own, at the ε that the parameters hold.
 
     :param f: f at points and data [G, ...], as tensors.
     :param targets: Of earlier pseudo-observations that the points take over [G, R, C].

@@ -54,7 +54,7 @@ def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObserv
 
 
 class Said(NamedTuple):
-    """What a batch says of its points at one ε.
+    """A batch as observations of its points at one ε.
 
     :param observations: As a factor holds it.
     :param bound: In nats; None where nobody asked.
@@ -157,7 +157,7 @@ class OneEpsilon:
         sites: Sites | None = None,
         start: Sites | None = None,
     ) -> Said:
-        """What the batch says of its points.
+        """The batch as observations of its points.
 
         :param data: X [N, D] and Y [N, P].
         :param epsilon: ε [E].
@@ -253,7 +253,7 @@ class OneEpsilon:
         data: tuple[np.ndarray, np.ndarray],
         sites: Sites | None,
     ) -> Said:
-        """What sites say, by default those of Gaussian noise.
+        """The factor of sites, by default those of Gaussian noise.
 
         Of points, as far as f(X) depends on them: about the cavity mean sites are observations
         ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of whitened points c.

@@ -199,7 +199,7 @@ def with_larger_nuggets(attempt: Callable[[Any], R], problem: Any) -> R:
 
 
 def reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> Report:
-    """What tells a user's function of each iteration of a batch's fit.
+    """A function that tells a user's of each iteration of a batch's fit.
 
     :raises InvalidDataError: if it is no function.
     """

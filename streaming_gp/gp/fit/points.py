@@ -29,7 +29,7 @@ PROBES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What is known about the places where pseudo-points may start.
+    """The places where pseudo-points may start, and the moments of f there.
 
     :param inputs: Inputs of the batch, after earlier points that are taken over [N, D].
     :param variance: Cavity variances of f at the candidates [N].

@@ -191,7 +191,7 @@ MOST_ROUNDS = 8
 
 
 class Look(NamedTuple):
-    """What a likelihood says of q(f) at given sites.
+    """A likelihood's derivatives by q(f) at given sites.
 
     :param expected: The expected log likelihood in nats.
     :param wanted: An undamped step, whose precisions may be negative.
@@ -311,7 +311,7 @@ def best_rest(
 
 
 class LikelihoodAtData:
-    """What a likelihood says of f at the data, for Gaussian q(f) at S values of ε.
+    """A likelihood at the data, for Gaussian q(f) at S values of ε.
 
     :param local: The :class:`.LocalModel`.
     """

@@ -39,7 +39,7 @@ NUM_DRAWS = 32
 
 
 class Warnings:
-    """What one model has been warned of.
+    """The warnings that one model has given.
 
     :param local: The model.
     """

@@ -98,6 +98,6 @@ class IndependentPseudoPoints:
     def tidy(
         self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
     ) -> GPLedger:
-        """What older factors say of ε as one factor."""
+        """The older factors of ε become one."""
         older = [name for name in ledger.factors if name != MERGED][:-1]
         return multiplied(ledger, older) if older else ledger

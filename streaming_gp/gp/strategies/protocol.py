@@ -23,7 +23,7 @@ MERGED = "merged"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What can be done to the factors of a strategy; whoever asks for more is refused.
+    """Changes that the factors of a strategy allow; whoever asks for more is refused.
 
     :param clients: Whether a client can fit its data that does not know the ledger.
     :param rounds: Whether several batches can be fitted under one ledger.
@@ -54,7 +54,7 @@ class PseudoPointStrategy(Protocol):
 
     @property
     def allowed(self) -> Allowed:
-        """What can be done to its factors."""
+        """Changes that its factors allow."""
         ...
 
     def local_bound(
