@@ -540,7 +540,7 @@ def test_membership_is_told_no_better_than_epsilon_allows(rng, told, sigma, is_h
     rule = privacy.PrivateGradients(
         pvi.FixedPointUpdate(), budget=FREE, clip=1.0, noise_multiplier=sigma
     )
-    runs = 300
+    runs = 150
     sides = [answers_of(rule, model, (X[:rows], Y[:rows]), runs) for rows in (12, 11)]
     right, bound = accuracy(*sides, np.array([1.0, 0.0, 0.0])), np.exp(1.0) / (1.0 + np.exp(1.0))
     error = 0.5 / np.sqrt(runs)
