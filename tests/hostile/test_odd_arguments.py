@@ -35,7 +35,7 @@ def strategies():
 
 
 def _has_defaults(cls):
-    plain = not inspect.isabstract(cls) and cls.__name__ not in ("Process", "History")
+    plain = not inspect.isabstract(cls) and cls.__name__ not in ("Process", "History", "Round")
     return plain and all(
         field.default is not MISSING or field.default_factory is not MISSING
         for field in fields(cls)
