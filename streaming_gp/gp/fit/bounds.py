@@ -490,7 +490,7 @@ class SparseBound(LocalBound, abc.ABC):
     gradient.
 
     Sites of a likelihood that is not Gaussian take the fixed-point steps of ordinary sparse
-    inference; those of Gaussian noise are known by :meth:`site_precision`.
+    inference; those of Gaussian noise are known by ``site_precision``.
     """
 
     @abc.abstractmethod

@@ -384,7 +384,7 @@ def settled(state: OnlineState) -> OnlineState:
 
 
 def own_observations(prior: OnlinePrior, state: OnlineState) -> PseudoObservations | None:
-    """What was learned, as a factor holds it; None if that is nothing."""
+    """The pseudo-observations that were learned; None if there are none."""
     W, h = _information(prior, state.own)
     used = np.flatnonzero(W.any(axis=0))
     if not used.size:
