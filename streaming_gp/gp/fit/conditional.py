@@ -15,6 +15,7 @@ import tensorflow as tf
 from streaming_gp.gp.fit.frozen import (
     FreeForm,
     FrozenBound,
+    FrozenGaussianProcess,
     FrozenProblem,
     GivenPoints,
     divergence,
@@ -68,12 +69,14 @@ def _memory(local: LocalModel, draws: tf.Tensor, problem: FrozenProblem) -> tf.T
 
     By Jensen's inequality the log evidence of what the points say changes by as much or more.
     """
+    gp = local.gp
+    assert isinstance(gp, FrozenGaussianProcess)
 
     def gained_at(epsilon: tf.Tensor) -> tf.Tensor:
         with local.parameters.substituted(epsilon):
-            now = local.gp.expected_log_prior(problem.stack)
+            now = gp.expected_log_prior(problem.stack)
         with local.parameters.substituted(problem.location):
-            return now - local.gp.expected_log_prior(problem.stack)
+            return now - gp.expected_log_prior(problem.stack)
 
     def gained() -> tf.Tensor:
         return at_each_sample(gained_at, draws)

@@ -30,18 +30,26 @@ from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.graphs import at_each_sample, spec
 from streaming_gp.gp.process.observations import ConditionalPseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.tensors import (
-    SAYS_NOTHING,
-    Conditioned,
-    FrozenStack,
-    GaussianProcess,
-)
+from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess
 from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     logdet_from_cholesky,
     solve_lower,
     solve_lower_transposed,
 )
+from streaming_gp.numerics.shapes import check_shapes
+
+SAYS_NOTHING = 1e20
+"""Nugget of a point that stands in for none at all, and its variance under q(u)."""
+
+
+class FrozenStack(NamedTuple):
+    """q(u) that is kept whatever ε: Z [R, D], mean [G, R, C], scale S [G, R, R], nugget [R]."""
+
+    Z: tf.Tensor
+    mean: tf.Tensor
+    scale: tf.Tensor
+    nugget: tf.Tensor
 
 
 class PriorBlocks(NamedTuple):
@@ -220,12 +228,21 @@ class FrozenGaussianProcess(GaussianProcess):
         G, C = self.num_groups, self.num_latent // self.num_groups
         return FrozenStack(spec(None, input_dim), spec(G, None, C), spec(G, None, None), spec(None))
 
+    @check_shapes("stack.Z: [R, D]", "return.chol: [., R, R]", "return.white: [G, R, C]")
     def condition(self, stack: FrozenStack) -> Conditioned:
-        return self.under_prior(stack)
+        """The factor of p(u | ε), and by it the whitened mean of q(u)."""
+        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), stack.nugget)
+        chol = tf.linalg.cholesky(K)
+        residual = stack.mean - cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
+        return Conditioned(chol, solve_lower(chol, residual))
 
-    def held(self, stack: FrozenStack) -> FrozenStack:
-        """q(u) is held already."""
-        return stack
+    def expected_log_prior(self, stack: FrozenStack) -> tf.Tensor:
+        """``E_q(u)[log p(u | ε)]``, but for its 2π (PVI 2018, eq. 93): [], in nats."""
+        chol, white = self.condition(stack)
+        spread = tf.reduce_sum(tf.square(solve_lower(chol, stack.scale)))
+        columns = tf.cast(self.num_latent // self.num_groups, chol.dtype)
+        logdet = tf.reduce_sum(logdet_from_cholesky(tf.broadcast_to(chol, tf.shape(stack.scale))))
+        return -0.5 * (columns * (logdet + spread) + tf.reduce_sum(tf.square(white)))
 
     def project(self, stack: FrozenStack, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
         V = solve_lower(conditioned.chol, cov.covariance(self.kernel, stack.Z, X))
@@ -240,13 +257,9 @@ class FrozenGaussianProcess(GaussianProcess):
         lost, kept = open_and_frozen(V)
         return super().variance(lost, X) + tf.reduce_sum(tf.square(kept), axis=-2)
 
-    def covariance(
-        self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None
-    ) -> tf.Tensor:
+    def covariance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
         lost, kept = open_and_frozen(V)
-        lost2, kept2 = (lost, kept) if V2 is None else open_and_frozen(V2)
-        given = super().covariance(lost, X, lost2, X2)
-        return given + tf.matmul(kept, kept2, transpose_a=True)
+        return super().covariance(lost, X) + tf.matmul(kept, kept, transpose_a=True)
 
     def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
         """q(u) is normalised."""

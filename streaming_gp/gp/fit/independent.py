@@ -18,6 +18,7 @@ from streaming_gp.gp.fit.frozen import (
     FreeForm,
     FrozenBound,
     FrozenProblem,
+    FrozenStack,
     GivenPoints,
     divergence,
     natural_parameters,
@@ -27,7 +28,7 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import Problem
 from streaming_gp.gp.fit.sites import Sites
 from streaming_gp.gp.process.observations import ConditionalPseudoObservations
-from streaming_gp.gp.process.tensors import FrozenStack, GaussianProcess
+from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.numerics.linalg import (
     logdet_from_cholesky,
     solve_lower,

@@ -160,12 +160,6 @@ def at_each_sample(function: Callable[..., Any], *samples: Any) -> Any:
     return tf.vectorized_map(lambda sample: function(*sample), samples)
 
 
-def mean_over_samples(function: Callable[..., Any], *samples: Any) -> Any:
-    """Average of ``function`` over S samples."""
-    values = at_each_sample(function, *samples)
-    return tf.nest.map_structure(lambda value: tf.reduce_mean(value, axis=0), values)
-
-
 # ---- models of one kind ----
 
 _PACKAGES = {"gpflow", "streaming_gp", "tensorflow", "tensorflow_probability", "numpy"}

@@ -14,9 +14,6 @@ from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.numerics.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
 from streaming_gp.numerics.shapes import check_shapes
 
-SAYS_NOTHING = 1e20
-"""Nugget of a point that stands in for none at all, and its variance under q(u)."""
-
 
 class Stack(NamedTuple):
     """Pseudo-observations one after another: n square blocks of one size M hold their precision
@@ -30,15 +27,6 @@ class Stack(NamedTuple):
     Z: tf.Tensor
     precision_factor: tf.Tensor
     pseudo_targets: tf.Tensor
-    nugget: tf.Tensor
-
-
-class FrozenStack(NamedTuple):
-    """q(u) that is held whatever ε: Z [R, D], mean [G, R, C], scale S [G, R, R], nugget [R]."""
-
-    Z: tf.Tensor
-    mean: tf.Tensor
-    scale: tf.Tensor
     nugget: tf.Tensor
 
 
@@ -123,7 +111,7 @@ class GaussianProcess:
     :param kernel: Any GPflow kernel with independent latent functions.
     :param mean_function: Any GPflow mean function.
     :param num_latent: The number L of latent functions.
-    :param num_groups: The number G of groups, 1 or L; see :mod:`.covariances`.
+    :param num_groups: The number G of groups, 1 or L; see :mod:`.prior`.
     """
 
     def __init__(self, kernel, mean_function, num_latent: int, num_groups: int) -> None:  # type: ignore[no-untyped-def]
@@ -165,14 +153,10 @@ class GaussianProcess:
         RtK = tf.linalg.matrix_transpose(times_factor(K, stack.precision_factor))
         RtKR = times_factor(RtK, stack.precision_factor)
         chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(stack.nugget)))
-        white = solve_lower(chol, self._residuals(stack))
-        return Conditioned(chol, white)
-
-    def _residuals(self, stack: Stack) -> tf.Tensor:
-        """``s − Rᵀ m(Z)`` [G, R, C]."""
         mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
         shift = times_factor(tf.linalg.matrix_transpose(mean), stack.precision_factor)
-        return stack.pseudo_targets - tf.linalg.matrix_transpose(shift)
+        residual = stack.pseudo_targets - tf.linalg.matrix_transpose(shift)
+        return Conditioned(chol, solve_lower(chol, residual))
 
     @check_shapes("X: [N, D]", "return: [., R, N]")
     def project(self, stack: Any, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
@@ -197,12 +181,9 @@ class GaussianProcess:
         nothing = tf.constant(np.nan, left.dtype)
         return tf.where(is_wrong, nothing, tf.maximum(left, SMALLEST_VARIANCE * prior))
 
-    def covariance(
-        self, V: tf.Tensor, X: tf.Tensor, V2: tf.Tensor | None = None, X2: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """Covariance [G, N, N2] between X and X2, from their projections; X2 is X by default."""
-        V2 = V if V2 is None else V2
-        return cov.covariance(self.kernel, X, X2) - tf.matmul(V, V2, transpose_a=True)
+    def covariance(self, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
+        """Covariance [G, N, N] at X, from its projection."""
+        return cov.covariance(self.kernel, X) - tf.matmul(V, V, transpose_a=True)
 
     @check_shapes("X: [N, D]", "return[0]: [N, L]", "return[1]: [N, L]")
     def predict(
@@ -230,44 +211,3 @@ class GaussianProcess:
         columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
         logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
         return -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
-
-    @check_shapes(
-        "stack.Z: [R, D]",
-        "stack.precision_factor: [G, n, M, M]",
-        "return.mean: [G, R, C]",
-        "return.scale: [G, R, R]",
-    )
-    def held(self, stack: Any) -> FrozenStack:
-        """q(u) of the stack at the ε that the parameters hold, where u has white noise.
-
-        With ``K = L Lᵀ`` and ``I + Lᵀ R Rᵀ L = C Cᵀ`` it is N(m + S Sᵀ R (s − Rᵀ m), S Sᵀ) for
-        ``S = L C⁻ᵀ``. Points of zero precision, such as padding, say nothing.
-        """
-        speaks = tf.reduce_any(stack.precision_factor != 0.0, axis=[0, 3])
-        silent = tf.constant(SAYS_NOTHING, stack.nugget.dtype)
-        nugget = tf.where(tf.reshape(speaks, [-1]), stack.nugget, silent)
-        K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), nugget)
-        upper = tf.linalg.matrix_transpose(tf.linalg.cholesky(K))
-        design = times_factor(upper, stack.precision_factor)
-        B = tf.matmul(design, design, transpose_b=True)
-        chol = tf.linalg.cholesky(add_to_diagonal(B, tf.ones_like(nugget)))
-        scale = tf.linalg.matrix_transpose(solve_lower(chol, upper))
-        shift = scale @ solve_lower(chol, design @ self._residuals(stack))
-        prior_mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
-        return FrozenStack(stack.Z, prior_mean + shift, scale, nugget)
-
-    @check_shapes("held.Z: [R, D]", "return.chol: [., R, R]", "return.white: [G, R, C]")
-    def under_prior(self, held: FrozenStack) -> Conditioned:
-        """The factor of p(u | ε), and by it the whitened mean of q(u)."""
-        K = add_to_diagonal(cov.covariance(self.kernel, held.Z), held.nugget)
-        chol = tf.linalg.cholesky(K)
-        residual = held.mean - cov.to_groups(self.prior_mean(held.Z), self.num_groups)
-        return Conditioned(chol, solve_lower(chol, residual))
-
-    def expected_log_prior(self, held: FrozenStack) -> tf.Tensor:
-        """``E_q(u)[log p(u | ε)]``, but for its 2π (PVI 2018, eq. 93): [], in nats."""
-        chol, white = self.under_prior(held)
-        spread = tf.reduce_sum(tf.square(solve_lower(chol, held.scale)))
-        columns = tf.cast(self.num_latent // self.num_groups, chol.dtype)
-        logdet = tf.reduce_sum(logdet_from_cholesky(tf.broadcast_to(chol, tf.shape(held.scale))))
-        return -0.5 * (columns * (logdet + spread) + tf.reduce_sum(tf.square(white)))
