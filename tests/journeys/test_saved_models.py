@@ -103,10 +103,17 @@ def test_every_argument_of_the_model_is_stored():
 
 
 def test_every_strategy_is_registered():
-    of_reports = {"Candidates", "GPUpdate", "Progress", "UpdateInfo"}
+    no_settings = {
+        "Candidates",
+        "GPUpdate",
+        "LocalBound",
+        "LocalFunction",
+        "Progress",
+        "UpdateInfo",
+    }
     strategies = {
         value for name, value in vars(sgp.gp).items()
-        if is_dataclass(value) and not inspect.isabstract(value) and name not in of_reports
+        if is_dataclass(value) and not inspect.isabstract(value) and name not in no_settings
     } | {pvi.RaiseImproper, pvi.BacktrackDamping, pvi.LargestProperFraction}  # fmt: skip
     assert strategies <= set(ser.registered_classes().values())
 

@@ -30,7 +30,9 @@ def _first_statements(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
-            if body and body[0].lineno > node.lineno:
+            signature = [node.returns, *node.args.args, *node.args.kwonlyargs]
+            last = max((one.end_lineno for one in signature if one), default=node.lineno)
+            if body and body[0].lineno > last:  # not a protocol's ``...``
                 decorators = getattr(body[0], "decorator_list", [])
                 yield min(one.lineno for one in [body[0], *decorators]), node.name
 

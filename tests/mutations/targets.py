@@ -81,8 +81,8 @@ TARGETS = {
             f"{LAWS}/test_sums_of_changes.py",
         ),
     ),
-    "gp/bounds": Target(
-        "gp/bounds/*.py",
+    "gp/fit": Target(
+        "gp/fit/[bcs]*.py",
         (
             f"{LAWS}/test_local_bounds.py",
             f"{LAWS}/test_exact_limits.py",

@@ -153,16 +153,6 @@ class FreeForm(NamedTuple):
     regression: tf.Tensor
 
 
-def without_gradient_at_optimum(q_b: FreeForm, local: LocalModel) -> FreeForm:
-    """q(b | a) as a constant where it maximises the bound: the derivative by it is zero there.
-
-    With Gaussian noise it does; at given sites of another likelihood it need not.
-    """
-    if not is_conjugate(local.likelihood):
-        return q_b
-    return FreeForm(*map(tf.stop_gradient, q_b))
-
-
 def natural_parameters(given: GivenPoints) -> tuple[tf.Tensor, tf.Tensor]:
     """Precision of b [..., G, M, M], and its product with the mean, as a regression on (1, η)
     [..., G, M, C + R].

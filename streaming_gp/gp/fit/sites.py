@@ -122,29 +122,12 @@ def predictive_log_density(
     return likelihood._predict_log_density(X, mean, variance, Y, **noise)
 
 
-@check_shapes(
-    "X: [N, D]",
-    "mean: [N, L]",
-    "variance: [N, L]",
-    "Y: [N, P]",
-    "return.precision_mean: [N, L]",
-    "return.precision: [N, L]",
-)
-def fixed_point_sites(
-    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
-) -> Sites:
-    """The undamped fixed-point sites at q(f) = N(mean, variance), each [N, L]; w unclipped."""
-    with tf.GradientTape() as tape:
-        tape.watch((mean, variance))
-        expected = expected_log_density(likelihood, X, mean, variance, Y)
-    by_mean, by_variance = tape.gradient(expected, (mean, variance))
-    return from_derivatives(likelihood, by_mean, by_variance, mean, Y)
-
-
 def from_derivatives(
     likelihood: Likelihood, by_mean: Any, by_variance: Any, mean: Any, Y: Any
 ) -> Sites:
-    """The same, from the derivatives of the expected log likelihood by moments of q(f)."""
+    """The undamped fixed-point sites, from the derivatives of the expected log likelihood by the
+    moments of q(f); w unclipped (PVI 2018, eq. 10).
+    """
     precision = -2.0 * by_variance
     if isinstance(likelihood, StudentT):
         precision = _of_heavy_tails(precision, by_mean, Y - mean)
