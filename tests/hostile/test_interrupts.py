@@ -18,7 +18,7 @@ from tests.oracles.saved_streams import batch, begun, content, resumed
 from tests.oracles.trees import same
 
 WATCHED = {
-    store.__file__: ("change_within_turn", "_commit", "_swap"),
+    store.__file__: ("current", "_commit", "_swap"),
     journals.__file__: None,
     files.__file__: None,
 }
