@@ -290,8 +290,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
         At fixed hyperparameters, and where no later batch was fitted under this factor, the model
         is exactly the one that never saw the batch. Later factors keep what they learned under it;
-        :meth:`revisit` them to be rid of that too. Small batches that learned ε together each
-        take the share of their data in what they say of it.
+        :meth:`revisit` them to be rid of that too.
 
         :param batch_id: The name of its factor.
         :raises InvalidDataError: if there is no such factor.

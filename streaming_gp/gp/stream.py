@@ -59,9 +59,7 @@ class UpdateInfo:
 
     :param batch_id: The name of the batch's factor in ``model.factors``.
     :param free_energy: The local free energy of the batch, in nats, of the factor that is kept;
-        these add up to an estimate of the log evidence of the stream. Where all inputs have a point
-        and are more than some two thousand, a batch that learns nothing is seen under those near it
-        alone, unless no batch has learned anything.
+        these add up to an estimate of the log evidence of the stream.
     :param num_pseudo_points: The number of points of this batch.
     :param iterations: The number of optimiser iterations.
     :param seconds: The wall time in seconds.
