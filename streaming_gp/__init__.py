@@ -9,115 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 from streaming_gp.serialization.trees import find_classes_in
 
-if TYPE_CHECKING:
-    from streaming_gp import (
-        bnn,
-        datasets,
-        engines,
-        evaluate,
-        expfam,
-        flow,
-        gp,
-        hierarchical,
-        linear,
-        losses,
-        metrics,
-        mixture,
-        plotting,
-        pvi,
-        river,
-        runtime,
-        samplers,
-        sklearn,
-        surrogate,
-        tables,
-        testing,
-    )
-    from streaming_gp.errors import (
-        FileFormatError,
-        ImproperError,
-        InvalidDataError,
-        NoAnswerError,
-        NumericalError,
-        StreamingGPError,
-    )
-    from streaming_gp.gp import (
-        ConditionalPseudoPoints,
-        EveryUpdate,
-        Fading,
-        FixedHyperparameters,
-        ForgetNothing,
-        GPUpdate,
-        IndependentPseudoPoints,
-        LocalOptimiser,
-        NeverLearn,
-        OwnPseudoPoints,
-        PointHyperparameters,
-        PrivatePseudoPoints,
-        Progress,
-        SharedPseudoPoints,
-        SlidingWindow,
-        StreamingGP,
-        UntilSettled,
-        UpdateInfo,
-        VariationalHyperparameters,
-    )
-    from streaming_gp.tables import TableGP, stream
+if TYPE_CHECKING:  # modules are found without this
+    from streaming_gp.errors import *  # noqa: F403
+    from streaming_gp.gp import *  # noqa: F403
+    from streaming_gp.tables import TableGP as TableGP
+    from streaming_gp.tables import stream as stream
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ConditionalPseudoPoints",
-    "EveryUpdate",
-    "Fading",
-    "FileFormatError",
-    "FixedHyperparameters",
-    "ForgetNothing",
-    "GPUpdate",
-    "ImproperError",
-    "IndependentPseudoPoints",
-    "InvalidDataError",
-    "LocalOptimiser",
-    "NeverLearn",
-    "NoAnswerError",
-    "NumericalError",
-    "OwnPseudoPoints",
-    "PointHyperparameters",
-    "PrivatePseudoPoints",
-    "Progress",
-    "SharedPseudoPoints",
-    "SlidingWindow",
-    "StreamingGP",
-    "StreamingGPError",
-    "TableGP",
-    "UntilSettled",
-    "UpdateInfo",
-    "VariationalHyperparameters",
-    "bnn",
-    "datasets",
-    "engines",
-    "evaluate",
-    "expfam",
-    "flow",
-    "gp",
-    "hierarchical",
-    "linear",
-    "losses",
-    "metrics",
-    "mixture",
-    "plotting",
-    "pvi",
-    "river",
-    "runtime",
-    "samplers",
-    "sklearn",
-    "stream",
-    "surrogate",
-    "tables",
-    "testing",
-]
+_NAMES = {
+    "errors": """
+        FileFormatError ImproperError InvalidDataError NoAnswerError NumericalError StreamingGPError
+    """,
+    "gp": """
+        ConditionalPseudoPoints EveryUpdate Fading FixedHyperparameters ForgetNothing GPUpdate
+        IndependentPseudoPoints LocalOptimiser NeverLearn OwnPseudoPoints PointHyperparameters
+        PrivatePseudoPoints Progress SharedPseudoPoints SlidingWindow StreamingGP UntilSettled
+        UpdateInfo VariationalHyperparameters
+    """,
+    "tables": "TableGP stream",
+    "": """
+        bnn datasets engines evaluate expfam flow gp hierarchical linear losses metrics mixture
+        plotting pvi river runtime samplers sklearn surrogate tables testing
+    """,
+}
+_HOMES = {name: room for room, names in _NAMES.items() for name in names.split()}
 
-_OF_TABLES = ("TableGP", "stream")
+__all__ = sorted(_HOMES)
 
 find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 
@@ -125,15 +43,10 @@ find_classes_in(f"{__name__}.expfam", f"{__name__}.pvi", f"{__name__}.gp")
 if not TYPE_CHECKING:  # which sees the names above, and no others
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__:
+        home = _HOMES.get(name)
+        if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in _OF_TABLES:
-            home = "tables"
-        elif name.endswith("Error"):
-            home = "errors"
-        elif name[0].isupper():
-            home = "gp"
-        else:
+        if not home:
             return import_module(f"{__name__}.{name}")
         value = getattr(import_module(f"{__name__}.{home}"), name)
         globals()[name] = value  # found without this function from now on

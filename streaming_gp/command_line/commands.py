@@ -48,7 +48,7 @@ def fit(options: argparse.Namespace) -> dict[str, Any]:
         for chunk in read_csv(options.data, settings.batch_size, text=settings.text):
             name = f"batch-{number}"
             if number < num_learned:
-                number += table.recall(chunk, name)
+                number += table.recall(chunk)
             else:
                 number += _learn(folder, table, chunk, name)
             bar.update(len(chunk[settings.target]))
@@ -195,10 +195,7 @@ def inspect(options: argparse.Namespace) -> dict[str, Any]:
         "factors": {name: len(factor.Z) for name, factor in model.factors.items()},
         "hyperparameters": _hyperparameters(model),
         "scale": {
-            name: {
-                "applied": [one.applied.mean.tolist(), one.applied.unit.tolist()],
-                "running": [one.running.mean.tolist(), one.running.unit.tolist()],
-            }
+            name: one.to_record()
             for name, one in zip(("inputs", "targets"), table.normalisation, strict=True)
         },
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,6 +94,15 @@ class Scaling:
     def original(self, values: np.ndarray) -> np.ndarray:
         """Scaled columns [..., D] in their own units again."""
         return self.mean + self.unit * values
+
+    def to_record(self) -> dict[str, list[float]]:
+        """As JSON takes it, without loss."""
+        return {"mean": self.mean.tolist(), "unit": self.unit.tolist()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Sequence[float]]) -> Scaling:
+        """The one whose :meth:`to_record` this is."""
+        return cls(np.array(record["mean"]), np.array(record["unit"]))
 
 
 # ---- defaults ----

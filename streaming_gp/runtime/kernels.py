@@ -59,6 +59,7 @@ class Kernel(ABC):
     def __init__(self, description: Description) -> None:
         self.columns = description.columns
         self.parameters = description.parameters
+        self.parts = [kernel_of(part) for part in description.parts]
 
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Covariance [N, N2] between two sets of inputs [N, D] and [N2, D].
@@ -83,43 +84,54 @@ class Kernel(ABC):
         """Variance [N] at inputs [N, D]; by default one and the same everywhere."""
         return np.full(len(X), self.parameters["variance"])
 
-    @abstractmethod
     def prepared(self, X: np.ndarray) -> Any:
-        """Values of inputs [N, D] that :meth:`between` wants."""
+        """Values of inputs [N, D] that :meth:`between` wants; by default the columns it sees."""
+        return X if self.columns is None else X[:, self.columns]
 
     @abstractmethod
     def between(self, one: Any, other: Any) -> np.ndarray:
         """Covariance [N, N2] between two sets of prepared inputs."""
 
-    def centre(self, origin: np.ndarray) -> None:  # noqa: B027 — most kernels have no centre
+    def centre(self, origin: np.ndarray) -> None:
         """Count inputs from this point [D] on, if nothing but differences matters.
 
         Where inputs lie far from zero in lengthscales, squares of distances would lose digits.
         """
-
-    def seen(self, X: np.ndarray) -> np.ndarray:
-        """The columns of X that the kernel sees."""
-        return X if self.columns is None else X[:, self.columns]
+        for part in self.parts:
+            part.centre(origin)
 
 
-# ---- stationary kernels ----
+OF_SQUARED_DISTANCE: dict[str, Callable[[np.ndarray, Parameters], np.ndarray]] = {
+    "SquaredExponential": lambda r2, _: np.exp(-0.5 * r2),
+    "RationalQuadratic": lambda r2, own: (1.0 + 0.5 * r2 / own["alpha"]) ** -own["alpha"],
+}
+"""Stationary kernels of variance one by ``r² = ‖(x − x') / ℓ‖²``."""
+
+OF_DISTANCE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Exponential": lambda r: np.exp(-0.5 * r),
+    "Matern12": lambda r: np.exp(-r),
+    "Matern32": lambda r: (1.0 + np.sqrt(3.0) * r) * np.exp(-np.sqrt(3.0) * r),
+    "Matern52": lambda r: (1.0 + np.sqrt(5.0) * r + 5.0 * r * r / 3.0) * np.exp(-np.sqrt(5.0) * r),
+}
+"""Those that are functions of r itself."""
 
 
 class Isotropic(Kernel):
-    """A function of ``r² = ‖(x − x') / ℓ‖²``."""
+    """``σ²`` times a function of ``r² = ‖(x − x') / ℓ‖²``."""
 
     def __init__(self, description: Description) -> None:
         super().__init__(description)
+        self.name = description.name
         self.scale = self.parameters["variance"]
         self.lengthscales = self.parameters["lengthscales"]
         self.origin: np.ndarray | float = 0.0
 
     def centre(self, origin: np.ndarray) -> None:
-        self.origin = self.seen(origin[None])[0]
+        self.origin = super().prepared(origin[None])[0]
 
     def prepared(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scaled inputs [N, d] and their squared norms [N]."""
-        scaled = (self.seen(X) - self.origin) / self.lengthscales
+        scaled = (super().prepared(X) - self.origin) / self.lengthscales
         return scaled, np.add.reduce(scaled * scaled, axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
@@ -130,71 +142,14 @@ class Isotropic(Kernel):
         return self.of_squared_distance(r2)
 
     def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
-        differences = self.seen(X - x) / self.lengthscales
+        differences = super().prepared(X - x) / self.lengthscales
         return self.of_squared_distance(np.einsum("nd,nd->n", differences, differences))
 
-    @abstractmethod
     def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
         """The covariance at r²; rounding may have left it below zero."""
-
-
-class OfDistance(Isotropic):
-    """A function of r itself."""
-
-    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
-        return self.of_distance(np.sqrt(np.maximum(r2, 1e-36)))
-
-    @abstractmethod
-    def of_distance(self, r: np.ndarray) -> np.ndarray:
-        """The covariance at r."""
-
-
-class SquaredExponential(Isotropic):
-    """``σ² exp(−r²/2)``."""
-
-    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
-        return self.scale * np.exp(-0.5 * r2)
-
-
-class RationalQuadratic(Isotropic):
-    """``σ² (1 + r² / 2α)^−α``."""
-
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.alpha = self.parameters["alpha"]
-
-    def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
-        return self.scale * (1.0 + 0.5 * r2 / self.alpha) ** -self.alpha
-
-
-class Exponential(OfDistance):
-    """``σ² exp(−r/2)``."""
-
-    def of_distance(self, r: np.ndarray) -> np.ndarray:
-        return self.scale * np.exp(-0.5 * r)
-
-
-class Matern12(OfDistance):
-    """``σ² exp(−r)``."""
-
-    def of_distance(self, r: np.ndarray) -> np.ndarray:
-        return self.scale * np.exp(-r)
-
-
-class Matern32(OfDistance):
-    """``σ² (1 + √3 r) exp(−√3 r)``."""
-
-    def of_distance(self, r: np.ndarray) -> np.ndarray:
-        scaled = np.sqrt(3.0) * r
-        return self.scale * (1.0 + scaled) * np.exp(-scaled)
-
-
-class Matern52(OfDistance):
-    """``σ² (1 + √5 r + 5/3 r²) exp(−√5 r)``."""
-
-    def of_distance(self, r: np.ndarray) -> np.ndarray:
-        scaled = np.sqrt(5.0) * r
-        return self.scale * (1.0 + scaled + scaled * scaled / 3.0) * np.exp(-scaled)
+        if self.name in OF_DISTANCE:
+            return self.scale * OF_DISTANCE[self.name](np.sqrt(np.maximum(r2, 1e-36)))
+        return self.scale * OF_SQUARED_DISTANCE[self.name](r2, self.parameters)
 
 
 class Cosine(Kernel):
@@ -202,7 +157,7 @@ class Cosine(Kernel):
 
     def prepared(self, X: np.ndarray) -> np.ndarray:
         """``Σ_d x_d / ℓ_d`` [N]."""
-        return np.add.reduce(self.seen(X) / self.parameters["lengthscales"], axis=-1)
+        return np.add.reduce(super().prepared(X) / self.parameters["lengthscales"], axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
         return self.parameters["variance"] * np.cos(2.0 * np.pi * (one[:, None] - other))
@@ -216,87 +171,66 @@ class Periodic(Kernel):
 
     def __init__(self, description: Description) -> None:
         super().__init__(description)
-        base = kernel_of(description.parts[0])
+        (base,) = self.parts
         if not isinstance(base, Isotropic):
             raise InvalidDataError(f"Periodic wants an isotropic kernel, got {type(base).__name__}")
-        self.base = base
+        self.base, self.columns = base, base.columns
+
+    def centre(self, origin: np.ndarray) -> None:
+        """Differences are taken first anyway."""
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return self.base.variance(X)
 
-    def prepared(self, X: np.ndarray) -> np.ndarray:
-        """The columns of X [N, d] that the base sees."""
-        return self.base.seen(X)
-
     def between(self, one: Any, other: Any) -> np.ndarray:
         angles = np.pi * (one[:, None, :] - other) / self.parameters["period"]
         sines = np.sin(angles) / self.base.lengthscales
-        if isinstance(self.base, OfDistance):
-            return self.base.of_distance(np.add.reduce(np.abs(sines), axis=-1))
+        if self.base.name in OF_DISTANCE:
+            return self.base.of_squared_distance(np.add.reduce(np.abs(sines), axis=-1) ** 2)
         return self.base.of_squared_distance(np.add.reduce(sines * sines, axis=-1))
-
-
-# ---- others ----
 
 
 class Linear(Kernel):
     """``Σ_d σ²_d x_d x'_d``."""
 
     def variance(self, X: np.ndarray) -> np.ndarray:
-        return np.add.reduce(np.square(self.seen(X)) * self.parameters["variance"], axis=-1)
-
-    def prepared(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``σ²_d x_d`` and x, both [N, d]."""
-        seen = self.seen(X)
-        return seen * self.parameters["variance"], seen
+        return np.add.reduce(np.square(self.prepared(X)) * self.parameters["variance"], axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return one[0] @ other[1].T
+        return (one * self.parameters["variance"]) @ other.T
 
 
 class Polynomial(Linear):
     """``(Σ_d σ²_d x_d x'_d + γ)^p``."""
 
     def variance(self, X: np.ndarray) -> np.ndarray:
-        return self._powered(super().variance(X))
+        return self._power(super().variance(X))
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return self._powered(super().between(one, other))
+        return self._power(super().between(one, other))
 
-    def _powered(self, products: np.ndarray) -> np.ndarray:
+    def _power(self, products: np.ndarray) -> np.ndarray:
         return (products + self.parameters["offset"]) ** self.parameters["degree"]
 
 
 class Constant(Kernel):
     """``σ²``; GPflow also calls it Bias."""
 
-    def prepared(self, X: np.ndarray) -> int:
-        """The number of inputs."""
-        return len(X)
-
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return np.full((one, other), self.parameters["variance"])
+        return np.full((len(one), len(other)), self.parameters["variance"])
 
 
-class White(Constant):
+class White(Kernel):
     """``σ²`` at one and the same input, none between two sets of inputs."""
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return np.zeros((one, other))
+        return np.zeros((len(one), len(other)))
 
 
-class Combination(Kernel):
-    """A kernel made of others, each with columns of its own."""
+class Sum(Kernel):
+    """The sum of kernels, each with columns of its own."""
 
-    operation: np.ufunc
-
-    def __init__(self, description: Description) -> None:
-        super().__init__(description)
-        self.parts = [kernel_of(part) for part in description.parts]
-
-    def centre(self, origin: np.ndarray) -> None:
-        for part in self.parts:
-            part.centre(origin)
+    operation: np.ufunc = np.add
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return reduce(self.operation, [part.variance(X) for part in self.parts])
@@ -310,25 +244,19 @@ class Combination(Kernel):
         return reduce(self.operation, [part.between(a, b) for part, a, b in each])
 
 
-class Sum(Combination):
-    """The sum of its parts."""
-
-    operation = np.add
-
-
-class Product(Combination):
-    """The product of its parts."""
+class Product(Sum):
+    """Their product."""
 
     operation = np.multiply
 
 
 KERNELS: dict[str, type[Kernel]] = {
-    kernel.__name__: kernel
-    for kernel in (
-        SquaredExponential, RationalQuadratic, Exponential, Matern12, Matern32, Matern52, Cosine,
-        Periodic, Linear, Polynomial, Constant, White, Sum, Product,
-    )
-}  # fmt: skip
+    **dict.fromkeys((*OF_SQUARED_DISTANCE, *OF_DISTANCE), Isotropic),
+    **{
+        kernel.__name__: kernel
+        for kernel in (Cosine, Periodic, Linear, Polynomial, Constant, White, Sum, Product)
+    },
+}
 """The kernels that there is a NumPy form of, by the names of their classes in GPflow."""
 
 

@@ -15,7 +15,6 @@ from streaming_gp.estimators.base import Scaling, class_probabilities
 from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
 from streaming_gp.inputs import require_flag
 from streaming_gp.tables.columns import Schema, as_classes, as_names, complete_rows
-from streaming_gp.tables.normalisation import Normalisation
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +29,8 @@ class TableState:
     """
 
     schema: Schema
-    inputs: Normalisation
-    outputs: Normalisation
+    inputs: Scaling
+    outputs: Scaling
     num_rows: int = 0
     num_skipped: int = 0
 
@@ -47,8 +46,7 @@ class TableGP:
     **Scaling.** Inputs, and targets with Gaussian noise, are standardised by the first batch, and
     stay so, as pseudo-points that are placed already cannot be rescaled. :meth:`remove` therefore
     leaves nothing of a batch behind at fixed hyperparameters, except of the first, whose means and
-    deviations stay in use. ``normalisation`` keeps the sums of each batch, from which ``running``
-    gives the scale of those that are there.
+    deviations stay in use.
 
     :param model: The model, over scaled inputs. One that has learned something needs to
         :meth:`recall` it.
@@ -109,8 +107,8 @@ class TableGP:
         return self._skipped_first if self._state is None else self._state.num_skipped
 
     @property
-    def normalisation(self) -> tuple[Normalisation, Normalisation]:
-        """Of the inputs, and of the targets.
+    def normalisation(self) -> tuple[Scaling, Scaling]:
+        """The scale of the inputs, and of the targets: ``mean`` becomes 0, and ``unit`` from it 1.
 
         :raises InvalidDataError: before the first batch.
         """
@@ -143,27 +141,26 @@ class TableGP:
             if len(X) == 0:
                 self._skip(skipped)
                 return None
-            scaled = state.inputs.applied.scaled(X), state.outputs.applied.scaled(Y)
+            scaled = state.inputs.scaled(X), state.outputs.scaled(Y)
             info = self.model.update(scaled, callback, batch_id, learn)
-            self._count(state, info.batch_id, X, Y, skipped)
+            self._count(state, len(X), skipped)
         return info
 
-    def recall(self, batch: Any, batch_id: str) -> bool:
+    def recall(self, batch: Any) -> bool:
         """Take note of a batch that the model itself has learned already, in another process.
 
         That is how a model that was resumed from its journal gets its names and scale again.
 
         :param batch: The table, as it was.
-        :param batch_id: The name of its factor.
         :returns: whether it has a row with a target, and so was learned.
         :raises InvalidDataError: as :meth:`update`.
         """
         with self._lock:
-            X, Y, skipped, state = self._read(batch)
+            X, _, skipped, state = self._read(batch)
             if len(X) == 0:
                 self._skip(skipped)
                 return False
-            self._count(state, batch_id, X, Y, skipped)
+            self._count(state, len(X), skipped)
         return True
 
     def _read(self, batch: Any) -> tuple[np.ndarray, np.ndarray, int, TableState]:
@@ -181,22 +178,13 @@ class TableGP:
             is_regression = isinstance(self.model.likelihood, Gaussian) and self.classes is None
             inputs = Scaling.of(X, self._scale)
             outputs = Scaling.of(Y, self._scale and is_regression)
-            state = TableState(
-                schema, Normalisation(inputs), Normalisation(outputs), 0, self._skipped_first
-            )
+            state = TableState(schema, inputs, outputs, 0, self._skipped_first)
         return X, Y, skipped, state
 
-    def _count(
-        self, state: TableState, batch_id: str, X: np.ndarray, Y: np.ndarray, skipped: int
-    ) -> None:
+    def _count(self, state: TableState, rows: int, skipped: int) -> None:
         """Note the rows of a batch that is in the ledger now."""
-        removable = {*self.model.factors}
         self._state = replace(
-            state,
-            inputs=state.inputs.with_batch(batch_id, X).merged(removable),
-            outputs=state.outputs.with_batch(batch_id, Y).merged(removable),
-            num_rows=state.num_rows + len(X),
-            num_skipped=state.num_skipped + skipped,
+            state, num_rows=state.num_rows + rows, num_skipped=state.num_skipped + skipped
         )
 
     def _skip(self, rows: int) -> None:
@@ -207,16 +195,12 @@ class TableGP:
             self._state = replace(self._state, num_skipped=self.num_skipped + rows)
 
     def remove(self, batch_id: str) -> None:
-        """Forget a batch, and what it said of the scale of all.
+        """Forget a batch; the scale stays.
 
         :param batch_id: The name of its factor.
         :raises InvalidDataError: as :meth:`StreamingGP.remove`.
         """
-        with self._lock:
-            self.model.remove(batch_id)
-            state = self._present()
-            inputs, outputs = state.inputs.without(batch_id), state.outputs.without(batch_id)
-            self._state = replace(state, inputs=inputs, outputs=outputs)
+        self.model.remove(batch_id)
 
     # ---- prediction ----
 
@@ -227,9 +211,9 @@ class TableGP:
         :raises InvalidDataError: as :meth:`update`, or before the first batch.
         """
         state = self._present()
-        X = state.inputs.applied.scaled(state.schema.inputs(batch))
+        X = state.inputs.scaled(state.schema.inputs(batch))
         mean, variance = map(np.asarray, self.model.predict_y(X))
-        units = state.outputs.applied
+        units = state.outputs
         if len(units.unit) != mean.shape[1]:  # one column of labels, several functions
             return mean, np.sqrt(variance)
         return units.original(mean), units.unit * np.sqrt(variance)
@@ -276,8 +260,8 @@ class TableGP:
             features, targets = tuple(record["features"]), tuple(record["targets"])
             state = TableState(
                 Schema(features, targets, classes, record["is_strict"]),
-                Normalisation.from_record(record["inputs"]),
-                Normalisation.from_record(record["outputs"]),
+                Scaling.from_record(record["inputs"]),
+                Scaling.from_record(record["outputs"]),
                 record["num_rows"],
                 record["num_skipped"],
             )

@@ -8,7 +8,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.tables import Normalisation, TableGP, read_arrow, read_csv
+from streaming_gp.tables import TableGP, read_arrow, read_csv
 from tests.tolerances import THROUGH_CHOLESKY
 
 
@@ -150,31 +150,6 @@ def test_a_removed_batch_leaves_nothing_behind(batches, learned):
         assert one.to_record() == other.to_record()  # bit for bit
 
 
-def test_the_first_batch_leaves_its_scale_in_use_but_not_in_the_sums(batches):
-    model = TableGP(new_model(), "y")
-    for batch in batches[:2]:
-        model.update(batch)
-    model.remove("batch-0")
-    inputs, targets = model.normalisation
-    np.testing.assert_array_equal(targets.applied.mean, [batches[0]["y"].mean()])
-    np.testing.assert_array_equal(targets.running.mean, [batches[1]["y"].mean()])
-    np.testing.assert_allclose(inputs.running.unit[0], batches[1]["a"].std(), rtol=1e-12)
-    assert targets.number == 12
-
-
-def test_sums_of_merged_batches_are_one_and_the_running_scale_is_that_of_all_rows(rng):
-    first = rng.normal(1e6, 3.0, (20, 2))
-    normalisation = Normalisation(applied=None)  # which is not asked for
-    rows = [first, *rng.normal(1e6, 5.0, (4, 30, 2))]
-    for number, values in enumerate(rows):
-        normalisation = normalisation.with_batch(f"batch-{number}", values)
-    normalisation = normalisation.merged({"batch-3", "batch-4"})
-    assert list(normalisation.batches) == ["merged", "batch-3", "batch-4"]
-    together = np.concatenate(rows)
-    np.testing.assert_allclose(normalisation.running.mean, together.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(normalisation.running.unit, together.std(axis=0), rtol=1e-9)
-
-
 def test_a_record_and_a_loaded_model_go_on_bit_for_bit(tmp_path, batches):
     model = TableGP(new_model(), "y")
     model.update(batches[0])
@@ -191,9 +166,9 @@ def test_a_record_and_a_loaded_model_go_on_bit_for_bit(tmp_path, batches):
 
 def test_a_model_that_has_learned_recalls_what(batches, learned):
     model = TableGP(learned.model, "y")
-    for number, batch in enumerate(batches[:2]):
-        assert model.recall(batch, f"batch-{number}")
-    assert not model.recall({**batches[2], "y": np.full(12, np.nan)}, "batch-2")
+    for batch in batches[:2]:
+        assert model.recall(batch)
+    assert not model.recall({**batches[2], "y": np.full(12, np.nan)})
     assert model.to_record() == {**learned.to_record(), "num_skipped": model.num_skipped}
     np.testing.assert_array_equal(model.predict(batches[2])[0], learned.predict(batches[2])[0])
 
