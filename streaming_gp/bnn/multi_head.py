@@ -15,7 +15,6 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import is_positive_integer, require_positive_integer
 from streaming_gp.pvi.guards import Checks
-from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 from streaming_gp.validation import Data
 
@@ -116,7 +115,7 @@ class NewHeads:
     @property
     def checks(self) -> Checks | None:
         """Those of the rule, if it has any."""
-        return self.rule.checks if isinstance(self.rule, HasChecks) else None
+        return getattr(self.rule, "checks", None)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit.

@@ -23,8 +23,7 @@ from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.guards import describe
-from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges
-from streaming_gp.pvi.sums import Shares, rule_of_sums
+from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PathLike = str | os.PathLike[str]

@@ -12,16 +12,8 @@ from streaming_gp.pvi.damping import (
     BoundedInfluence,
     Damping,
     DampingRule,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedYogi,
-    MaskedAveraging,
     Median,
-    Momentum,
     OpinionPool,
-    ServerAdam,
-    ServerOptimiser,
     TrimmedMean,
 )
 from streaming_gp.pvi.desk import serve
@@ -34,7 +26,6 @@ from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.model import (
     ConjugateModel,
     Data,
-    HasChecks,
     HyperparameterModel,
     LikelihoodModel,
     LossModel,
@@ -58,6 +49,16 @@ from streaming_gp.pvi.schedule import (
     continual_clients,
 )
 from streaming_gp.pvi.server import Server
+from streaming_gp.pvi.server_optimisers import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedYogi,
+    MaskedAveraging,
+    Momentum,
+    ServerAdam,
+    ServerOptimiser,
+)
 from streaming_gp.pvi.step import (
     BacktrackDamping,
     Fit,
@@ -70,41 +71,38 @@ from streaming_gp.pvi.step import (
 )
 from streaming_gp.pvi.task import (
     Delivery,
-    Discreet,
-    HasDamping,
     LocalResult,
     LocalTask,
-    ResidentRule,
     UpdateRule,
     Worker,
     factor_of,
 )
-from streaming_gp.pvi.updates import (
-    LBFGS,
-    SGD,
-    Adam,
-    AnalyticUpdate,
-    AssumedDensityUpdate,
+from streaming_gp.pvi.updates.baselines import (
     AveragingUpdate,
-    DistributedEPUpdate,
     DownpourUpdate,
     ElasticUpdate,
-    FixedPointUpdate,
-    MomentSharingUpdate,
-    Plateau,
-    PowerEPUpdate,
-    PublishedLoop,
-    Sampler,
-    SNEPUpdate,
     SplitPriorUpdate,
-    StabilisedLoop,
-    StochasticEPUpdate,
-    StochasticNaturalGradientUpdate,
-    Target,
-    TiedUpdate,
-    VariationalOnlineNewton,
-    VariationalUpdate,
 )
+from streaming_gp.pvi.updates.fixed_point import (
+    AnalyticUpdate,
+    FixedPointUpdate,
+    StochasticNaturalGradientUpdate,
+)
+from streaming_gp.pvi.updates.optimisers import LBFGS, SGD, Adam, VariationalOnlineNewton
+from streaming_gp.pvi.updates.power_ep import (
+    AssumedDensityUpdate,
+    PowerEPUpdate,
+    StochasticEPUpdate,
+    TiedUpdate,
+)
+from streaming_gp.pvi.updates.sampling import (
+    DistributedEPUpdate,
+    MomentSharingUpdate,
+    Sampler,
+    Target,
+)
+from streaming_gp.pvi.updates.snep import PublishedLoop, SNEPUpdate, StabilisedLoop
+from streaming_gp.pvi.updates.variational import Plateau, VariationalUpdate
 
 __all__ = [
     "LBFGS",
@@ -129,7 +127,6 @@ __all__ = [
     "DampingRule",
     "Data",
     "Delivery",
-    "Discreet",
     "DistributedEPUpdate",
     "DownpourUpdate",
     "EarlyStopping",
@@ -142,8 +139,6 @@ __all__ = [
     "FedYogi",
     "Fit",
     "FixedPointUpdate",
-    "HasChecks",
-    "HasDamping",
     "History",
     "HyperparameterModel",
     "HyperparameterRule",
@@ -172,7 +167,6 @@ __all__ = [
     "PublishedLoop",
     "Question",
     "RaiseImproper",
-    "ResidentRule",
     "Round",
     "SNEPUpdate",
     "SampledModel",

@@ -11,9 +11,9 @@ from typing import Any
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.inputs import as_name, require_count, require_positive_integer
+from streaming_gp.pvi.hyperparameters import hyperparameter_factor, set_values
 from streaming_gp.pvi.model import Data, Model
-from streaming_gp.pvi.model_parameters import hyperparameter_factor, set_values
-from streaming_gp.pvi.task import Discreet, LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
+from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 
 Load = Callable[[], tuple[Any, Any]]
 """Reads the data: X [N, D] and Y [N, P]."""
@@ -45,17 +45,17 @@ class Client:
 
     def at_work(self) -> Client:
         """This client with a worker of its own, for as long as a session lasts."""
-        if isinstance(self.update, ResidentRule):
-            return replace(self, update=self.update.worker())
-        return self
+        worker = getattr(self.update, "worker", None)
+        return self if worker is None else replace(self, update=worker())
 
     def advance(self, iterations: int) -> bool:
         """Go on without a question; False if there is nothing to do before the next one."""
-        return isinstance(self.update, Worker) and self.update.advance(iterations)
+        worker: Any = self.update
+        return hasattr(worker, "advance") and worker.advance(iterations)
 
     def answer(self, task: LocalTask) -> LocalResult:
         """Fit q to the data under the cavity, and give the factor that comes of it."""
-        is_discreet = isinstance(self.update, Discreet) and self.update.is_discreet
+        is_discreet = getattr(self.update, "is_discreet", False)
         if task.hyperparameters is not None:
             if is_discreet:
                 raise InvalidDataError(

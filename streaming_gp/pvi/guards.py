@@ -21,9 +21,8 @@ from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.history import Round
+from streaming_gp.pvi.hyperparameters import slope_and_precision
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.model import HasChecks
-from streaming_gp.pvi.model_parameters import slope_and_precision
 from streaming_gp.pvi.step import complete
 from streaming_gp.pvi.task import EPSILON, Delivery, Failure, LocalResult, decode_answer
 
@@ -155,8 +154,12 @@ def checks_of(client: Client | Site, given: Checks | None = None) -> Checks:
     """
     if given is not None:
         return given
-    owners = (client.model, client.update)
-    own = (owner.checks for owner in owners if isinstance(owner, HasChecks))
+    return checks_among(client.model, client.update)
+
+
+def checks_among(*owners: Any) -> Checks:
+    """The ``checks`` of the first, a model or a rule, that has any; else the defaults."""
+    own = (getattr(owner, "checks", None) for owner in owners)
     return next((checks for checks in own if checks is not None), Checks())
 
 

@@ -7,7 +7,7 @@ Every model is a :class:`Model`. The other protocols are asked for by single rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -15,16 +15,17 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor
 
-if TYPE_CHECKING:
-    from streaming_gp.pvi.guards import Checks
-
 Data = tuple[np.ndarray, np.ndarray]
 """X [N, D] and Y [N, P]."""
 
 
 @runtime_checkable
 class Model(Protocol):
-    """The loop asks this of every model: a prior, and which data it takes."""
+    """The loop asks this of every model: a prior, and which data it takes.
+
+    A model that knows the limits of honest answers has ``checks`` as well
+    (:class:`~streaming_gp.pvi.Checks`).
+    """
 
     def prior(self) -> Any:
         """The posterior before any data: p(θ), or a prior over functions."""
@@ -174,16 +175,6 @@ class HyperparameterModel(TrainableModel, Protocol):
 
         :param q: A posterior.
         """
-        ...
-
-
-@runtime_checkable
-class HasChecks(Protocol):
-    """A model or a rule that knows what honest answers look like."""
-
-    @property
-    def checks(self) -> Checks | None:
-        """The limits of its honest answers; None if the default limits will do."""
         ...
 
 

@@ -16,7 +16,7 @@ from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.history import Round
 from streaming_gp.pvi.model import Model
 from streaming_gp.pvi.server import Durations, Server, duration_of
-from streaming_gp.pvi.task import HasDamping, UpdateRule
+from streaming_gp.pvi.task import UpdateRule
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ class Synchronous:
     """All clients under one posterior; their answers enter the ledger together.
 
     :param damping: ρ in (0, 1], for all or by client, or a rule such as ``Momentum``. If None, what
-        a client's update rule says (:class:`~streaming_gp.pvi.HasDamping`), and 1/K for others.
+        a client's update rule says (``server_damping``), and 1/K for others.
         With ρ = 1 and correlated parameters synchronous rounds may diverge.
     :param fraction: The fraction of the clients that are asked in each round, drawn anew.
     :param durations: The simulated seconds of a visit, for all or by client.
@@ -234,11 +234,8 @@ def continual_clients(
 def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
     if damping is None:
-        damping = {
-            name: client.update.server_damping
-            for name, client in server.clients.items()
-            if isinstance(client.update, HasDamping) and client.update.server_damping is not None
-        }
+        own = {n: getattr(c.update, "server_damping", None) for n, c in server.clients.items()}
+        damping = {name: rho for name, rho in own.items() if rho is not None}
     if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))
     if isinstance(damping, AroundRule):

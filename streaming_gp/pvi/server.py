@@ -14,7 +14,7 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.inputs import make_read_only, require_count, typed
-from streaming_gp.pvi import guards, model_parameters
+from streaming_gp.pvi import guards, hyperparameters
 from streaming_gp.pvi import step as algorithm
 from streaming_gp.pvi.client import Client, Clients, Site, by_name
 from streaming_gp.pvi.damping import DampingRule, State
@@ -23,7 +23,7 @@ from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
-from streaming_gp.pvi.task import LocalTask, WantsPrior
+from streaming_gp.pvi.task import LocalTask
 from streaming_gp.serialization import storable
 
 KIND = "federated server"
@@ -295,7 +295,7 @@ class Server:
 
     def _prior_for(self, client: Client | Site) -> Any | None:
         """The prior, for a rule that divides by it, where it is not the model's own."""
-        if not (isinstance(client.update, WantsPrior) and client.update.wants_prior):
+        if not getattr(client.update, "wants_prior", False):
             return None
         pairs = zip(client.model.prior().natural, self.prior.natural, strict=True)
         return None if all(np.array_equal(a, b) for a, b in pairs) else self.prior
@@ -356,7 +356,7 @@ class Server:
             raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
             model = next(iter(server.clients.values())).model
-            model_parameters.set_values(model, state.hyperparameters)
+            hyperparameters.set_values(model, state.hyperparameters)
         return server
 
 

@@ -224,8 +224,18 @@ def decode_answer(message: bytes) -> LocalResult | Failure:
 class UpdateRule(Protocol):
     """How a client turns a question into a factor: a frozen dataclass that is called.
 
-    A rule that knows the limits of its honest answers has ``checks`` as well
-    (:class:`~streaming_gp.pvi.HasChecks`).
+    It may have these attributes besides, and without one it is as its default says:
+
+    - ``checks = None``: the limits of its honest answers (:class:`~streaming_gp.pvi.Checks`), if
+      they are not the default ones
+    - ``server_damping = None``: ρ in (0, 1] where the schedule does not say; 1 if the rule has
+      damped its answers already
+    - ``wants_prior = False``: whether it divides by the server's prior, which it is told where it
+      is another one than the model's
+    - ``is_discreet = False``: whether its answers tell of the data what it says itself, and nothing
+      beside: neither how many rows there are, nor anything else that is not the rule's
+    - ``worker()``: a rule for one client of a session, which remembers, and knows nothing yet; a
+      :class:`~streaming_gp.pvi.Worker` if it goes on between questions
     """
 
     def __call__(self, task: LocalTask, /) -> LocalResult:
@@ -251,47 +261,6 @@ class Worker(Protocol):
         :param iterations: The number of iterations to make.
         :returns: whether there is something to go on with before the next question.
         """
-        ...
-
-
-@runtime_checkable
-class ResidentRule(Protocol):
-    """A rule whose workers live next to the data, one for each client of a session."""
-
-    def __call__(self, task: LocalTask, /) -> LocalResult: ...
-
-    def worker(self) -> UpdateRule:
-        """A rule that remembers, and knows nothing yet: a ``Worker`` if it is continuous."""
-        ...
-
-
-@runtime_checkable
-class HasDamping(Protocol):
-    """A rule that knows how its answers are to be damped, where the schedule does not say."""
-
-    @property
-    def server_damping(self) -> float | None:
-        """ρ in (0, 1]: 1 if the rule has damped them already; None if it does not know."""
-        ...
-
-
-@runtime_checkable
-class WantsPrior(Protocol):
-    """A rule that divides by the prior of the server, which is told where it is not the model's."""
-
-    @property
-    def wants_prior(self) -> bool:
-        """Whether it does."""
-        ...
-
-
-@runtime_checkable
-class Discreet(Protocol):
-    """A rule whose answers tell of the data what it says itself, and nothing beside it."""
-
-    @property
-    def is_discreet(self) -> bool:
-        """Whether the client holds back how many rows it has, and what else is not the rule's."""
         ...
 
 

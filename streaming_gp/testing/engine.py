@@ -10,7 +10,7 @@ from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.engine import Engine, Serial, Session
 from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates import AnalyticUpdate
+from streaming_gp.pvi.updates.fixed_point import AnalyticUpdate
 from streaming_gp.testing.assertions import ensure, ensure_refused, ensure_same
 from streaming_gp.testing.problem import clients_of_regression, regression
 

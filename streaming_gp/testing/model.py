@@ -14,7 +14,6 @@ from streaming_gp.pvi.ledger import Posterior
 from streaming_gp.pvi.model import (
     ConjugateModel,
     Data,
-    HasChecks,
     LikelihoodModel,
     Model,
     SampledModel,
@@ -65,8 +64,8 @@ def check_model(model: Model, data: tuple[Any, Any]) -> None:
         value = model.log_tilted(model.initial(0), X[0], Y[0], 1.0)
         ensure(np.shape(value) == (), "log_tilted is a scalar")
         ensure(np.isfinite(value), "log_tilted is finite where a fit starts")
-    if isinstance(model, HasChecks):
-        ensure(model.checks is None or isinstance(model.checks, Checks), "checks are Checks")
+    checks = getattr(model, "checks", None)
+    ensure(checks is None or isinstance(checks, Checks), "checks are Checks")
 
 
 def _check_prior(model: Model) -> None:

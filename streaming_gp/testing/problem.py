@@ -12,7 +12,7 @@ from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.model import Data
 from streaming_gp.pvi.server import Server
 from streaming_gp.pvi.task import UpdateRule
-from streaming_gp.pvi.updates import AnalyticUpdate
+from streaming_gp.pvi.updates.fixed_point import AnalyticUpdate
 
 NOISE_VARIANCE = 0.1
 

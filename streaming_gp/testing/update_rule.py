@@ -13,7 +13,7 @@ from streaming_gp.pvi import fit, make_clients
 from streaming_gp.pvi.model import ConjugateModel, Model
 from streaming_gp.pvi.schedule import Sequential
 from streaming_gp.pvi.server import Server
-from streaming_gp.pvi.task import LocalResult, LocalTask, ResidentRule, UpdateRule, Worker
+from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, Worker
 from streaming_gp.testing.assertions import copies, ensure, ensure_same
 from streaming_gp.testing.problem import regression, shards_of_regression
 
@@ -54,7 +54,7 @@ def check_update_rule(
         ensure_same(rule(task).factor, factor, "the same task has the same answer")
         _, pickled = copies(rule, "a rule")
         ensure_same(pickled(task).factor, factor, "a rule that was pickled gives the same answer")
-        if isinstance(rule, ResidentRule):
+        if hasattr(rule, "worker"):
             _check_worker(rule, task)
     if tolerance is not None and isinstance(model, ConjugateModel):
         server = Server(model.prior(), make_clients(model, shards, rule))
@@ -104,7 +104,7 @@ def _check_answer(rule: UpdateRule, task: LocalTask) -> None:
         ensure(same, "a rule leaves the task as it was")
 
 
-def _check_worker(rule: ResidentRule, task: LocalTask) -> None:
+def _check_worker(rule: Any, task: LocalTask) -> None:
     worker = rule.worker()
     if isinstance(worker, Worker):
         ensure(worker.advance(1) is False, "a worker has nothing to do before its first question")

@@ -12,8 +12,14 @@ from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.privacy.sums import KIND, SiteRecord, change_between, own_factor
-from streaming_gp.pvi.sums import Shares, rule_of_sums
+from streaming_gp.pvi.privacy.sums import (
+    KIND,
+    Shares,
+    SiteRecord,
+    change_between,
+    own_factor,
+    rule_of_sums,
+)
 from streaming_gp.pvi.task import encode_task
 from tests.conftest import assert_same_naturals
 

@@ -61,17 +61,16 @@ TARGETS = {
         ),
     ),
     "updates/baselines": Target(
-        "pvi/updates/[cp]o[mi]*.py",
+        "pvi/updates/baselines.py",
         (f"{LAWS}/test_baselines.py",),
     ),
     "updates/sampled": Target("pvi/updates/s[an]*.py", (f"{LAWS}/test_snep.py",)),
     "damping": Target(
-        "pvi/damping/*.py",
-        (
-            f"{LAWS}/test_damping.py",
-            f"{LAWS}/test_robust.py",
-            f"{LAWS}/test_baselines.py",
-        ),
+        "pvi/damping.py",
+        (f"{LAWS}/test_damping.py", f"{LAWS}/test_robust.py"),
+    ),
+    "server_optimisers": Target(
+        "pvi/server_optimisers.py", (f"{LAWS}/test_damping.py", f"{LAWS}/test_baselines.py")
     ),
     "privacy": Target(
         "pvi/privacy/*.py",

@@ -20,7 +20,7 @@ from streaming_gp.pvi.model import Model
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule
 from streaming_gp.pvi.task import LocalTask
-from streaming_gp.pvi.updates.committee import AveragingUpdate, SplitPriorUpdate
+from streaming_gp.pvi.updates.baselines import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
 from streaming_gp.pvi.updates.optimisers import LBFGS, GradientOptimiser, StochasticOptimiser
 from streaming_gp.pvi.updates.variational import VariationalUpdate, expected_log_likelihood_of

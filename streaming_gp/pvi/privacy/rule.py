@@ -16,7 +16,6 @@ from scipy.special import ndtri
 from streaming_gp.errors import BudgetSpentError, InvalidDataError, StreamingGPError
 from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.pvi.guards import Checks
-from streaming_gp.pvi.model import HasChecks
 from streaming_gp.pvi.privacy.accountant import (
     Budget,
     Release,
@@ -26,14 +25,7 @@ from streaming_gp.pvi.privacy.accountant import (
     with_release,
     write_spent,
 )
-from streaming_gp.pvi.task import (
-    EPSILON,
-    HasDamping,
-    LocalResult,
-    LocalTask,
-    UpdateRule,
-    WantsPrior,
-)
+from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask, UpdateRule
 
 BITS = np.uint64(52)
 
@@ -185,17 +177,17 @@ class PrivateRule(abc.ABC):
     @property
     def checks(self) -> Checks | None:
         """Those of the rule, if it has any."""
-        return self.rule.checks if isinstance(self.rule, HasChecks) else None
+        return getattr(self.rule, "checks", None)
 
     @property
     def server_damping(self) -> float | None:
         """That of the rule, if it knows."""
-        return self.rule.server_damping if isinstance(self.rule, HasDamping) else None
+        return getattr(self.rule, "server_damping", None)
 
     @property
     def wants_prior(self) -> bool:
         """Whether the rule does."""
-        return isinstance(self.rule, WantsPrior) and self.rule.wants_prior
+        return getattr(self.rule, "wants_prior", False)
 
 
 def require_family(task: LocalTask) -> None:

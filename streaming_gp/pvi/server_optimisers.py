@@ -33,8 +33,7 @@ from streaming_gp.inputs import (
     require_probability,
     typed,
 )
-from streaming_gp.pvi.adam import AdamFormula
-from streaming_gp.pvi.damping.rule import (
+from streaming_gp.pvi.damping import (
     DampingRule,
     Factors,
     Natural,
@@ -45,6 +44,7 @@ from streaming_gp.pvi.damping.rule import (
     require_state,
 )
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.updates.optimisers import AdamFormula
 from streaming_gp.serialization import storable
 
 
