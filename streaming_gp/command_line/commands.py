@@ -1,4 +1,4 @@
-"""Commands: fit, predict, inspect, demo. Each prints for people, and returns a report for JSON."""
+"""Commands: fit, predict, inspect, plot, demo. Each prints for people, and returns a report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,18 @@ import gpflow
 import numpy as np
 from tqdm import tqdm
 
-from streaming_gp.command_line.folder import Folder, Settings
+from streaming_gp.command_line.folder import Settings
+from streaming_gp.command_line.learned import Learned
+from streaming_gp.command_line.plans import Plan
+from streaming_gp.command_line.scores import score
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import PrivatePseudoPoints, StreamingGP
+from streaming_gp.estimators.base import default_kernel, default_likelihood
+from streaming_gp.frames.files import Table
+from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
+from streaming_gp.gp.journal import last_state
 from streaming_gp.metrics import smse
-from streaming_gp.tables import TableGP, read_csv
-from streaming_gp.tables.sources import Table, header
+from streaming_gp.serialization import replacing
+from streaming_gp.tables import TableGP
 
 NUM_DRAWS = 500
 """Draws that the intervals of hyperparameters are taken from."""
@@ -32,84 +37,101 @@ DEMO_BATCHES, DEMO_ROWS = 5, 60
 # ---- fit ----
 
 
-def fit(options: argparse.Namespace) -> dict[str, Any]:
-    """Learn all batches of a CSV file that are not learned yet.
+def fit(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Learn all batches of a file that are not learned yet.
 
-    Those that are learned are read again, for what they say of names and scales.
+    Those that are learned are read again, for what they say of scales and counts.
 
-    :raises InvalidDataError: if options are missing or differ from those of the run that goes on.
+    :raises InvalidDataError: if the file is not the one that the run began with, or a row cannot be
+        learned.
     """
-    start, folder = time.perf_counter(), Folder(options.journal)
-    settings = _settings(options, folder)
-    model = folder.model(settings)
-    table = TableGP(model, settings.target, features=settings.features, classes=settings.classes)
-    num_learned, number = model.num_updates, 0
-    with tqdm(desc="fit", unit="row", disable=not sys.stderr.isatty()) as bar:
-        for chunk in read_csv(options.data, settings.batch_size, text=settings.text):
-            name = f"batch-{number}"
-            if number < num_learned:
-                number += table.recall(chunk)
-            else:
-                number += _learn(folder, table, chunk, name)
-            bar.update(len(chunk[settings.target]))
-    if number < num_learned:
-        raise InvalidDataError(
-            f"{options.data} has {number} batches, but {num_learned} of it were learned: "
-            "is it the same?"
-        )
-    if number:
-        folder.write_table(table)
+    start = time.perf_counter()
+    if not plan.folder.has_learned:
+        plan.folder.begin(plan.settings)
+    try:
+        table, number, num_learned = _fit(plan)
+    finally:
+        plan.folder.forget()
     report = {
         "batches": number,
         "new_batches": number - num_learned,
         "rows": table.num_rows,
         "skipped": table.num_skipped,
-        "pseudo_points": model.posterior_process.num_pseudo_points,
+        "pseudo_points": table.model.posterior_process.num_pseudo_points,
         "seconds": time.perf_counter() - start,
     }
     if not options.json:
         print(
             f"{number} batches, {number - num_learned} of them new; {report['rows']} rows learned, "
-            f"{report['skipped']} without a target; {report['pseudo_points']} pseudo-points; "
+            f"{report['skipped']} skipped; {report['pseudo_points']} pseudo-points; "
             f"{report['seconds']:.1f} s"
         )
     return report
 
 
-def _settings(options: argparse.Namespace, folder: Folder) -> Settings:
-    """Those of the run that goes on, or new ones."""
-    given = {
-        name: value
-        for name in Settings.__dataclass_fields__
-        if (value := getattr(options, name)) is not None
-    }
-    if folder.exists:
-        settings = folder.settings()
-        for name, value in given.items():
-            if asdict(settings)[name] != value:
-                raise InvalidDataError(
-                    f"{folder.path} was begun with {name} {asdict(settings)[name]!r}, got {value!r}"
-                )
-        return settings
-    columns = header(options.data)
-    if "target" not in given:
-        raise InvalidDataError(f"--target must name one of the columns {list(columns)}")
-    given.setdefault("features", [name for name in columns if name != given["target"]])
-    missing = [name for name in (given["target"], *given["features"]) if name not in columns]
-    if missing:
-        raise InvalidDataError(f"there are no columns {missing}; there are {list(columns)}")
-    if len(given.get("classes") or (0, 1)) < 2:
-        raise InvalidDataError(f"--classes must name at least two labels, got {given['classes']}")
-    if not given["features"] or given["target"] in given["features"]:
-        raise InvalidDataError("there must be inputs, and the target is none of them")
-    settings = Settings(**given)
-    folder.begin(settings)
-    return settings
+def _fit(plan: Plan) -> tuple[TableGP, int, int]:
+    """The table, the number of all batches, and of those that were learned before."""
+    settings, folder = plan.settings, plan.folder
+    model = _resumed(plan)
+    table = TableGP(
+        model,
+        settings.target,
+        features=[*settings.kinds],
+        classes=settings.classes,
+        categories=settings.categories,
+        missing=settings.missing,
+    )
+    num_learned, number, first = model.num_updates, 0, 0
+    with tqdm(desc="fit", unit="row", disable=not sys.stderr.isatty()) as bar:
+        for chunk in plan.file.batches(settings.batch_size, settings.columns):
+            size = len(chunk[settings.target])
+            try:
+                if number < num_learned:
+                    number += table.recall(chunk)
+                else:
+                    number += _learn(plan, table, chunk, f"batch-{number}")
+            except InvalidDataError as error:
+                raise InvalidDataError(f"rows {first + 1} to {first + size}: {error}") from error
+            first += size
+            bar.update(size)
+    if not first:
+        raise InvalidDataError("the file has a header, but no rows")
+    if number < num_learned:
+        raise InvalidDataError(
+            f"the file has {number} batches, but {num_learned} of it were learned: is it the same?"
+        )
+    if not number:
+        raise InvalidDataError(f"no row has a target {settings.target!r} and all its inputs")
+    folder.write_table(table.to_record())
+    return table, number, num_learned
 
 
-def _learn(folder: Folder, table: TableGP, chunk: Table, name: str) -> bool:
-    """Learn a batch and note what it said; no batch if there is no target in it."""
+def _modules(settings: Settings) -> tuple[Any, Any]:
+    """A new kernel and likelihood."""
+    num_classes = None if settings.classes is None else len(settings.classes)
+    return default_kernel(settings.num_inputs, settings.kernel), default_likelihood(num_classes)
+
+
+def _resumed(plan: Plan) -> StreamingGP:
+    """The model after all batches that were completed, or a new one."""
+    settings, journal = plan.settings, plan.folder.journal
+    if plan.folder.has_learned:
+        return StreamingGP.resume(journal, *_modules(settings))
+    return StreamingGP(
+        *_modules(settings),
+        pseudo_points=PrivatePseudoPoints(
+            "all" if settings.classes is None else 10, budget=settings.budget
+        ),
+        learning=UntilSettled(),
+        seed=settings.seed,
+        journal=journal,
+    )
+
+
+def _learn(plan: Plan, table: TableGP, chunk: Table, name: str) -> bool:
+    """Learn a batch and note what it said; no batch if no row of it is complete."""
     rows, skipped = table.num_rows, table.num_skipped
+    before = score(table, chunk) if rows else {}
     info = table.update(chunk, batch_id=name)
     if info is None:
         return False
@@ -121,9 +143,10 @@ def _learn(folder: Folder, table: TableGP, chunk: Table, name: str) -> bool:
         "pseudo_points": info.num_pseudo_points,
         "iterations": info.iterations,
         "seconds": info.seconds,
+        **before,
     }
-    folder.append_record(record)
-    folder.write_table(table)
+    plan.folder.append_record(record)
+    plan.folder.write_table(table.to_record())
     if not sys.stderr.isatty():
         print(
             f"{name}: {record['rows']} rows, free energy {info.free_energy:.2f}, "
@@ -137,56 +160,92 @@ def _learn(folder: Folder, table: TableGP, chunk: Table, name: str) -> bool:
 # ---- predict ----
 
 
-def predict(options: argparse.Namespace) -> dict[str, Any]:
-    """Write one line for each row: mean and deviation, or the label and all probabilities."""
-    folder = Folder(options.journal)
-    settings, table = folder.settings(), folder.table()
-    others = [name for name in header(options.data) if name not in settings.features]
-    if options.json and options.out is None:
-        raise InvalidDataError("--json wants --out, as both would go to standard output")
-    if settings.classes is None:
-        titles = [f"{settings.target}_mean", f"{settings.target}_sd"]
+def predict(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Write one line for each row: mean and deviation, or the label and all probabilities.
+
+    A row that misses an input has an empty line where such rows are left out.
+    """
+    table, rows = _table(plan), 0
+    if table.classes is None:
+        titles = [f"{plan.settings.target}_mean", f"{plan.settings.target}_sd"]
     else:
-        titles = [settings.target, *(f"p_{label}" for label in settings.classes)]
-    rows = 0
-    with _csv_writer(options.out) as writer:
-        writer.writerow(titles)
-        for chunk in read_csv(options.data, text=others):
-            writer.writerows(_predictions(table, chunk))
-            rows += len(chunk[settings.features[0]])
+        titles = [plan.settings.target, *(f"p_{label}" for label in table.classes)]
+    bar = tqdm(desc="predict", unit="row", disable=not sys.stderr.isatty())
+    with bar, _writer(options.out, titles) as write:
+        for chunk in plan.file.batches(1000, plan.settings.kinds):
+            columns = _predictions(table, chunk)
+            write(columns)
+            rows += len(columns[0])
+            bar.update(len(columns[0]))
+        if not rows:
+            write([[] for _ in titles])
     return {"rows": rows, "out": None if options.out is None else str(options.out)}
 
 
-def _predictions(table: TableGP, chunk: Table) -> Iterator[list[Any]]:
+def _table(plan: Plan) -> TableGP:
+    """The model with its columns, to predict with, while a fit may be going on."""
+    model = StreamingGP.from_state(last_state(plan.folder.journal), *_modules(plan.settings))
+    return TableGP.from_record(model, plan.folder.table())
+
+
+def _predictions(table: TableGP, chunk: Table) -> list[list[Any]]:
+    """Columns of values, with None where there is none."""
     if table.classes is None:
-        yield from np.hstack(table.predict(chunk)).tolist()
-        return
-    for probabilities in table.predict_proba(chunk).tolist():
-        yield [table.classes[int(np.argmax(probabilities))], *probabilities]
+        both = np.hstack(table.predict(chunk)).T.tolist()
+        return [[None if value != value else value for value in one] for one in both]
+    probabilities = table.predict_proba(chunk)
+    is_missing = np.isnan(probabilities).any(axis=1)
+    labels = [table.classes[one] for one in np.nan_to_num(probabilities).argmax(axis=1)]
+    columns = [labels, *probabilities.T.tolist()]
+    return [
+        [None if gone else value for gone, value in zip(is_missing, one, strict=True)]
+        for one in columns
+    ]
 
 
 @contextmanager
-def _csv_writer(path: Path | None) -> Iterator[Any]:
-    """Lines to standard output, or to a file that appears as a whole."""
+def _writer(path: Path | None, titles: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
+    """Columns to standard output, or to a file that appears as a whole."""
     if path is None:
-        yield csv.writer(sys.stdout, lineterminator="\n")
+        yield _csv(sys.stdout, titles)
         return
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        yield csv.writer(file, lineterminator="\n")
-    part.replace(path)
+    with replacing(path) as part:
+        if path.suffix == ".parquet":
+            import pyarrow
+            from pyarrow import parquet
+
+            kinds = [pyarrow.float64()] * len(titles)
+            if not titles[0].endswith("_mean"):
+                kinds[0] = pyarrow.string()
+            schema = pyarrow.schema([*zip(titles, kinds, strict=True)])
+            with parquet.ParquetWriter(part, schema) as writer:
+                yield lambda columns: writer.write_table(pyarrow.table(columns, schema))
+            return
+        with part.open("w", newline="", encoding="utf-8") as file:
+            yield _csv(file, titles)
 
 
-# ---- inspect ----
+def _csv(file: Any, titles: list[str]) -> Callable[[list[list[Any]]], None]:
+    """Writes rows; the titles come with the first of them, when it is known that there are some."""
+    writer, head = csv.writer(file, lineterminator="\n"), [titles]
+
+    def write(columns: list[list[Any]]) -> None:
+        writer.writerows([*head, *zip(*columns, strict=True)])
+        head.clear()
+
+    return write
 
 
-def inspect(options: argparse.Namespace) -> dict[str, Any]:
-    """Print batches, factors and hyperparameters; draw them if asked."""
-    folder = Folder(options.journal)
-    table, records = folder.table(), folder.records()
-    model, is_complete = table.model, len(records) == table.model.num_updates
+# ---- inspect and plot ----
+
+
+def inspect(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Say what was learned: how well it predicts, which inputs matter, batches and factors."""
+    table, records = _table(plan), plan.folder.records()
+    learned, model = Learned(table, records), table.model
+    is_complete = len(records) == model.num_updates
     report = {
-        "inputs": table.feature_names_in_.tolist(),
+        "inputs": [*learned.inputs],
         "num_updates": model.num_updates,
         "rows": table.num_rows,
         "skipped": table.num_skipped,
@@ -194,13 +253,13 @@ def inspect(options: argparse.Namespace) -> dict[str, Any]:
         "batches": records,
         "factors": {name: len(factor.Z) for name, factor in model.factors.items()},
         "hyperparameters": _hyperparameters(model),
+        "effects": learned.effects(),
+        "words": learned.words(),
         "scale": {
             name: one.to_record()
             for name, one in zip(("inputs", "targets"), table.normalisation, strict=True)
         },
     }
-    if options.plots is not None:
-        report["plots"] = _draw(model, options.plots)
     if not options.json:
         _print(report)
     return report
@@ -215,33 +274,8 @@ def _hyperparameters(model: StreamingGP) -> dict[str, Any]:
     return report
 
 
-def _draw(model: StreamingGP, folder: Path) -> list[str]:
-    """Figures, one call each; the posterior only of a few inputs, one figure for each."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from streaming_gp import plotting
-
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "ledger": plotting.ledger(model),
-        "hyperparameters": plotting.hyperparameters(model)[0],
-    }
-    for dimension in range(min(4, next(iter(model.factors.values())).Z.shape[1])):
-        figures[f"posterior_{dimension}"] = plotting.posterior(model, dimension=dimension)
-    for name, axes in figures.items():
-        axes.figure.savefig(folder / f"{name}.png", dpi=130)
-    return [str(folder / f"{name}.png") for name in figures]
-
-
 def _print(report: dict[str, Any]) -> None:
-    energy = report["free_energy"]
-    total = "of a batch is not known" if energy is None else f"{energy:.2f} nats in all"
-    print(
-        f"{report['num_updates']} batches, {report['rows']} rows, {report['skipped']} without a "
-        f"target; free energy {total}"
-    )
-    print(f"inputs: {', '.join(report['inputs'])}")
+    print("\n".join(report["words"]))
     print(f"\n{'batch':<14}{'rows':>8}{'skipped':>9}{'free energy':>14}{'iterations':>12}{'s':>8}")
     for one in report["batches"]:
         print(
@@ -256,14 +290,27 @@ def _print(report: dict[str, Any]) -> None:
         triples = np.stack([np.ravel(values[name]) for name in ("median", "low", "high")], axis=1)
         for median, low, high in triples:
             print(f"  {path:<34}{median:>10.4g}  [{low:.4g}, {high:.4g}]")
-    for path in report.get("plots", []):
-        print(f"wrote {path}")
+
+
+def plot(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Draw error over the stream, calibration, the effect of each input, and the ledger."""
+    from streaming_gp.command_line import figures
+
+    learned = Learned(_table(plan), plan.folder.records())
+    options.out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures.of(learned).items():
+        paths.append(str(options.out / f"{name}.png"))
+        figure.savefig(paths[-1], dpi=130)
+    if not options.json:
+        print("\n".join(f"wrote {path}" for path in paths))
+    return {"plots": paths}
 
 
 # ---- demo ----
 
 
-def demo(options: argparse.Namespace) -> dict[str, Any]:
+def demo(options: argparse.Namespace, plan: None) -> dict[str, Any]:
     """A made-up sensor in five batches: print how well each was predicted before it was learned."""
     model = StreamingGP(
         gpflow.kernels.SquaredExponential(lengthscales=[0.5]),
@@ -280,8 +327,8 @@ def demo(options: argparse.Namespace) -> dict[str, Any]:
             scores.append(float(smse(mean, reading[:, None])))
         table.update(batch)
         if not options.json:
-            score = f"SMSE {scores[-1]:.4f} before it was learned" if scores else "learned"
-            print(f"batch {number + 1} of {DEMO_BATCHES}: {score}", flush=True)
+            result = f"SMSE {scores[-1]:.4f} before it was learned" if scores else "learned"
+            print(f"batch {number + 1} of {DEMO_BATCHES}: {result}", flush=True)
     if not options.json:
         print("prior × factors: it works")
     return {"smse": scores, "rows": table.num_rows}

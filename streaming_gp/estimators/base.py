@@ -87,6 +87,10 @@ class Scaling:
         is_constant = spread <= 1e-12 * np.abs(mean)
         return cls(mean, np.where(is_constant | (spread == 0.0), 1.0, spread))
 
+    def filled(self, values: np.ndarray) -> np.ndarray:
+        """Columns [N, D] with the mean where there is no value."""
+        return np.where(np.isnan(values), self.mean, values)
+
     def scaled(self, values: np.ndarray) -> np.ndarray:
         """Columns [..., D] in these units."""
         return (values - self.mean) / self.unit
@@ -108,8 +112,19 @@ class Scaling:
 # ---- defaults ----
 
 
-def default_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
-    """A squared exponential over standardised inputs, one lengthscale for each.
+KERNELS: dict[str, type[gpflow.kernels.IsotropicStationary]] = {
+    "squared-exponential": gpflow.kernels.SquaredExponential,
+    "matern32": gpflow.kernels.Matern32,
+    "matern52": gpflow.kernels.Matern52,
+}
+"""Kernels by the names that estimators and the command line know them by."""
+
+MOST_LENGTHSCALES = 100
+"""More inputs than these share one lengthscale, as few rows say anything of each."""
+
+
+def default_kernel(num_inputs: int, name: str = "squared-exponential") -> gpflow.kernels.Kernel:
+    """A kernel over standardised inputs, one lengthscale for each, or one for all if they are many.
 
     They start at ``√D 10^(−1/D)``: the edge of one of ten like cells that share the spread of the
     data. In one dimension that is a tenth of a standard deviation; in many it nears √D, the length
@@ -117,10 +132,15 @@ def default_kernel(num_inputs: int) -> gpflow.kernels.Kernel:
     leaves a rough function with too few.
 
     :param num_inputs: The number of inputs D.
+    :param name: The name of the kernel.
+    :raises InvalidDataError: if there is no kernel of this name.
     """
+    if name not in KERNELS:
+        raise InvalidDataError(f"kernel must be one of {list(KERNELS)}, got {name!r:.100}")
     start = np.sqrt(num_inputs) * 10.0 ** (-1.0 / num_inputs)
+    each = np.full(num_inputs, start) if num_inputs <= MOST_LENGTHSCALES else start
     with logarithmic_parameters():
-        return gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, start))
+        return KERNELS[name](lengthscales=each)
 
 
 def default_likelihood(

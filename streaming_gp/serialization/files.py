@@ -143,6 +143,21 @@ def leftovers(folder: PathLike) -> list[Path]:
 
 
 @contextmanager
+def replacing(path: PathLike) -> Iterator[Path]:
+    """A new file next to a path, which takes its place if the block ends well and is gone if not.
+
+    :raises OSError: if it cannot; the file that was there is as it was then.
+    """
+    target = as_path(path)
+    part = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
 def _written_beside(target: Path, data: bytes) -> Iterator[Path]:
     """A file next to ``target`` that is on disk with all its bytes, and gone afterwards."""
     part = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")

@@ -1,18 +1,20 @@
-"""Columns by name, whatever kind of table they come in: inputs, targets and labels."""
+"""The columns of a table that a model looks at: inputs, targets, labels and categories."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpflow.likelihoods as gl
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import LARGEST_EXACT_INTEGER, as_float64, as_name
+from streaming_gp.frames.columns import MISSING, as_names, names_of, numbers, words
 from streaming_gp.validation import number_of_classes
+
+Categories = Mapping[str, tuple[Hashable, ...]]
+"""The words of each column of categories."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class Schema:
     :param targets: The names of the targets.
     :param classes: The labels of the one target, if it holds labels.
     :param is_strict: Whether other columns are refused; else they are left out.
+    :param categories: The words of the inputs that hold words; each word is one input of the model.
     """
 
     features: tuple[str, ...]
     targets: tuple[str, ...]
     classes: tuple[Hashable, ...] | None = None
     is_strict: bool = False
+    categories: Categories = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -37,33 +41,65 @@ class Schema:
         targets: tuple[str, ...],
         features: tuple[str, ...] | None,
         classes: tuple[Hashable, ...] | None,
+        categories: Mapping[str, tuple[Hashable, ...] | None],
     ) -> Schema:
         """The named columns; without names for the inputs, all that are no targets.
 
-        :raises InvalidDataError: if there are no inputs.
+        :param categories: The words of columns of categories; those of the batch where None.
+        :raises InvalidDataError: if there are no inputs, or no such column of categories.
         """
         inputs = features or tuple(name for name in names_of(batch) if name not in targets)
         if not inputs:
             raise InvalidDataError(f"there are no inputs beside the targets {list(targets)}")
-        return cls(inputs, targets, classes, features is None)
+        if unknown := [name for name in categories if name not in inputs]:
+            raise InvalidDataError(f"categories {unknown} are none of the inputs {list(inputs)}")
+        all_words = {
+            name: tuple(dict.fromkeys(one for one in words(name, batch[name]) if one is not None))
+            if some is None
+            else some
+            for name, some in categories.items()
+        }
+        return cls(inputs, targets, classes, features is None, all_words)
 
-    def inputs(self, batch: Any) -> np.ndarray:
+    def inputs(self, batch: Any, missing: str = "refuse") -> np.ndarray:
         """The inputs [N, D] of a table, which may have targets.
 
-        :raises InvalidDataError: if columns differ from those of the first batch, or a value is no
-            number or is missing; names the first such row, counted from 0.
+        :param missing: Whether missing inputs are refused; otherwise they are NaN.
+        :raises InvalidDataError: if columns differ from those of the first batch, or a value is
+            neither a number nor one of the column's categories, or is missing; names the first
+            such row, counted from 0.
         """
         self._check(batch, ())
-        X = _numbers(batch, self.features)
-        missing = np.argwhere(np.isnan(X))
-        if len(missing):
-            row, column = missing[0]
-            rows = len(np.unique(missing[:, 0]))
+        columns = {name: self._column(name, batch[name]) for name in self.features}
+        X = _stack(columns)
+        is_missing = np.isnan(X)
+        if missing == "refuse" and is_missing.any():
+            row = int(np.argmax(is_missing.any(axis=1)))
+            name = next(name for name, values in columns.items() if np.isnan(values[row]).any())
             raise InvalidDataError(
-                f"input {self.features[column]!r} is missing at row {row} ({rows} of {len(X)} rows "
-                "miss one): leave such rows out, or fill them in"
+                f"input {name!r} is missing at row {row} ({int(is_missing.any(axis=1).sum())} of "
+                f"{len(X)} rows miss one): leave such rows out, or fill them in"
             )
         return X
+
+    def _column(self, name: str, column: Any) -> np.ndarray:
+        """The inputs [N, K] of a column: one, or one for each category."""
+        known = self.categories.get(name)
+        if known is None:
+            return numbers(name, column, times=True)[:, None]
+        places, rows = {word: place for place, word in enumerate(known)}, words(name, column)
+        block = np.zeros((len(rows), len(known)))
+        for row, word in enumerate(rows):
+            if word is None:
+                block[row] = np.nan
+            elif word in places:
+                block[row, places[word]] = 1.0
+            else:
+                raise InvalidDataError(
+                    f"{name!r} is {word!r} at row {row}, a category that the first batch did not "
+                    f"have: it had {list(known)}"
+                )
+        return block
 
     def observations(self, batch: Any) -> np.ndarray:
         """The targets [N, P] of a table, NaN where one is missing; labels by their number.
@@ -72,19 +108,21 @@ class Schema:
         """
         self._check(batch, self.targets)
         if self.classes is None:
-            return _numbers(batch, self.targets)
-        number_of: dict[Any, float] = {label: float(n) for n, label in enumerate(self.classes)}
-        number_of[None] = float("nan")
-        numbers = []
-        labels = np.asarray(_with_none(batch[self.targets[0]]), dtype=object)
-        for row, label in enumerate(None if _is_missing(one) else one for one in labels):
-            if label not in number_of:
+            return _stack({name: numbers(name, batch[name])[:, None] for name in self.targets})
+        (target,) = self.targets
+        number_of = {label: float(place) for place, label in enumerate(self.classes)}
+        found = []
+        for row, label in enumerate(words(target, batch[target])):
+            if label in number_of:
+                found.append(number_of[label])
+            elif label is None or (isinstance(label, str) and label.lower() in MISSING):
+                found.append(float("nan"))
+            else:
                 raise InvalidDataError(
-                    f"{self.targets[0]!r} is {label!r} at row {row}, which is none of the classes "
+                    f"{target!r} is {label!r} at row {row}, which is none of the classes "
                     f"{list(self.classes)}"
                 )
-            numbers.append([number_of[label]])
-        return np.array(numbers, float).reshape(-1, 1)
+        return np.array(found, float)[:, None]
 
     def _check(self, batch: Any, targets: tuple[str, ...]) -> None:
         names = names_of(batch)
@@ -100,22 +138,12 @@ class Schema:
             )
 
 
-# ---- arguments ----
-
-
-def as_names(what: str, names: Any) -> tuple[str, ...]:
-    """Names of columns; a string is one name.
-
-    :param what: What to call them in the error.
-    :raises InvalidDataError: if there are none, or one is no string or comes twice.
-    """
-    try:
-        several = (names,) if isinstance(names, str) else tuple(names)
-    except TypeError:
-        several = ()
-    if not several or len({*map(str, several)}) < len(several):
-        raise InvalidDataError(f"{what} must be names of columns that differ, got {names!r:.100}")
-    return tuple(as_name(what, one) for one in several)
+def _stack(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Columns [N, K] beside one another."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len({*lengths.values()}) > 1:
+        raise InvalidDataError(f"columns must be of one length, got {lengths}")
+    return np.concatenate([*columns.values()], axis=1)
 
 
 def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
@@ -139,102 +167,26 @@ def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
     return labels
 
 
-# ---- tables ----
+def as_categories(categories: Any) -> dict[str, tuple[Hashable, ...] | None]:
+    """The words of each column of categories, or None where the first batch says them.
 
-
-def is_table(batch: Any) -> bool:
-    """Whether a batch has named columns: a table of pandas, polars or Arrow, or a mapping."""
-    return isinstance(batch, Mapping) or any(hasattr(batch, n) for n in ("columns", "column_names"))
-
-
-def names_of(batch: Any) -> tuple[str, ...]:
-    """The names of the columns.
-
-    :raises InvalidDataError: if the batch has none, or one of them is no string or comes twice.
+    :raises InvalidDataError: if there are no names, or no words for one of them.
     """
-    if not is_table(batch):
-        raise InvalidDataError(
-            "wanted a table with named columns (of pandas, polars or Arrow, or a mapping of "
-            f"arrays), got a {type(batch).__name__}"
-        )
-    if isinstance(batch, Mapping):
-        names = [*batch]
-    else:
-        of_arrow = getattr(batch, "column_names", None)  # a frame may have a column of this name
-        names = [*(of_arrow if isinstance(of_arrow, list) else batch.columns)]
-    if len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
-        raise InvalidDataError(f"names of columns must be strings and differ, got {names}")
-    return tuple(names)
+    if not isinstance(categories, Mapping):
+        return dict.fromkeys(as_names("categories", categories) if categories else ())
+    found: dict[str, tuple[Hashable, ...] | None] = {
+        name: tuple(some) for name, some in categories.items()
+    }
+    if empty := [name for name, some in found.items() if not some]:
+        raise InvalidDataError(f"categories must name words, got none for {empty}")
+    return found
 
 
 def complete_rows(X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """The rows whose targets are all there, and the number of the others.
+    """The rows that are all there, and the number of the others.
 
-    :param X: Inputs [N, D].
+    :param X: Inputs [N, D], NaN where one is missing.
     :param Y: Targets [N, P], NaN where one is missing.
     """
-    is_complete = ~np.isnan(Y).any(axis=1)
+    is_complete = ~(np.isnan(Y).any(axis=1) | np.isnan(X).any(axis=1))
     return X[is_complete], Y[is_complete], int(np.count_nonzero(~is_complete))
-
-
-# ---- values ----
-
-
-def _numbers(batch: Any, names: Sequence[str]) -> np.ndarray:
-    """Columns [N, D] of these names as numbers, with NaN where there is no value.
-
-    :raises InvalidDataError: if a value is no number; names column and row.
-    """
-    columns = [_as_numbers(name, batch[name]) for name in names]
-    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
-    if len({*lengths.values()}) > 1:
-        raise InvalidDataError(f"columns must be of one length, got {lengths}")
-    return np.stack(columns, axis=1)
-
-
-def _as_numbers(name: str, column: Any) -> np.ndarray:
-    values = np.asarray(_with_none(column))
-    if values.ndim == 1 and values.dtype.kind in "biuf":
-        return as_float64(f"column {name!r}", values)
-    if values.ndim != 1 or values.dtype.kind not in "OUT":
-        raise InvalidDataError(
-            f"column {name!r} must hold numbers, got {values.dtype} of shape {list(values.shape)}"
-        )
-    return np.array([_as_number(name, row, value) for row, value in enumerate(values)], float)
-
-
-def _as_number(name: str, row: int, value: Any) -> float:
-    if _is_missing(value):
-        return float("nan")
-    if isinstance(value, Integral) and abs(int(value)) > LARGEST_EXACT_INTEGER:
-        raise InvalidDataError(
-            f"column {name!r} holds the integer {value} at row {row}, which a float64 cannot "
-            "represent; rescale it first"
-        )
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidDataError(
-            f"column {name!r} must hold numbers, got {value!r:.100} at row {row}"
-        ) from None
-
-
-def _with_none(column: Any) -> Any:
-    """Masked entries as None: NumPy would take what lies under the mask for data."""
-    if not isinstance(column, np.ma.MaskedArray):
-        return column
-    values = np.array(column.data, dtype=object)
-    values[np.ma.getmaskarray(column)] = None  # type: ignore[no-untyped-call]
-    return values
-
-
-def _is_missing(value: Any) -> bool:
-    """None, NaN, pandas' NA and NaT; NA is neither equal to itself nor different."""
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except TypeError:
-        return True

@@ -12,9 +12,12 @@ from gpflow.likelihoods import Gaussian
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.estimators.base import Scaling, class_probabilities
+from streaming_gp.frames.columns import as_names, as_table
 from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
 from streaming_gp.inputs import require_flag
-from streaming_gp.tables.columns import Schema, as_classes, as_names, complete_rows
+from streaming_gp.tables.columns import Schema, as_categories, as_classes, complete_rows
+
+MISSING_INPUTS = ("refuse", "drop", "mean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +43,13 @@ class TableGP:
 
     Tables are those of pandas, polars and Arrow, and mappings of arrays. The first batch says which
     columns there are and in what units the model works; later tables must have the same columns,
-    in any order. A row whose target is missing is skipped and counted, and one whose input is
-    missing is refused.
+    in any order. A row whose target is missing is skipped and counted; ``missing`` says what
+    becomes of one whose input is missing.
+
+    **Inputs.** Booleans are 0 and 1; dates and times are days since 1970-01-01 00:00 UTC, where
+    those without a zone are taken as they stand; each word of a column of ``categories`` is an
+    input of its own, 1 in the rows that have it and 0 in others. Durations, lists and words in
+    other columns are refused.
 
     **Scaling.** Inputs, and targets with Gaussian noise, are standardised by the first batch, and
     stay so, as pseudo-points that are placed already cannot be rescaled. :meth:`remove` therefore
@@ -55,8 +63,18 @@ class TableGP:
         they are named, further columns are left out; else they are refused.
     :param classes: The labels, where the target holds labels; the model sees their numbers.
     :param scale: Whether to scale.
+    :param categories: The names of the inputs that hold words, which are then those of the first
+        batch; or a mapping from such names to all words. Another word is refused.
+    :param missing: What becomes of a row whose input is missing: ``"refuse"``; ``"drop"`` skips
+        the row, whose prediction is NaN; ``"mean"`` puts the mean of the first batch in its place.
     :raises InvalidDataError: if names are no strings or come twice, and for classes of several
         targets, or of a likelihood that is not one of so many classes.
+
+    .. code-block:: python
+
+        table = TableGP(model, "power", categories=["site"], missing="drop")
+        table.update({"wind": [3.0, 5.0], "site": ["north", "south"], "power": [1.0, 2.5]})
+        mean, deviation = table.predict({"wind": [4.0], "site": ["south"]})  # [1, 1] each
 
     :ivar model: The model.
     :ivar classes: The labels, if the target holds labels.
@@ -69,8 +87,12 @@ class TableGP:
         features: Sequence[str] | None = None,
         classes: Sequence[Hashable] | None = None,
         scale: bool = True,
+        categories: Sequence[str] | Mapping[str, Sequence[Hashable]] = (),
+        missing: str = "refuse",
     ) -> None:
         require_flag("scale", scale)
+        if missing not in MISSING_INPUTS:
+            raise InvalidDataError(f"missing must be one of {MISSING_INPUTS}, got {missing!r:.100}")
         if not isinstance(model, StreamingGP):
             raise InvalidDataError(f"model must be a StreamingGP, got a {type(model).__name__}")
         self.model = model
@@ -79,7 +101,8 @@ class TableGP:
         if classes is not None and len(self._targets) != 1:
             raise InvalidDataError(f"classes are those of one target, got {list(self._targets)}")
         self.classes = None if classes is None else as_classes(classes, model.likelihood)
-        self._scale = scale
+        self._categories = as_categories(categories)
+        self._scale, self._missing = scale, missing
         self._state: TableState | None = None
         self._skipped_first = 0  # before the first batch
         self._lock = threading.RLock()
@@ -95,6 +118,24 @@ class TableGP:
         :raises InvalidDataError: before the first batch.
         """
         return np.array(self._present().schema.features, dtype=object)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the model's inputs, of which each word of a category is one, ``a=word``.
+
+        :raises InvalidDataError: before the first batch.
+        """
+        schema = self._present().schema
+        return tuple(
+            name if word is None else f"{name}={word}"
+            for name in schema.features
+            for word in schema.categories.get(name, (None,))
+        )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self._targets
 
     @property
     def num_rows(self) -> int:
@@ -165,18 +206,18 @@ class TableGP:
 
     def _read(self, batch: Any) -> tuple[np.ndarray, np.ndarray, int, TableState]:
         """X and Y of the rows with targets, the number of the others, and the state before them."""
-        state = self._state
+        state, batch = self._state, as_table(batch)
         if state is None:
-            schema = Schema.of(batch, self._targets, self._features, self.classes)
+            schema = Schema.of(batch, self._targets, self._features, self.classes, self._categories)
         else:
             schema = state.schema
-        X, Y = schema.inputs(batch), schema.observations(batch)
+        X, Y = schema.inputs(batch, self._missing), schema.observations(batch)
         if len(X) != len(Y):
             raise InvalidDataError(f"inputs have {len(X)} rows, and targets {len(Y)}")
-        X, Y, skipped = complete_rows(X, Y)
+        inputs = state.inputs if state else Scaling.of(X[~np.isnan(Y).any(axis=1)], self._scale)
+        X, Y, skipped = complete_rows(inputs.filled(X) if self._missing == "mean" else X, Y)
         if state is None:
             is_regression = isinstance(self.model.likelihood, Gaussian) and self.classes is None
-            inputs = Scaling.of(X, self._scale)
             outputs = Scaling.of(Y, self._scale and is_regression)
             state = TableState(schema, inputs, outputs, 0, self._skipped_first)
         return X, Y, skipped, state
@@ -207,16 +248,33 @@ class TableGP:
     def predict(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation [N, P] of new observations, in units of the targets.
 
+        Where ``missing="drop"``, rows that miss an input have NaN.
+
         :param batch: A table with the inputs; targets may be there too.
         :raises InvalidDataError: as :meth:`update`, or before the first batch.
         """
         state = self._present()
-        X = state.inputs.scaled(state.schema.inputs(batch))
-        mean, variance = map(np.asarray, self.model.predict_y(X))
-        units = state.outputs
+        X = state.schema.inputs(as_table(batch), self._missing)
+        mean, deviation = self.predict_at(state.inputs.scaled(state.inputs.filled(X)))
+        if self._missing == "drop":
+            is_missing = np.isnan(X).any(axis=1)
+            mean[is_missing], deviation[is_missing] = np.nan, np.nan
+        return mean, deviation
+
+    def predict_at(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`predict`, of inputs [N, D] in the model's units."""
+        mean, variance = map(np.array, self.model.predict_y(X))
+        units = self._present().outputs
         if len(units.unit) != mean.shape[1]:  # one column of labels, several functions
             return mean, np.sqrt(variance)
         return units.original(mean), units.unit * np.sqrt(variance)
+
+    def observations(self, batch: Any) -> np.ndarray:
+        """The targets [N, P] of a table, NaN where one is missing; labels by their number.
+
+        :raises InvalidDataError: as :meth:`update`, or before the first batch.
+        """
+        return self._present().schema.observations(as_table(batch))
 
     def predict_proba(self, batch: Any) -> np.ndarray:
         """The probability [N, C] of each class, in their order.
@@ -242,6 +300,8 @@ class TableGP:
             "targets": list(schema.targets),
             "classes": None if schema.classes is None else list(schema.classes),
             "is_strict": schema.is_strict,
+            "categories": {name: list(some) for name, some in schema.categories.items()},
+            "missing": self._missing,
             "num_rows": state.num_rows,
             "num_skipped": state.num_skipped,
             "inputs": state.inputs.to_record(),
@@ -258,16 +318,18 @@ class TableGP:
         try:
             classes = None if record["classes"] is None else tuple(record["classes"])
             features, targets = tuple(record["features"]), tuple(record["targets"])
+            categories = {name: tuple(some) for name, some in record["categories"].items()}
             state = TableState(
-                Schema(features, targets, classes, record["is_strict"]),
+                Schema(features, targets, classes, record["is_strict"], categories),
                 Scaling.from_record(record["inputs"]),
                 Scaling.from_record(record["outputs"]),
                 record["num_rows"],
                 record["num_skipped"],
             )
+            missing = record["missing"]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"this is no record of a model of tables: {error!r}") from error
-        table = cls(model, targets, features, classes)
+        table = cls(model, targets, features, classes, categories=categories, missing=missing)
         table._state = state
         return table
 

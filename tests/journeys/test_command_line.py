@@ -3,15 +3,19 @@
 import csv
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streaming_gp.command_line import main
 from streaming_gp.command_line.folder import Folder
+from streaming_gp.estimators.base import default_kernel, default_likelihood
+from streaming_gp.gp import StreamingGP
 from streaming_gp.tables import TableGP, read_csv
 
 OPTIONS = ["--batch-size", "40", "--budget", "60", "--target", "y"]
@@ -44,6 +48,11 @@ def fitted(data, tmp_path_factory):
 def digest(folder):
     entries = sorted((folder / "journal").glob("*.npz"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in entries)).hexdigest()
+
+
+def as_table(folder):
+    model = StreamingGP.resume(folder / "journal", default_kernel(2), default_likelihood())
+    return TableGP.from_record(model, json.loads((folder / "table.json").read_text()))
 
 
 def answer(capsys, *arguments):
@@ -89,8 +98,7 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     with out.open() as file:
         titles, *rows = csv.reader(file)
     assert titles == ["y_mean", "y_sd"]
-    table = Folder(fitted).table()
-    assert isinstance(table, TableGP)
+    table = as_table(fitted)
     (chunk,) = read_csv(data)
     np.testing.assert_array_equal(np.array(rows, float), np.hstack(table.predict(chunk)))
     known = ~np.isnan(chunk["y"])
@@ -99,21 +107,28 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_inspect_says_what_each_batch_said(fitted, tmp_path, capsys):
-    report = answer(capsys, "inspect", fitted, "--plots", tmp_path / "plots")
+def test_inspect_says_what_was_learned_and_plot_draws_it(fitted, tmp_path, capsys):
+    report = answer(capsys, "inspect", fitted)
     assert report["inputs"] == ["a", "b"]
+    assert report["effects"]["a"] == pytest.approx(10.0, rel=0.1)  # along y = 5 sin a + b
+    assert report["effects"]["b"] == pytest.approx(9.0, rel=0.1)  # 0.05 to 0.95 of its range
+    for name in ("nlpd", "inside", "squared_error"):
+        assert name not in report["batches"][0]
+        assert report["batches"][2][name] < 1.01
     assert [one["batch"] for one in report["batches"]] == ["batch-0", "batch-1", "batch-2"]
     assert [one["rows"] for one in report["batches"]] == [39, 40, 40]
     assert report["free_energy"] == sum(one["free_energy"] for one in report["batches"])
     assert sum(report["factors"].values()) == 60
     quantiles = report["hyperparameters"]["likelihood.variance"]
     assert 0.0 < quantiles["low"] < quantiles["median"] < quantiles["high"]
-    assert {path.rsplit("/", 1)[1] for path in report["plots"]} == {
-        "ledger.png", "hyperparameters.png", "posterior_0.png", "posterior_1.png",
-    }  # fmt: skip
+    plots = answer(capsys, "plot", fitted, "--out", tmp_path / "plots")["plots"]
+    assert sorted(path.rsplit("/", 1)[1] for path in plots) == [
+        "calibration.png", "error.png", "hyperparameters.png", "inputs.png", "ledger.png",
+    ]  # fmt: skip
     main(["inspect", str(fitted)])
     printed = capsys.readouterr().out
-    assert "3 batches, 119 rows, 1 without a target" in printed
+    assert "3 batches, 119 rows, 1 skipped" in printed
+    assert "within their 95 % intervals" in printed
     assert "kernel.lengthscales" in printed
 
 
@@ -198,3 +213,92 @@ def test_the_demo_predicts_better_and_better(capsys):
     scores = answer(capsys, "demo")["smse"]
     assert len(scores) == 4
     assert scores[-1] < 0.05
+
+
+def test_words_times_and_gaps_are_taken_as_the_options_say(tmp_path, capsys):
+    """A first fit that is refused leaves nothing behind, and predictions go to Parquet too."""
+    path, journal = tmp_path / "sites.csv", tmp_path / "run"
+    rows = [
+        f"2024-01-{1 + i % 28:02d},{'north' if i % 2 else 'south'},{i % 7},{3.0 * (i % 2)}"
+        for i in range(60)
+    ]
+    rows[5] = rows[5].replace(",5,", ",,")
+    path.write_text("day,site,wind,y\n" + "\n".join(rows) + "\n")
+    fit = ["fit", path, "--target", "y", "--journal", journal, "--batch-size", 30]
+    message = failure(capsys, *fit)
+    assert "columns hold no numbers: site ('south' in line 2); --text drop" in message
+    encode = [*fit, "--text", "encode"]
+    assert "input 'wind' is missing at row 5" in failure(capsys, *encode)
+    assert not journal.exists()
+    assert answer(capsys, *encode, "--missing", "drop")["skipped"] == 1
+    effects = answer(capsys, "inspect", journal)["effects"]
+    assert [*effects] != ["day"]
+    assert {"day", "site=north", "site=south", "wind"} == {*effects}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out, other = tmp_path / "out.parquet", tmp_path / "out.parquet.part"
+    other.write_text("of the user")
+    answer(capsys, "predict", journal, path, "--out", out)
+    means = parquet.read_table(out)["y_mean"].to_pylist()
+    assert means[5] is None
+    assert all(abs(means[i] - 3.0 * (i % 2)) < 0.5 for i in range(6, 60))
+    assert other.read_text() == "of the user"
+    assert "would be overwritten" in failure(capsys, "predict", journal, path, "--out", path)
+    path.write_text("day,site,wind\n2024-02-01,west,3\n")
+    assert "'west'" in failure(capsys, "predict", journal, path)
+
+
+def test_a_class_may_be_called_none(tmp_path, capsys):
+    path = tmp_path / "rain.csv"
+    rows = [f"{i / 10},{('NA', 'none', 'heavy')[i % 3]}" for i in range(30)]
+    path.write_text("hour,rain\n" + "\n".join(rows) + "\n")
+    fit = ["fit", path, "--target", "rain", "--journal", tmp_path / "run"]
+    assert "name them by --classes" in failure(capsys, *fit)
+    report = answer(capsys, *fit, "--classes", "none,heavy")
+    assert (report["rows"], report["skipped"]) == (20, 10)  # NA is none of them: missing
+    fit[-1] = tmp_path / "other"
+    assert answer(capsys, *fit, "--classes", "none,heavy,NA")["rows"] == 30
+
+
+def test_what_is_wrong_is_said_before_tensorflow_is_loaded(tmp_path):
+    """Every mistake that options and files show."""
+    code = """
+import sys
+from streaming_gp.command_line import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert "tensorflow" not in sys.modules
+    raise
+"""
+    missing = str(tmp_path / "no.csv")
+    for arguments, status in {
+        ("--version",): 0,
+        ("fit", missing, "--target", "y", "--journal", "run"): 1,
+        ("demo", "--seed", "-5"): 2,
+        ("predict", str(tmp_path), missing): 1,
+        ("plot", str(tmp_path), "--out", str(tmp_path)): 1,
+    }.items():
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+        )
+        assert done.returncode == status, done.stderr
+        assert done.stderr.count("error:") == (status > 0)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(data, tmp_path, monkeypatch, capsys):
+    """One after another, as a reader would give them."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    for name in ("data.csv", "new.csv"):
+        (tmp_path / name).write_bytes(data.read_bytes())
+    lines = [f"{x:.3f},{'ab'[i % 2]},{x + i % 2:.3f}" for i, x in enumerate(rng.uniform(size=40))]
+    (tmp_path / "sites.csv").write_text("wind,site,power\n" + "\n".join(lines) + "\n")
+    lines = [f"{i},{i % 5},{('none', 'light', 'heavy')[i % 3]}" for i in range(45)]
+    (tmp_path / "rain.csv").write_text("hour,wind,rain\n" + "\n".join(lines) + "\n")
+    page = (Path(__file__).parents[2] / "docs/howto/command_line.rst").read_text()
+    commands = re.findall(r"^    \$ streaming-gp ([^#\n]+)", page, re.MULTILINE)
+    assert len(commands) > 6
+    for one in commands:
+        main(one.split())
+        assert "error" not in capsys.readouterr().err

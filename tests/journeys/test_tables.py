@@ -231,7 +231,7 @@ def test_a_csv_file_is_read_in_chunks(tmp_path, batches):
     [
         ("a,b\n1,2\n1\n", "data.csv, line 3: wanted 2 values, got 1"),
         ("a,b\n1,2\n\n1,red\n", "data.csv, line 4: column 'b' must hold numbers, got 'red'"),
-        ("", "must begin with names that differ"),
+        ("", "is empty"),
         ("a,a\n1,2\n", "must begin with names that differ"),
     ],
 )

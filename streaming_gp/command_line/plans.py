@@ -1,0 +1,163 @@
+"""What a command is about to do, checked by its options and files before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from streaming_gp.command_line.folder import Folder, Settings
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.frames.files import Kind, TableFile, open_table
+
+MOST_CATEGORIES = 100
+"""Words of a column; with more it is no column of categories."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A folder, how it was begun, and a file of rows.
+
+    :param folder: The folder of the fit.
+    :param settings: How it was or will be begun.
+    :param file: The rows to learn or to predict.
+    """
+
+    folder: Folder
+    settings: Settings
+    file: TableFile
+
+
+def fit(options: argparse.Namespace) -> Plan:
+    """Settings of the run that goes on, or of a new one.
+
+    :raises InvalidDataError: if options are missing or wrong, or differ from those of the run that
+        goes on.
+    """
+    folder, file = Folder(options.journal), open_table(options.data, options.encoding)
+    given = {
+        name: value
+        for name in Settings.__dataclass_fields__
+        if (value := getattr(options, name, None)) is not None
+    }
+    if folder.has_learned:
+        settings = folder.settings()
+        for name, value in given.items():
+            if getattr(settings, name) != value:
+                raise InvalidDataError(
+                    f"{folder.path} was begun with {name} {getattr(settings, name)!r}, "
+                    f"got {value!r}"
+                )
+        _require_columns(file, [*settings.columns])
+        return Plan(folder, settings, file)
+    if "target" not in given:
+        raise InvalidDataError(f"--target must name one of the columns {list(file.names)}")
+    target, classes = given["target"], given.get("classes")
+    features = given.get("features") or [name for name in file.names if name != target]
+    _require_columns(file, [target, *features])
+    if classes is not None and len(classes) < 2:
+        raise InvalidDataError(f"--classes must name at least two labels, got {list(classes)}")
+    if not features or target in features:
+        raise InvalidDataError("there must be inputs, and the target is none of them")
+    found = file.kinds([*features, target])
+    kind, why = found.pop(target)
+    if classes is None and kind != "number":
+        raise InvalidDataError(
+            f"the target {target!r} holds no numbers ({why}): if it holds labels, name them by "
+            "--classes"
+        )
+    kinds, categories = _inputs(file, found, given.get("text"))
+    return Plan(folder, Settings(kinds=kinds, categories=categories, **given), file)
+
+
+def _inputs(
+    file: TableFile, found: dict[str, tuple[Kind, str]], text: str | None
+) -> tuple[dict[str, Kind], dict[str, tuple[str, ...]]]:
+    """The inputs that are read, and the words of those that hold categories.
+
+    :param text: What becomes of columns of words; they are refused if None.
+    """
+    kinds = {name: kind for name, (kind, _) in found.items()}
+    no_numbers = [name for name, kind in kinds.items() if kind in ("words", "other")]
+    if text == "drop":
+        if no_numbers:
+            print(f"left out, as they hold words: {', '.join(no_numbers)}", file=sys.stderr)
+        kinds = {name: kind for name, kind in kinds.items() if name not in no_numbers}
+        if not kinds:
+            raise InvalidDataError("there are no inputs beside columns of words")
+        return kinds, {}
+    others = [name for name in no_numbers if kinds[name] == "other"]
+    if others or (no_numbers and text != "encode"):
+        which = ", ".join(f"{name} ({found[name][1]})" for name in (others or no_numbers)[:10])
+        raise InvalidDataError(
+            f"columns hold no numbers: {which}; --text drop leaves them out"
+            + ("" if others else ", --text encode takes their words as categories")
+        )
+    words: dict[str, dict[str, None]] = {name: {} for name in no_numbers}
+    for batch in file.batches(1000, dict.fromkeys(no_numbers, "words")) if no_numbers else ():
+        for name, column in batch.items():
+            words[name] |= dict.fromkeys(word for word in column if word is not None)
+            if len(words[name]) > MOST_CATEGORIES:
+                raise InvalidDataError(
+                    f"column {name!r} holds more than {MOST_CATEGORIES} different words, too many "
+                    "for categories: --text drop leaves it out"
+                )
+    return kinds, {name: tuple(sorted(some)) for name, some in words.items()}
+
+
+def predict(options: argparse.Namespace) -> Plan:
+    """A fit that has learned something, and rows with its inputs.
+
+    :raises InvalidDataError: if there is none, inputs are missing, or nothing can be written where
+        it should.
+    """
+    plan = _learned(options, open_table(options.data, options.encoding))
+    _require_columns(plan.file, [*plan.settings.kinds])
+    if options.out is None:
+        if options.json:
+            raise InvalidDataError("--json wants --out, as both would go to standard output")
+        return plan
+    out: Path = options.out
+    inside = plan.folder.path.resolve() in out.resolve().parents
+    if out.is_dir() or not out.absolute().parent.is_dir() or inside:
+        raise InvalidDataError(f"--out must be a file in a folder of yours, got {out}")
+    if out.exists() and out.samefile(options.data):
+        raise InvalidDataError(f"--out is the file of the rows, {out}: it would be overwritten")
+    if out.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InvalidDataError('Parquet needs pyarrow: pip install "streaming-gp[tables]"')
+    return plan
+
+
+def inspect(options: argparse.Namespace) -> Plan:
+    """A fit that has learned something."""
+    return _learned(options, None)
+
+
+def plot(options: argparse.Namespace) -> Plan:
+    """A fit that has learned something, and a place for figures.
+
+    :raises InvalidDataError: if there is none, or matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise InvalidDataError('figures need matplotlib: pip install "streaming-gp[plot]"')
+    if options.out.exists() and not options.out.is_dir():
+        raise InvalidDataError(f"--out must be a folder, got the file {options.out}")
+    return _learned(options, None)
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Nothing has to be there."""
+
+
+def _learned(options: argparse.Namespace, file: TableFile | None) -> Plan:
+    folder = Folder(options.journal)
+    folder.table()
+    return Plan(folder, folder.settings(), file)  # type: ignore[arg-type]
+
+
+def _require_columns(file: TableFile, names: list[str]) -> None:
+    missing = [name for name in names if name not in file.names]
+    if missing:
+        raise InvalidDataError(f"there are no columns {missing}; there are {list(file.names)}")
