@@ -97,7 +97,7 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
         places, rest = np.split(point, [len(offsets)])
-        return fitter.objective(places, rest, problem, NO_SITES, move=True)
+        return fitter.objective(places, rest, problem, NO_SITES)
 
     _check_derivative(objective, np.concatenate([offsets, variables]), len(offsets))
 

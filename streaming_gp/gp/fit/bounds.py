@@ -20,18 +20,18 @@ import tensorflow as tf
 from gpflow.likelihoods import Likelihood
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.sites import is_conjugate
-from streaming_gp.gp.fit.stacks import times, transposed
 from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.inputs import typed
+from streaming_gp.numerics import stacks
 from streaming_gp.numerics.linalg import (
     LOG_TWO_PI,
     add_to_diagonal,
     logdet_from_cholesky,
     solve_lower,
 )
+from streaming_gp.numerics.stacks import times, transposed
 from streaming_gp.serialization import storable
 
 LEAST_VARIANCE = 1e-12

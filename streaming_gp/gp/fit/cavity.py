@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from scipy.linalg import block_diag
 
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.fit.sites import is_conjugate
-from streaming_gp.gp.fit.stacks import transposed
 from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.observations import PseudoObservations
-from streaming_gp.numerics import triangular
+from streaming_gp.numerics import stacks, triangular
+from streaming_gp.numerics.stacks import transposed
 
 FEW_ROWS = 32
 """Of fewer a product with a triangle takes as long as one with a square."""
@@ -34,8 +34,8 @@ FEW_ROWS = 32
 class PriorValues(NamedTuple):
     """Prior and noise at S values of ε, or derivatives by each entry.
 
-    Latent functions come in G groups of C columns; K = 1 where groups share a kernel, else G. Of
-    one group there is no axis for it.
+    Latent functions come in G groups of C columns; K = 1 where groups share a kernel, else G.
+    Stacks have the groups of all ε one after another: [S G, ...].
 
     :param among: The covariance of the points [S, K, T, T].
     :param between: That of points and data [S, K, T, N]; N = 0 where the points are the data.
@@ -52,17 +52,25 @@ class PriorValues(NamedTuple):
     mean_data: Any
     noise: Any
 
-    def of_group(self, group: int) -> PriorValues:
-        """Those of one group, as views; groups may share a kernel."""
-        return PriorValues(*(one[:, min(group, one.shape[1] - 1)] for one in self))
-
-    def gathered(self, groups: Sequence[PriorValues]) -> PriorValues:
-        """Derivatives by these, from those by the views :meth:`of_group`."""
-        parts = zip(self, zip(*groups, strict=True), strict=True)
+    def stacked(self) -> PriorValues:
+        """Those of every group at every ε, as stacks."""
+        S, G = self.noise.shape[:2]
+        shapes = [one.shape[2:] for one in self]
         return PriorValues(
             *(
-                reduce(np.add, ones)[:, None] if one.shape[1] == 1 else np.stack(ones, axis=1)
-                for one, ones in parts
+                np.broadcast_to(one, (S, G, *shape)).reshape(S * G, *shape)
+                for one, shape in zip(self, shapes, strict=True)
+            )
+        )
+
+    def unstacked(self, by: PriorValues) -> PriorValues:
+        """Derivatives by these, from those by the stacks."""
+        S, G = self.noise.shape[:2]
+        parts = (one.reshape(S, G, *one.shape[1:]) for one in by)
+        return PriorValues(
+            *(
+                part if one.shape[1] == G else np.sum(part, axis=1, keepdims=True)
+                for one, part in zip(self, parts, strict=True)
             )
         )
 
@@ -91,16 +99,16 @@ def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, has_points: bool) 
 
 
 class UnderCavity(NamedTuple):
-    """f of one group at a batch's points and data, under the cavity: of a stack of S values of ε,
-    or derivatives by each entry.
+    """f at a batch's points and data, under the cavity: of a stack of groups and values of ε, or
+    derivatives by each entry.
 
     Where there are no points beside the data, these are the points, and N = 0 data are left.
 
-    :param among: The covariance of the points [S, M, M]; the nugget is in it.
-    :param between: That of points and data [S, M, N].
-    :param variance: The variance at the data [S, N].
-    :param mean: The mean at the data, or at the points that are these [S, N, C].
-    :param noise: The variance of the data's noise [S, N].
+    :param among: The covariance of the points [S G, M, M]; the nugget is in it.
+    :param between: That of points and data [S G, M, N].
+    :param variance: The variance at the data [S G, N].
+    :param mean: The mean at the data, or at the points that are these [S G, N, C].
+    :param noise: The variance of the data's noise [S G, N].
     """
 
     among: np.ndarray
@@ -110,26 +118,14 @@ class UnderCavity(NamedTuple):
     noise: np.ndarray
 
 
-class Memory(NamedTuple):
-    """How often a fit's objective has a term of what is known of f already; see
-    :meth:`.HyperparameterStrategy.memory`.
-
-    :param evidence: The log evidence of earlier pseudo-observations.
-    :param divergence: ``−KL(q(a) ‖ p(a | ε))`` of their points a (PVI 2018, eq. 93).
-    """
-
-    evidence: float
-    divergence: float
-
-
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Earlier pseudo-observations in one group.
+    """Earlier pseudo-observations in every group.
 
-    :param blocks: The diagonal blocks [m, m] of R.
-    :param targets: s [R, C].
+    :param blocks: The diagonal blocks [G, m, m] of R.
+    :param targets: s [G, R, C].
     :param nugget: [R].
-    :param q: N(mean [R, C], root rootᵀ) of their u at an earlier ε, as mean and root; None where
+    :param q: N(mean [G, R, C], root rootᵀ) of their u at an earlier ε, as mean and root; None where
         nobody asks.
     """
 
@@ -139,17 +135,17 @@ class Observed:
     q: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, members: Sequence[PseudoObservations], group: int, num_columns: int) -> Observed:
-        """Members as observations of a group of so many columns."""
-        nothing = np.zeros((0, num_columns))
+    def of(cls, members: Sequence[PseudoObservations], groups: int, columns: int) -> Observed:
+        """Members as observations of so many groups of so many columns."""
+        nothing = np.zeros((groups, 0, columns))
         return cls(
-            _joined([one.precision_factor[group] for one in members]),
-            np.concatenate([nothing, *(one.pseudo_targets[group] for one in members)]),
+            _joined([one.precision_factor for one in members]),
+            np.concatenate([nothing, *(one.pseudo_targets for one in members)], axis=1),
             np.repeat([one.nugget for one in members], [len(one.Z) for one in members]),
         )
 
     def weighted(self, B: np.ndarray) -> np.ndarray:
-        """``Rᵀ B`` for B [S, R, Q]."""
+        """``Rᵀ B`` for a stack B [S G, R, Q]."""
         return self._weight(np.array(B, order="C"), True)
 
     def unweighted(self, B: np.ndarray, overwrite: bool = False) -> np.ndarray:
@@ -157,18 +153,18 @@ class Observed:
         return self._weight(B if overwrite else np.array(B, order="C"), False)
 
     def _weight(self, B: np.ndarray, is_transposed: bool) -> np.ndarray:
-        start = 0
+        start, groups = 0, len(self.targets)
         for R, kind in zip(self.blocks, self._kinds, strict=True):
-            part = B[:, start : start + len(R)]
+            part = B[:, start : start + R.shape[1]]
             if kind == "diagonal":
-                part *= R.diagonal()[:, None]
+                part *= stacks.tiled(np.einsum("gmm->gm", R)[:, :, None], len(B))
             elif kind == "triangle":
-                for one in part:
-                    triangular.product(R, one, is_transposed, overwrite=True)
+                for index, one in enumerate(part):
+                    triangular.product(R[index % groups], one, is_transposed, overwrite=True)
             else:
-                left = R.T if is_transposed else R
-                part[:] = stacks.product(np.broadcast_to(left, (len(B), *R.shape)), part)
-            start += len(R)
+                left = stacks.tiled(transposed(R) if is_transposed else R, len(B))
+                part[:] = stacks.product(left, part)
+            start += R.shape[1]
         return B
 
     @cached_property
@@ -177,36 +173,37 @@ class Observed:
         return [_kind(block) for block in self.blocks]
 
     def held(self, K: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """q of u, which has white noise, at one ε: its mean [R, C] and root [R, R].
+        """q of u, which has white noise, at one ε: its mean [G, R, C] and root [G, R, R].
 
         With ``K = L Lᵀ`` and ``I + Lᵀ R Rᵀ L = C Cᵀ`` it is N(m + S Sᵀ R (s − Rᵀ m), S Sᵀ) for
         ``S = L C⁻ᵀ``.
 
-        :param K: The prior covariance of the points [R, R], without their nuggets.
-        :param mean: Their prior mean [R, C].
+        :param K: The prior covariance of the points [G, R, R], without their nuggets.
+        :param mean: Their prior mean [G, R, C].
         """
-        upper = np.swapaxes(stacks.cholesky(K[None], self.nugget), 1, 2)
+        upper = transposed(stacks.cholesky(K, self.nugget))
         design = transposed(self.weighted(transposed(upper)))
         chol = stacks.cholesky(stacks.gram(design), 1.0)
         root = transposed(stacks.solve(chol, upper))
-        residual = self.targets - self.weighted(mean[None])
-        return mean + (root @ stacks.solve(chol, design @ residual))[0], root[0]
+        residual = self.targets - self.weighted(mean)
+        return mean + root @ stacks.solve(chol, design @ residual), root
 
     def minus_divergence(
         self, K: np.ndarray, mean: np.ndarray
     ) -> tuple[float, np.ndarray, np.ndarray]:
-        """``E_q[log p(u | ε)]`` but for its 2π, summed over ε, and derivatives by K and mean.
+        """``E_q[log p(u | ε)]`` but for its 2π, summed over the stack, and derivatives by K, mean.
 
-        :param K: The prior covariance of the points [S, R, R], without their nuggets.
-        :param mean: Their prior mean [S, R, C].
+        :param K: The prior covariance of the points [S G, R, R], without their nuggets.
+        :param mean: Their prior mean [S G, R, C].
         """
         assert self.q is not None
+        q_mean, root = (stacks.tiled(one, len(K)) for one in self.q)
         C = mean.shape[2]
         chol = stacks.cholesky(K, self.nugget)
         inverse = stacks.inverse(chol)
-        error = stacks.product(inverse, self.q[0] - mean)
-        spread = inverse @ self.q[1]
-        square = np.sum(error * (self.q[0] - mean)) + C * np.sum(spread * self.q[1])
+        error = stacks.product(inverse, q_mean - mean)
+        spread = inverse @ root
+        square = np.sum(error * (q_mean - mean)) + C * np.sum(spread * root)
         value = -C * stacks.half_logdet(chol) - 0.5 * square
         by_K = C * (stacks.product(spread, transposed(spread)) - inverse)
         by_K += error @ transposed(error)
@@ -217,7 +214,7 @@ def _kind(R: np.ndarray) -> str:
     is_lower = not np.any(np.triu(R, 1))
     if is_lower and not np.any(np.tril(R, -1)):
         return "diagonal"
-    return "triangle" if is_lower and len(R) >= FEW_ROWS else "square"
+    return "triangle" if is_lower and R.shape[1] >= FEW_ROWS else "square"
 
 
 def _joined(blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -228,25 +225,15 @@ def _joined(blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     some: list[np.ndarray] = []
     for index, block in enumerate(blocks):
         some.append(block)
-        if sum(map(len, some)) >= FEW_ROWS or index == len(blocks) - 1:
-            joined.append(some[0] if len(some) == 1 else _block_diagonal(some))
+        if sum(one.shape[1] for one in some) >= FEW_ROWS or index == len(blocks) - 1:
+            joined.append(np.stack([block_diag(*group) for group in zip(*some, strict=True)]))
             some = []
-    return joined
-
-
-def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    number = sum(map(len, blocks))
-    joined, start = np.zeros((number, number)), 0
-    for block in blocks:
-        stop = start + len(block)
-        joined[start:stop, start:stop] = block
-        start = stop
     return joined
 
 
 @dataclass(frozen=True, eq=False)
 class Conditioned:
-    """The prior of one group conditioned on earlier pseudo-observations, for a batch.
+    """The prior conditioned on earlier pseudo-observations, for a batch; stacks [S G, ...].
 
     :param observed: The pseudo-observations.
     :param prior: The prior; its points are theirs and then the batch's.
@@ -263,7 +250,7 @@ class Conditioned:
 
     @cached_property
     def chol(self) -> np.ndarray:
-        """L [S, R, R]."""
+        """L [S G, R, R]."""
         R, observed = self.num_earlier, self.observed
         K = stacks.with_diagonal(self.prior.among[:, :R, :R], observed.nugget)
         B = observed.weighted(transposed(observed.weighted(K)))
@@ -271,7 +258,7 @@ class Conditioned:
 
     @cached_property
     def projected(self) -> np.ndarray:
-        """V [S, R, M + N] of the batch's points and of its data."""
+        """V [S G, R, M + N] of the batch's points and of its data."""
         R = self.num_earlier
         between = self.prior.among[:, :R, R:]
         if self.has_points:
@@ -280,9 +267,10 @@ class Conditioned:
 
     @cached_property
     def white(self) -> np.ndarray:
-        """w [S, R, C]."""
+        """w [S G, R, C]."""
         mean = self.observed.weighted(self.prior.mean_points[:, : self.num_earlier])
-        return stacks.solve(self.chol, self.observed.targets - mean, overwrite=True)
+        targets = stacks.tiled(self.observed.targets, len(mean))
+        return stacks.solve(self.chol, targets - mean, overwrite=True)
 
     @property
     def num_earlier(self) -> int:
@@ -291,7 +279,7 @@ class Conditioned:
 
     @property
     def log_evidence(self) -> float:
-        """``log 𝒵`` of the pseudo-observations, without their constants, summed over ε."""
+        """``log 𝒵`` of the pseudo-observations, without their constants, summed over the stack."""
         columns = self.white.shape[2]
         return -columns * stacks.half_logdet(self.chol) - 0.5 * float(np.sum(self.white**2))
 
@@ -348,19 +336,19 @@ class Conditioned:
         return by_prior
 
     def _back(self, B: np.ndarray) -> np.ndarray:
-        """``Pᵀ B`` for B [S, R, Q]."""
+        """``Pᵀ B`` for B [S G, R, Q]."""
         solved = stacks.solve(self.chol, B, transposed=True)
         return self.observed.unweighted(solved, overwrite=True)
 
     def _split(self, projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Columns of the points [S, R, M], and of the data [S, R, N or 0]."""
+        """Columns of the points [S G, R, M], and of the data [S G, R, N or 0]."""
         number = self.prior.among.shape[1] - self.num_earlier
         return projected[:, :, :number], projected[:, :, number:]
 
 
 @dataclass(frozen=True, eq=False)
 class TakenOver:
-    """Earlier pseudo-observations as data of a batch's points, in one group: under the prior.
+    """Earlier pseudo-observations as data of a batch's points, under the prior.
 
     :param observed: The pseudo-observations.
     :param prior: The prior; its points are theirs and then the batch's.

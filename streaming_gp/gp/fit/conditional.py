@@ -78,10 +78,9 @@ def _memory(local: LocalModel, draws: tf.Tensor, problem: FrozenProblem) -> tf.T
         with local.parameters.substituted(problem.location):
             return now - gp.expected_log_prior(problem.stack)
 
-    def gained() -> tf.Tensor:
-        return at_each_sample(gained_at, draws)
-
-    return local.hyperparameters.memory(gained, gained)
+    if local.hyperparameters.memory is None:
+        return tf.zeros([], tf.float64)
+    return at_each_sample(gained_at, draws)
 
 
 def _given_frozen(

@@ -12,12 +12,12 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
-from streaming_gp.gp.fit.free_energy import KeptFreeEnergy
+from streaming_gp.gp.fit.free_energy import kept_free_energy
 from streaming_gp.gp.fit.frozen import FrozenBound, FrozenObjective, FrozenPlaces
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.merging import merged
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
-from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Said, at_every_input
+from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary, at_every_input
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fit.points import Inputs, Place, Places, every_input, placed, spread
 from streaming_gp.gp.fit.projection import GPLedger, Projection, nearby
@@ -75,7 +75,6 @@ class Fitter:
         self.objective = self.frozen or Objective(bound, local)
         self.solver = Solver(self.objective, local, optimiser)
         self.one_epsilon = OneEpsilon(bound, local, optimiser.site_steps)
-        self.kept_free_energy = KeptFreeEnergy(local)
         self.warnings = Warnings(local)
         self._last: tuple[bytes, DenseProcess] | None = None
 
@@ -136,8 +135,8 @@ class Fitter:
 
         def attempt(start: Start) -> Fitted:
             solution = self._solution(cavity, batch, start, move)
-            said = self._said(cavity, batch, start, solution)
-            return self._fitted(cavity, cavity, batch, solution, said)
+            summary = self._summary(cavity, batch, start, solution)
+            return self._fitted(cavity, cavity, batch, solution, summary)
 
         fitted = with_larger_nuggets(attempt, start)
         self._warn(batch, fitted)
@@ -173,12 +172,14 @@ class Fitter:
             data = Places(DenseProcess(prior)).inputs(batch.data[0])
             one = self.one_epsilon
             seen = one.on_shared_points(onto, data, earlier, epsilon)
-            said = one.said(seen, batch.data, epsilon, solution.sites if batch.learn else None)
-            if said.bound is not None:
+            summary = one.summary(
+                seen, batch.data, epsilon, solution.sites if batch.learn else None
+            )
+            if summary.bound is not None:
                 past = self.at(epsilon, Process(earlier)).log_normaliser
-                said = said._replace(bound=said.bound - past)
+                summary = summary._replace(bound=summary.bound - past)
             moved = onto.of_ledger(ledger)
-            fitted = self._fitted(cavity_in(moved), cavity, batch, solution, said)
+            fitted = self._fitted(cavity_in(moved), cavity, batch, solution, summary)
             return replace(fitted, ledger=moved)
 
         fitted = with_larger_nuggets(attempt, start)
@@ -265,9 +266,9 @@ class Fitter:
         if self.is_conjugate:
             precision = self.local.noise_precision(epsilon, X)
             sites = Sites(precision * Y, precision)
-            said = Said(at_every_input(X, sites, self.local.gp.num_groups))
+            summary = Summary(at_every_input(X, sites, self.local.gp.num_groups))
             constant = 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
-            factor = PseudoPointFactor((said.observations,), cavity.unit_of_epsilon, constant)
+            factor = PseudoPointFactor((summary.observations,), cavity.unit_of_epsilon, constant)
             before, after = (
                 self.log_normaliser(epsilon, Process(one.pseudo_observations))
                 for one in (cavity, cavity.times([factor]))
@@ -277,13 +278,13 @@ class Fitter:
             places = Places(self.at(epsilon, cavity))
             inputs, one = places.inputs(X), self.one_epsilon
             seen = one.on_own_points(places, inputs, X, 0.0, epsilon)
-            said = one.said(seen, data, epsilon, start=start)
-            assert said.bound is not None
-            free_energy = said.bound
-            factor = PseudoPointFactor((said.observations,), cavity.unit_of_epsilon)
+            summary = one.summary(seen, data, epsilon, start=start)
+            assert summary.bound is not None
+            free_energy = summary.bound
+            factor = PseudoPointFactor((summary.observations,), cavity.unit_of_epsilon)
             factor = self._scaled(factor, epsilon, free_energy, cavity, cavity)
         free_energy -= self._penalty(cavity, epsilon)
-        return Fitted(factor, epsilon, free_energy, clipped_sites=said.clipped_sites)
+        return Fitted(factor, epsilon, free_energy, clipped_sites=summary.clipped_sites)
 
     # ---- fewer points ----
 
@@ -379,22 +380,27 @@ class Fitter:
             takes_over, start.shared_nugget,
         )  # fmt: skip
 
-    def _said(self, cavity: Process, batch: Batch, start: Start, solution: Solution) -> Said:
+    def _summary(self, cavity: Process, batch: Batch, start: Start, solution: Solution) -> Summary:
         """A batch as observations of points of its own."""
         if self.frozen is not None:
             given = solution.offsets, solution.variables, solution.problem, solution.sites
             frozen, unexplained = self.frozen.pseudo_observations(*given)
-            return Said(frozen, None, solution.clipped_sites, unexplained)
+            return Summary(frozen, None, solution.clipped_sites, unexplained)
         one, epsilon, places, data = self.one_epsilon, solution.epsilon, start.places, start.data
         if batch.learn:
             places = Places(self.at(epsilon, Process(plain(cavity))))
             data = places.inputs(batch.data[0])
         assert isinstance(places, Places)
         seen = one.on_own_points(places, data, solution.Z, start.nugget, epsilon)
-        return one.said(seen, batch.data, epsilon, solution.sites if batch.learn else None)
+        return one.summary(seen, batch.data, epsilon, solution.sites if batch.learn else None)
 
     def _fitted(
-        self, cavity: Process, old_cavity: Process, batch: Batch, solution: Solution, said: Said
+        self,
+        cavity: Process,
+        old_cavity: Process,
+        batch: Batch,
+        solution: Solution,
+        summary: Summary,
     ) -> Fitted:
         """The factor, and what was done.
 
@@ -403,16 +409,18 @@ class Fitter:
         """
         epsilon, free_energy = solution.epsilon, solution.free_energy
         clipped = solution.clipped_sites
-        if said.bound is not None:
-            free_energy = said.bound - self._penalty(old_cavity, epsilon)
-            clipped = said.clipped_sites
-        factor = PseudoPointFactor((said.observations,), _factor_of_epsilon(solution, old_cavity))
+        if summary.bound is not None:
+            free_energy = summary.bound - self._penalty(old_cavity, epsilon)
+            clipped = summary.clipped_sites
+        factor = PseudoPointFactor(
+            (summary.observations,), _factor_of_epsilon(solution, old_cavity)
+        )
         kept = self._kept(old_cavity, cavity.times([factor]), batch)
         free_energy = free_energy if kept is None else kept
         return Fitted(
             self._scaled(factor, epsilon, free_energy, old_cavity, cavity),
-            epsilon, free_energy, solution.iterations, said.observations.nugget, clipped,
-            said.unexplained, said.shown_error,
+            epsilon, free_energy, solution.iterations, summary.observations.nugget, clipped,
+            summary.unexplained, summary.shown_error,
         )  # fmt: skip
 
     def _kept(self, cavity: Process, after: Process, batch: Batch) -> float | None:
@@ -426,7 +434,7 @@ class Fitter:
         is_point = after.hyperparameters is None or cavity.hyperparameters is None
         if not (self.bound.is_evidence_bound and batch.learn) or number > MOST_POINTS or is_point:
             return None
-        return self.kept_free_energy(cavity, after, batch.data, batch.seed)
+        return kept_free_energy(self.local, cavity, after, batch.data, batch.seed)
 
     def _scaled(
         self,

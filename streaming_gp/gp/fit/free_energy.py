@@ -13,75 +13,44 @@ Pseudo-observations that stand on both sides leave it as it is.
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
 
-from streaming_gp import expfam
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.sites import expected_log_density
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.graphs import spec
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, plain
 from streaming_gp.numerics import triangular
 
 
-class KeptFreeEnergy:
-    """Free energies of kept factors of one model.
+def kept_free_energy(
+    local: LocalModel,
+    before: Process,
+    after: Process,
+    data: tuple[np.ndarray, np.ndarray],
+    seed: int,
+) -> float:
+    """F, in nats.
 
-    :param local: The model.
+    :param before: Prior times all other factors, on the points that they were on.
+    :param after: Prior times all factors.
+    :param data: X [N, D] and Y [N, P].
+    :param seed: The seed of the values of ε.
     """
-
-    def __init__(self, local: LocalModel) -> None:
-        self.local = local
-        draws, inputs = spec(None, local.parameters.size), spec(None, local.input_dim)
-        moments, observations = spec(None, None, local.gp.num_latent), spec(None, local.output_dim)
-        self._expected = local.graphs.compiled(
-            self._expected_samples, draws, inputs, moments, moments, observations
-        )
-
-    def __call__(
-        self, before: Process, after: Process, data: tuple[np.ndarray, np.ndarray], seed: int
-    ) -> float:
-        """F, in nats.
-
-        :param before: Prior times all other factors, on the points that they were on.
-        :param after: Prior times all factors.
-        :param data: X [N, D] and Y [N, P].
-        :param seed: The seed of the values of ε.
-        """
-        q, q_before = after.hyperparameters, before.hyperparameters
-        assert q is not None
-        assert q_before is not None
-        X, Y = data
-        prior = PriorAt(self.local.prior, self._draws(q, seed))
-        old = DenseProcess(prior).conditioned_on(plain(before))
-        new = old.conditioned_on(plain(after))
-        total = np.sum(self._expected(prior.draws, X, *new.predict(X), Y))
-        total += new.log_normaliser - old.log_normaliser
-        both = {id(one) for one in old.members} & {id(one) for one in new.members}
-        for sign, members in ((1.0, old.members), (-1.0, new.members)):
-            apart = (one for one in members if id(one) not in both)
-            total += sign * sum(_expected_log(one, new) for one in apart)
-        return float(total) / len(prior.draws) - float(q.kl_divergence(q_before))
-
-    def _draws(self, q: expfam.Gaussian, seed: int) -> np.ndarray:
-        """Values of ε [S, E]."""
-        mean = np.asarray(q.mean)
-        noise = self.local.hyperparameters.noise(len(mean), seed)
-        return np.asarray(mean + noise @ np.transpose(q.scale))
-
-    def _expected_samples(
-        self, draws: tf.Tensor, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
-    ) -> tf.Tensor:
-        """``Σ_n E log p(y_n | f_n, ε)`` [S]."""
-
-        def at(parts: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-            epsilon, m, v = parts
-            with self.local.parameters.substituted(epsilon):
-                return expected_log_density(self.local.likelihood, X, m, v, Y)
-
-        return tf.vectorized_map(at, (draws, mean, variance))
+    q, q_before = after.hyperparameters, before.hyperparameters
+    assert q is not None
+    assert q_before is not None
+    X, Y = data
+    mean = np.asarray(q.mean)
+    draws = mean + local.hyperparameters.noise(len(mean), seed) @ np.transpose(q.scale)
+    old = DenseProcess(PriorAt(local.prior, draws)).conditioned_on(plain(before))
+    new = old.conditioned_on(plain(after))
+    total = np.sum(local.expected(draws, X, Y, *new.predict(X))[0])
+    total += new.log_normaliser - old.log_normaliser
+    both = {id(one) for one in old.members} & {id(one) for one in new.members}
+    for sign, members in ((1.0, old.members), (-1.0, new.members)):
+        apart = (one for one in members if id(one) not in both)
+        total += sign * sum(_expected_log(one, new) for one in apart)
+    return float(total) / len(draws) - float(q.kl_divergence(q_before))
 
 
 def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:

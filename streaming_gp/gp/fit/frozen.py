@@ -18,19 +18,18 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.cavity import PriorValues, prior_values
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import Problem
 from streaming_gp.gp.fit.points import Inputs
 from streaming_gp.gp.fit.sites import Look, Rest, Sites, expected_log_density, is_conjugate, rest
-from streaming_gp.gp.fit.stacks import transposed
 from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.graphs import at_each_sample, spec
 from streaming_gp.gp.process.observations import ConditionalPseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess
+from streaming_gp.numerics import stacks
 from streaming_gp.numerics.linalg import (
     add_to_diagonal,
     logdet_from_cholesky,
@@ -38,6 +37,7 @@ from streaming_gp.numerics.linalg import (
     solve_lower_transposed,
 )
 from streaming_gp.numerics.shapes import check_shapes
+from streaming_gp.numerics.stacks import transposed
 
 SAYS_NOTHING = 1e20
 """Nugget of a point that stands in for none at all, and its variance under q(u)."""
@@ -322,10 +322,9 @@ class FrozenObjective:
         self.remembered = 0.0  # these report what is known as a part of the bound
 
     def __call__(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> tuple[float, np.ndarray]:
-        graph = self._by_all if move else self._by_epsilon
-        loss, gradient = self._call(graph, offsets, variables, problem, sites)
+        loss, gradient = self._call(self._with_gradient, offsets, variables, problem, sites)
         return float(loss), gradient.numpy()
 
     def rest(
@@ -335,7 +334,7 @@ class FrozenObjective:
 
         def step(now: Sites) -> Look:
             draws, *moments = self._call(self._moments, offsets, variables, problem, now)
-            return self.local.at_data.look(draws, problem.X, problem.Y, *moments)
+            return self.local.look(draws, problem.X, problem.Y, *map(np.asarray, moments))
 
         return rest(step, sites, most)
 
@@ -411,18 +410,12 @@ class FrozenObjective:
         with local.parameters.substituted(draws[0]):
             return bound - local.hyperparameters.penalty(variables, local.parameters)
 
-    def _by_all(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _with_gradient(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(arguments[:2])
             loss = -self._free_energy(*arguments)
         places, variables = tape.gradient(loss, arguments[:2], unconnected_gradients="zero")
         return loss, tf.concat([tf.reshape(places, [-1]), variables], 0)
-
-    def _by_epsilon(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(arguments[1])
-            loss = -self._free_energy(*arguments)
-        return loss, tape.gradient(loss, arguments[1], unconnected_gradients="zero")
 
     def _moments(self, *arguments: Any) -> tuple[tf.Tensor, ...]:
         """Values of ε, and means and variances of f at the data at each of them [S, N, L]."""

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.gp.fit.sites import LikelihoodAtData
+from streaming_gp.gp.fit.sites import (
+    Look,
+    Sites,
+    expected_log_density,
+    from_derivatives,
+    stationary,
+)
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.vector import TracedParameterVector
-from streaming_gp.gp.process.graphs import Compiled, Graphs, graphs_of_kind, spec
+from streaming_gp.gp.process.graphs import Compiled, Graphs, at_each_sample, graphs_of_kind, spec
 from streaming_gp.gp.process.prior import PriorFunctions
 from streaming_gp.gp.process.tensors import GaussianProcess
 
@@ -55,14 +61,53 @@ class LocalModel:
         """The prior at any values of ε, which fits and predictions share."""
         return PriorFunctions(self.gp, self.parameters, self.input_dim, self.graphs)
 
-    @cached_property
-    def at_data(self) -> LikelihoodAtData:
-        """The likelihood at data, as a function of f."""
-        return LikelihoodAtData(self)
-
     def grouped(self, values: np.ndarray) -> np.ndarray:
         """Values of latent functions [N, L] by their groups [G, N, C]."""
         return np.reshape(values, (len(values), self.gp.num_groups, -1)).swapaxes(0, 1)
+
+    # ---- the likelihood ----
+
+    def expected(
+        self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any
+    ) -> tuple[np.ndarray, ...]:
+        """``Σ_n E_q[log p(y_n | f_n)]`` [S] in nats at values of ε, and derivatives by ε and by the
+        moments of q(f).
+
+        :param draws: Values of ε [S, E].
+        :param mean: Of f at the data [S, N, L].
+        :param variance: Likewise.
+        """
+        return tuple(np.asarray(one) for one in self._expected(draws, X, Y, mean, variance))
+
+    def look(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> Look:
+        """What it says of sites, averaged over ε; arguments as of :meth:`expected`."""
+        expected, _, by_mean, by_variance = self.expected(draws, X, Y, mean, variance)
+        wanted = from_derivatives(self.likelihood, by_mean, by_variance, np.asarray(mean), Y)
+        both = wanted, stationary(wanted, np.asarray(mean))
+        averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
+        return Look(float(np.mean(expected)), *averages)
+
+    @cached_property
+    def _expected(self) -> Compiled:
+        data = spec(None, self.input_dim), spec(None, self.output_dim)
+        draws = spec(self.hyperparameters.num_draws, self.parameters.size)
+        moment = spec(None, None, self.gp.num_latent)
+        return self.graphs.compiled(self.expected_tensors, draws, *data, moment, moment)
+
+    def expected_tensors(
+        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, *moments: tf.Tensor
+    ) -> Any:
+        """As :meth:`expected`, in TensorFlow."""
+
+        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            by = epsilon, mean, variance
+            with tf.GradientTape() as tape:
+                tape.watch(by)
+                with self.parameters.substituted(epsilon):
+                    value = expected_log_density(self.likelihood, X, mean, variance, Y)
+            return value, *tape.gradient(value, by, unconnected_gradients="zero")
+
+        return at_each_sample(at, draws, *moments)
 
     def noise_precision(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
         """``1/σ²`` [N, P] of Gaussian noise at X [N, D] and at ε [E]."""
@@ -76,6 +121,8 @@ class LocalModel:
                 return 1.0 / self.likelihood.conditional_variance(X, zeros)
 
         return self.graphs.compiled(at, spec(self.parameters.size), spec(None, self.input_dim))
+
+    # ---- values that are not in ε ----
 
     def fixed_values(self) -> bytes:
         """Changes whenever a value changes that is not in ε."""

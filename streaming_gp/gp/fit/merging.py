@@ -19,17 +19,16 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.fit.bounds import Variational
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, minimise
 from streaming_gp.gp.fit.points import NUGGET, limits_within, spread
 from streaming_gp.gp.fit.projection import Projection
-from streaming_gp.gp.fit.stacks import transposed
 from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
-from streaming_gp.numerics import dense, symmetric
+from streaming_gp.numerics import dense, stacks, symmetric
+from streaming_gp.numerics.stacks import transposed
 
 AT_ONCE = 128
 """So many points are dropped before the rest is brought up to date."""

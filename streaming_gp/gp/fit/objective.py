@@ -3,15 +3,14 @@
 One graph of TensorFlow has the prior at S values of ε, the expected log likelihood, and the
 gradients of both. Between them stands linear algebra in NumPy, which the graph calls: the batch
 under its cavity, a bound of it, and both backwards. Each graph is traced once for a kind of model,
-with unknown sizes, so that a stream of any length neither retraces nor leaks. TensorFlow's graphs
-take arrays alone; an evaluation is what its parts in NumPy share, and they know it by a number.
+with unknown sizes, so that a stream of any length neither retraces nor leaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit.bounds import (
+    AtData,
     ClosedForm,
     LocalBound,
     LocalFunction,
@@ -28,7 +28,6 @@ from streaming_gp.gp.fit.bounds import (
 )
 from streaming_gp.gp.fit.cavity import (
     Conditioned,
-    Memory,
     Observed,
     PriorValues,
     TakenOver,
@@ -36,12 +35,20 @@ from streaming_gp.gp.fit.cavity import (
     prior_values,
 )
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.sites import Look, Rest, Sites, expected_log_density, is_conjugate, rest
+from streaming_gp.gp.fit.sites import (
+    Look,
+    Rest,
+    Sites,
+    expected_log_density,
+    is_conjugate,
+    rest,
+)
+from streaming_gp.gp.hyperparameters import DIVERGENCE, EVIDENCE
 from streaming_gp.gp.process import prior as cov
-from streaming_gp.gp.process.graphs import FLOAT, at_each_sample, in_numpy, spec
-from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.graphs import at_each_sample, in_numpy, spec
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics.linalg import solve_lower
+from streaming_gp.numerics.stacks import tiled
 from streaming_gp.numerics.threads import one_blas_thread
 
 NO_SITES = Sites(np.zeros((0, 0)), np.zeros((0, 0)))
@@ -78,9 +85,9 @@ class Problem:
     takes_over: bool = False
     shared_nugget: float = 0.0
 
-    def moved(self, offsets: Any) -> Any:
+    def moved(self, offsets: np.ndarray) -> np.ndarray:
         """The points [M, D], from their offsets [M D]."""
-        return self.Z + self.unit * np.reshape(offsets, self.Z.shape)
+        return np.asarray(self.Z + self.unit * np.reshape(offsets, self.Z.shape))
 
     @cached_property
     def earlier_Z(self) -> np.ndarray:
@@ -88,418 +95,159 @@ class Problem:
         nothing = np.zeros((0, self.X.shape[1]))
         return np.concatenate([nothing, *(one.Z for one in self.earlier)])
 
-    def tensors(self) -> tuple[np.ndarray, ...]:
-        """The arrays that graphs take."""
-        return (
-            self.X, self.Y, self.earlier_Z, self.Z, self.unit,
-            self.location, self.scale, self.noise,
-        )  # fmt: skip
-
-
-def memory_of(local: LocalModel) -> Memory:
-    """The terms of what is known already in the objectives of a model."""
-    memory = local.hyperparameters.memory
-    evidence, divergence = memory(lambda: 1.0, lambda: 0.0), memory(lambda: 0.0, lambda: 1.0)
-    return Memory(float(evidence), float(divergence))
-
-
-def observed_by(
-    local: LocalModel, earlier: tuple[PseudoObservations, ...], epsilon: np.ndarray, memory: Memory
-) -> list[Observed]:
-    """Earlier pseudo-observations in each group; with q of their points at ε [E] if it is asked
-    for.
-    """
-    groups, columns = local.gp.num_groups, local.gp.num_latent // local.gp.num_groups
-    observed = [Observed.of(earlier, group, columns) for group in range(groups)]
-    if not memory.divergence or not earlier:
-        return observed
-    Z = np.concatenate([one.Z for one in earlier])
-    prior = PriorAt(local.prior, epsilon[None])
-    return [
-        replace(one, q=one.held(k, m))
-        for one, k, m in zip(observed, prior.covariance(Z), prior.mean(Z), strict=True)
-    ]
-
 
 @dataclass(eq=False)
-class _Evaluation:
-    """One evaluation of an objective, in NumPy: arrays of the prior in, arrays of a bound out."""
-
-    bound: LocalBound
-    problem: Problem
-    sites: Sites
-    observed: list[Observed]
-    memory: Memory
-    groups: list[Conditioned | TakenOver] = field(default_factory=list)
-    batches: list[UnderCavity] = field(default_factory=list)
-    posteriors: list[Any] = field(default_factory=list)
-    remembered: float = 0.0
-    """The memory's terms, in nats, summed over ε."""
-    is_lost: bool = False
-    """Whether a covariance was not positive."""
-
-    @property
-    def num_taken_over(self) -> int:
-        """The number of earlier pseudo-observations that the points take over."""
-        return len(self.problem.earlier_Z) if self.problem.takes_over else 0
-
-    def look(self, values: PriorValues) -> None:
-        """The batch under its cavity in every group.
-
-        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
-        """
-        problem, has_points = self.problem, self.bound.has_points
-        self.groups = []
-        for index, one in enumerate(self.observed):
-            prior = values.of_group(index)
-            if problem.takes_over:
-                R = len(one.nugget)
-                shared = problem.shared_nugget * np.eye(R, prior.among.shape[1] - R)
-                self.groups.append(TakenOver(one, prior, shared))
-            else:
-                self.groups.append(Conditioned(one, prior, has_points))
-        nugget = problem.nugget if has_points else 0.0
-        self.batches = [group.batch(nugget) for group in self.groups]
-
-    def constant(self) -> float:
-        """The constant beside the bound of the batch, in nats, summed over ε."""
-        evidence = sum(group.log_evidence for group in self.groups)
-        self.remembered = self.memory.evidence * evidence
-        if self.memory.divergence and self.num_points:
-            self.remembered += sum(self._divergence(group)[0] for group in self.groups)
-        return self.remembered - (evidence if self.problem.takes_over else 0.0)
-
-    @property
-    def num_points(self) -> int:
-        """The number of earlier points."""
-        return len(self.problem.earlier_Z)
-
-    def _divergence(self, group: Conditioned | TakenOver) -> tuple[float, np.ndarray, np.ndarray]:
-        R, prior = self.num_points, group.prior
-        return group.observed.minus_divergence(prior.among[:, :R, :R], prior.mean_points[:, :R])
-
-    def back(self, values: PriorValues, by: list[UnderCavity]) -> PriorValues:
-        """Derivatives by the prior's values, from those by the batch in every group."""
-        by_evidence = self.memory.evidence - float(self.problem.takes_over)
-        parts, R = [], self.num_points
-        for group, one in zip(self.groups, by, strict=True):
-            part = group.pulled_back(one, by_evidence)
-            if self.memory.divergence and R:
-                _, by_K, by_mean = self._divergence(group)
-                part.among[:, :R, :R] += self.memory.divergence * by_K
-                part.mean_points[:, :R] += self.memory.divergence * by_mean
-            parts.append(part)
-        return values.gathered(parts)
-
-    def targets(self, index: int, columns: np.ndarray) -> np.ndarray:
-        """Observations of a group, those that are taken over after the data."""
-        if not self.problem.takes_over:
-            return columns
-        return np.concatenate([columns, self.observed[index].targets])
-
-    def sites_of(self, sites: Sites, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sites [1, N + R] of one latent function; last those of what is taken over."""
-        parts = [part[:, index] for part in sites]
-        if self.problem.takes_over:
-            earlier = self.observed[index].targets[:, 0], np.ones(self.num_points)
-            parts = [np.concatenate(pair) for pair in zip(parts, earlier, strict=True)]
-        return parts[0][None], parts[1][None]
-
-    # ---- what graphs call ----
-
-    def collapsed(self, values: PriorValues) -> tuple[Any, PriorValues]:
-        """The bound for Gaussian noise, summed over ε, and derivatives."""
-        assert isinstance(self.bound, ClosedForm)
-        self.look(values)
-        columns = np.split(self.problem.Y, len(self.groups), axis=1)
-        parts = [
-            self.bound.value_and_gradient(f, self.targets(index, Y), self.num_taken_over)
-            for index, (f, Y) in enumerate(zip(self.batches, columns, strict=True))
-        ]
-        total = self.constant() + sum(value for value, _ in parts)
-        return np.float64(total), self.back(values, [by for _, by in parts])
-
-    def posterior(self, values: PriorValues) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances [S, N, L] of q(f) at the data for the sites."""
-        assert isinstance(self.bound, ClosedForm)
-        self.look(values)
-        return self.moments([self.bound.prepared(f) for f in self.batches], self.sites)
-
-    def moments(self, prepared: list[UnderCavity], sites: Sites) -> tuple[np.ndarray, np.ndarray]:
-        """The same for other sites."""
-        assert isinstance(self.bound, ClosedForm)
-        self.posteriors = [
-            self.bound.posterior(f, *self.sites_of(sites, index))
-            for index, f in enumerate(prepared)
-        ]
-        N = len(self.problem.X)
-        mean = np.stack([q.mean[:, :N] for q in self.posteriors], axis=2)
-        return mean, np.stack([q.variance[:, :N] for q in self.posteriors], axis=2)
-
-    def without_data(
-        self, values: PriorValues, by_mean: np.ndarray, by_variance: np.ndarray
-    ) -> tuple[Any, PriorValues]:
-        """The free energy without what is expected of the data, and all derivatives.
-
-        :param by_mean: Those of what is expected of the data [S, N, L].
-        :param by_variance: Likewise.
-        """
-        assert isinstance(self.bound, ClosedForm)
-        total, by, N = self.constant(), [], len(self.problem.X)
-        for index, q in enumerate(self.posteriors):
-            of_mean, of_variance = by_mean[:, :, index], by_variance[:, :, index]
-            if self.problem.takes_over:
-                error = self.observed[index].targets[:, 0] - q.mean[:, N:]
-                total -= 0.5 * float(np.sum(error**2) + np.sum(q.variance[:, N:]))
-                of_mean = np.concatenate([of_mean, error], axis=1)
-                of_variance = np.concatenate([of_variance, np.full_like(error, -0.5)], axis=1)
-            total -= q.kl
-            sites = self.sites_of(self.sites, index)
-            by.append(self.bound.pulled_back(q, *sites, of_mean, of_variance))
-        return np.float64(total), self.back(values, by)
-
-    def function(self, values: PriorValues) -> list[np.ndarray]:
-        """f at points and data [S, G, ...]; the targets of what is taken over [G, R, C]."""
-        self.look(values)
-        number = self.num_taken_over
-        targets = np.stack([one.targets[:number] for one in self.observed])
-        return [*(np.stack(part, axis=1) for part in zip(*self.batches, strict=True)), targets]
-
-    def of_function(self, values: PriorValues, *by: np.ndarray) -> tuple[Any, PriorValues]:
-        """The free energy without the bound, and all derivatives from those of the bound."""
-        groups = [UnderCavity(*(one[:, g] for one in by)) for g in range(len(self.groups))]
-        return np.float64(self.constant()), self.back(values, groups)
-
-
-_evaluations: dict[int, _Evaluation] = {}
-_numbers = count()
-
-
-def _part(name: str) -> Callable[..., Any]:
-    """A part of an evaluation, by the evaluation's number.
-
-    Where a covariance is not positive, this and all later parts are such that the free energy is
-    minus infinity.
-    """
-
-    def part(number: np.ndarray, values: PriorValues, *rest: np.ndarray) -> Any:
-        evaluation = _evaluations[int(number)]
-        with np.errstate(all="ignore"):  # a line search may ask for any ε
-            try:
-                if not evaluation.is_lost:
-                    return getattr(evaluation, name)(values, *rest)
-            except np.linalg.LinAlgError:
-                evaluation.is_lost = True
-        if name == "posterior":
-            shape = len(values.among), *evaluation.sites.precision.shape
-            return np.zeros(shape), np.ones(shape)
-        if name == "function":
-            return _anything(evaluation, values)
-        return np.float64(-np.inf), PriorValues(*map(np.zeros_like, values))
-
-    return part
-
-
-def _anything(evaluation: _Evaluation, values: PriorValues) -> list[np.ndarray]:
-    """Arrays of the right shapes."""
-    S, R, C = len(values.among), len(evaluation.problem.earlier_Z), values.mean_data.shape[3]
-    G, M = len(evaluation.observed), values.among.shape[2] - R
-    N = len(evaluation.problem.X) + evaluation.num_taken_over
-    among, between = np.broadcast_to(np.eye(M), (S, G, M, M)), np.zeros((S, G, M, N))
-    ones = np.ones((S, G, N))
-    targets = np.zeros((G, evaluation.num_taken_over, C))
-    return [among.copy(), between, ones, np.zeros((S, G, N, C)), ones.copy(), targets]
-
-
-_COLLAPSED, _POSTERIOR, _WITHOUT_DATA, _FUNCTION, _OF_FUNCTION = map(
-    _part, ("collapsed", "posterior", "without_data", "function", "of_function")
-)
-
-
-class Objective:
-    """The objective of one bound for one model.
-
-    Places of points are offsets [M D] from ``problem.Z``, and ε is the optimiser variables [V] of
-    the hyperparameter strategy.
+class BatchBound:
+    """The bound of one batch, by f under its cavity at S values of ε.
 
     :param bound: The local bound.
     :param local: The model.
-    :ivar remembered: The memory's terms in the last value, in nats.
+    :param draws: The values of ε [S, E].
+    :param X: The inputs [N, D].
+    :param Y: The observations [N, P].
+    :param f: f at points and data [S G, ...], of Gaussian noise or of none.
+    :param targets: Of earlier pseudo-observations that the points take over, which are the last
+        data of ``f`` [G, R, C].
     """
 
-    def __init__(self, bound: LocalBound, local: LocalModel) -> None:
-        self.bound = bound
-        self.local = local
-        self.memory = memory_of(local)
-        self.remembered = 0.0
-        self._observed: tuple[Any, list[Observed]] = (None, [])
+    bound: LocalBound
+    local: LocalModel
+    draws: np.ndarray
+    X: np.ndarray
+    Y: np.ndarray
+    f: UnderCavity
+    targets: np.ndarray
+    _q: AtData | None = field(default=None, init=False)
 
-    @one_blas_thread()
-    def __call__(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
-    ) -> tuple[float, np.ndarray]:
-        """The negative free energy, which is infinite where a covariance is not positive, and its
-        gradient.
+    def value_and_gradient(self, sites: Sites = NO_SITES) -> tuple[float, np.ndarray, UnderCavity]:
+        """The bound in nats, summed over ε, and its derivatives by ε [S, E] and by ``f``.
 
         :param sites: Those on the data; of Gaussian noise none are asked for.
-        :param move: Whether the gradient is by the offsets and the variables, one after another;
-            otherwise it is by the variables alone.
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
-        evaluation = self._evaluation(problem, sites)
-        graph = self._graph(self._by_all if move else self._by_epsilon)
-        loss, gradient = self._run(evaluation, graph, offsets, variables)
-        self.remembered = evaluation.remembered / len(problem.noise)
-        return float(loss), gradient.numpy()
+        inputs, local = self.inputs(sites), self.local
+        if not inputs:
+            return self.of_gaussian_noise()
+        if isinstance(self.bound, SparseBound):
+            graph = local.graphs_of_fits.compiled(
+                partial(_of_own, local, self.bound), *_signature(local), of=self.bound
+            )
+            parts = graph(self.draws, sites, self.X, self.Y, *inputs)
+        else:
+            parts = local.expected(self.draws, self.X, self.Y, *inputs)
+        value, by_draws, *by = (np.asarray(one) for one in parts)
+        rest, by_f = self.pulled_back(sites, by)
+        return float(np.sum(value)) + rest, by_draws, by_f
 
-    @one_blas_thread()
-    def rest(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, most: int
-    ) -> Rest:
-        """Sites after at most so many fixed-point steps, averaged over ε.
+    def of_gaussian_noise(self) -> tuple[float, np.ndarray, UnderCavity]:
+        """The same in closed form."""
+        Y = np.concatenate([self.local.grouped(self.Y), self.targets], axis=1)
+        earlier = self.targets.shape[1]
+        value, by_f = self._form.value_and_gradient(self.f, tiled(Y, len(self.f.mean)), earlier)
+        return value, np.zeros_like(self.draws), by_f
 
-        :raises NumericalError: if a step is not finite, or a covariance not positive.
+    def inputs(self, sites: Sites) -> list[np.ndarray]:
+        """The part that TensorFlow has is a function of these; of Gaussian noise there is none.
+
+        Moments of q(f) at the data [S, N, L]; of a bound of one's own f and ``targets``.
         """
-        evaluation = self._evaluation(problem, sites)
-        if isinstance(self.bound, SparseBound):  # with steps of ordinary sparse inference
-            evaluation.bound = Variational()
-        _, draws, values = self._run(evaluation, self._graph(self._prior), offsets, variables)
-        arrays = PriorValues(*(one.numpy() for one in values))
-        try:
-            evaluation.look(arrays)
-            assert isinstance(evaluation.bound, ClosedForm)
-            prepared = [evaluation.bound.prepared(f) for f in evaluation.batches]
+        if isinstance(self.bound, SparseBound):
+            G = self.local.gp.num_groups
+            f = (one.reshape(len(self.draws), G, *one.shape[1:]) for one in self.f)
+            return [*f, self.targets]
+        if is_conjugate(self.local.likelihood):
+            return []
+        self._q = self._posterior(sites)
+        return list(self._moments(self._q))
 
-            def step(now: Sites) -> Look:
-                moments = evaluation.moments(prepared, now)
-                look = self.local.at_data.look(draws, problem.X, problem.Y, *moments)
-                return look._replace(expected=look.expected / len(problem.noise))
+    def pulled_back(self, sites: Sites, by: Sequence[np.ndarray]) -> tuple[float, UnderCavity]:
+        """The rest of the bound, in nats, and derivatives of all by ``f``.
 
-            return rest(step, sites, most)
-        except np.linalg.LinAlgError:
-            raise NumericalError("the local posterior covariance is not positive") from None
+        :param by: Derivatives by :meth:`inputs`.
+        """
+        if isinstance(self.bound, SparseBound):
+            return 0.0, UnderCavity(*(one.reshape(-1, *one.shape[2:]) for one in by))
+        q, N = self._q, len(self.X)
+        assert q is not None
+        by_mean, by_variance = (one.swapaxes(1, 2).reshape(-1, N) for one in by)
+        error = tiled(self.targets[:, :, 0], len(self.f.mean)) - q.mean[:, N:]
+        earlier = 0.5 * float(np.sum(error**2) + np.sum(q.variance[:, N:]))
+        by_mean = np.concatenate([by_mean, error], axis=1)
+        by_variance = np.concatenate([by_variance, np.full_like(error, -0.5)], axis=1)
+        by_f = self._form.pulled_back(q, *self._stacked(sites), by_mean, by_variance)
+        return -q.kl - earlier, by_f
 
-    def _evaluation(self, problem: Problem, sites: Sites) -> _Evaluation:
-        if self._observed[0] is not problem.earlier:
-            observed = observed_by(self.local, problem.earlier, problem.location, self.memory)
-            self._observed = problem.earlier, observed
-        return _Evaluation(self.bound, problem, sites, self._observed[1], self.memory)
+    def look(self, sites: Sites) -> Look:
+        """What the likelihood says of sites, averaged over ε.
 
-    def _run(
-        self, evaluation: _Evaluation, graph: Any, offsets: np.ndarray, variables: np.ndarray
-    ) -> Any:
-        """The output of a graph, while it can find the evaluation by its number."""
-        number = next(_numbers)
-        _evaluations[number] = evaluation
-        try:
-            problem, sites = evaluation.problem, evaluation.sites
-            return graph(float(number), offsets, variables, *sites, *problem.tensors())
-        finally:
-            del _evaluations[number]
-
-    # ---- graphs ----
-
-    def _graph(self, function: Callable[..., Any]) -> Any:
-        local = self.local
-        E, D, L = local.parameters.size, local.input_dim, local.gp.num_latent
-        data, points = (spec(None, D), spec(None, local.output_dim)), spec(None, D)
-        draws = spec(E), spec(E, E), spec(local.hyperparameters.num_draws, E)
-        signature = (
-            spec(), spec(None), spec(None), spec(None, L if self._has_sites else 0),
-            spec(None, L if self._has_sites else 0), *data, points, points, spec(D), *draws,
-        )  # fmt: skip
-        own = self.bound if isinstance(self.bound, SparseBound) else self.bound.has_points
-        return local.graphs_of_fits.compiled(function, *signature, of=own)
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
+        return self.local.look(self.draws, self.X, self.Y, *self._moments(self._posterior(sites)))
 
     @property
-    def _has_sites(self) -> bool:
-        return not is_conjugate(self.local.likelihood)
+    def _form(self) -> ClosedForm:
+        """For sites of a bound of one's own, that of ordinary sparse inference."""
+        return self.bound if isinstance(self.bound, ClosedForm) else Variational()
 
-    def _prior(self, number: Any, offsets: Any, variables: Any, *arrays: Any) -> Any:
-        """The cost of q(ε), in nats; its values of ε [S, E]; and the prior at these."""
-        _, _, X, _, earlier_Z, Z, unit, location, scale, noise = arrays
-        local, has_points = self.local, self.bound.has_points
-        own = Z + unit * tf.reshape(offsets, tf.shape(Z)) if has_points else X
-        points = tf.concat([earlier_Z, own], 0)
-        draws = local.hyperparameters.draw(variables, location, scale, noise)
+    @cached_property
+    def _prepared(self) -> UnderCavity:
+        return self._form.prepared(self.f)
 
-        def at(epsilon: tf.Tensor) -> PriorValues:
-            with local.parameters.substituted(epsilon):
-                return prior_values(local, points, X, has_points)
+    def _posterior(self, sites: Sites) -> AtData:
+        return self._form.posterior(self._prepared, *self._stacked(sites))
 
-        values: PriorValues = at_each_sample(at, draws)
-        with local.parameters.substituted(draws[0]):
-            penalty = local.hyperparameters.penalty(variables, local.parameters)
-        return penalty, draws, values
+    def _stacked(self, sites: Sites) -> tuple[np.ndarray, np.ndarray]:
+        """Sites as stacks [S G, N + R]; last those of what is taken over."""
+        earlier = self.targets[:, :, 0]
+        pairs = zip(sites, (earlier, np.ones_like(earlier)), strict=True)
+        mean, w = (np.concatenate([own.T, other], axis=1) for own, other in pairs)
+        return tiled(mean, len(self.f.mean)), tiled(w, len(self.f.mean))
 
-    def _by_all(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, gradients = self._differentiated(slice(1, 3), *arguments)
-        return loss, tf.concat(gradients, 0)
+    def _moments(self, q: AtData) -> tuple[np.ndarray, np.ndarray]:
+        """Of latent functions at the data [S, N, L]."""
+        N, S = len(self.X), len(self.draws)
+        mean, variance = (
+            part[:, :N].reshape(S, -1, N).swapaxes(1, 2) for part in (q.mean, q.variance)
+        )
+        return mean, variance
 
-    def _by_epsilon(self, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, (gradient,) = self._differentiated(slice(2, 3), *arguments)
-        return loss, gradient
 
-    def _differentiated(self, by: slice, *arguments: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        number, *_, noise = arguments
+def _signature(local: LocalModel) -> tuple[Any, ...]:
+    """Of :func:`_of_own`."""
+    S, G, L = local.hyperparameters.num_draws, local.gp.num_groups, local.gp.num_latent
+    site = spec(None, 0 if is_conjugate(local.likelihood) else L)
+    square, row = spec(S, G, None, None), spec(S, G, None)
+    return (
+        spec(S, local.parameters.size), Sites(site, site), spec(None, local.input_dim),
+        spec(None, local.output_dim), square, square, row, spec(S, G, None, L // G), row,
+        spec(G, None, L // G),
+    )  # fmt: skip
+
+
+def _of_own(
+    local: LocalModel,
+    bound: SparseBound,
+    draws: tf.Tensor,
+    sites: Sites,
+    X: tf.Tensor,
+    Y: tf.Tensor,
+    *inputs: tf.Tensor,
+) -> Any:
+    """A bound of one's own at each ε, and its derivatives by ε and f, by TensorFlow."""
+    *f, targets = inputs
+
+    def at(*by: tf.Tensor) -> tuple[tf.Tensor, ...]:
         with tf.GradientTape() as tape:
-            tape.watch(arguments[by])
-            penalty, draws, values = self._prior(*arguments)
-        if isinstance(self.bound, SparseBound):
-            total, by_draws, by_values = self._of_own(self.bound, draws, values, *arguments)
-        elif self._has_sites:
-            total, by_draws, by_values = self._at_sites(draws, values, *arguments)
-        else:
-            by_draws = tf.zeros_like(draws)
-            total, by_values = in_numpy(_COLLAPSED, (number, values), (number, values))
-        share = -1.0 / tf.cast(tf.shape(noise)[0], FLOAT)
-        by_prior = [share * one for one in (by_draws, *by_values)]
-        gradients = tape.gradient(
-            [penalty, draws, *values], arguments[by], unconnected_gradients="zero",
-            output_gradients=[tf.ones_like(penalty), *by_prior],
-        )  # fmt: skip
-        return penalty + share * tf.reshape(total, []), gradients
+            tape.watch(by)
+            with local.parameters.substituted(by[0]):
+                given = _local_function(local, bound, UnderCavity(*by[1:]), targets, sites, X, Y)
+                value = bound.free_energy(given)
+        return value, *tape.gradient(value, by, unconnected_gradients="zero")
 
-    def _at_sites(self, draws: Any, values: Any, number: Any, *arrays: Any) -> Any:
-        """The free energy at given sites in closed form, and its derivatives by ε and the prior."""
-        X, Y = arrays[4:6]
-        moments = in_numpy(_POSTERIOR, (number, values), (None, None))
-        shape = [None, None, self.local.gp.num_latent]
-        moments = [tf.ensure_shape(one, shape) for one in moments]
-        expected, by_draws, *by_moments = self.local.at_data.differentiated(draws, X, Y, *moments)
-        given = number, values, *by_moments
-        rest, by_values = in_numpy(_WITHOUT_DATA, given, (number, values))
-        return tf.reduce_sum(expected) + tf.reshape(rest, []), by_draws, by_values
-
-    def _of_own(
-        self, bound: SparseBound, draws: Any, values: Any, number: Any, *arrays: Any
-    ) -> Any:
-        """The free energy of a bound of one's own, which TensorFlow differentiates."""
-        _, _, precision_mean, precision, X, Y = arrays[:6]
-        *parts, targets = in_numpy(_FUNCTION, (number, values), [None] * 6)
-        S, G = draws.shape[0], self.local.gp.num_groups
-        ranks = (4, 4, 3, 4, 3)
-        parts = [
-            tf.ensure_shape(one, [S, G, *[None] * (rank - 2)])
-            for one, rank in zip(parts, ranks, strict=True)
-        ]
-        C = self.local.gp.num_latent // G
-        targets = tf.ensure_shape(targets, [G, None, C])
-        sites = Sites(precision_mean, precision)
-
-        def at(epsilon: tf.Tensor, *f: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with tf.GradientTape() as tape:
-                tape.watch((epsilon, *f))
-                with self.local.parameters.substituted(epsilon):
-                    given = local_function(self.local, bound, UnderCavity(*f), targets, sites, X, Y)
-                    value = bound.free_energy(given)
-            return value, *tape.gradient(value, (epsilon, *f), unconnected_gradients="zero")
-
-        value, by_draws, *by_f = at_each_sample(at, draws, *parts)
-        rest, by_values = in_numpy(_OF_FUNCTION, (number, values, *by_f), (number, values))
-        return tf.reduce_sum(value) + tf.reshape(rest, []), by_draws, by_values
+    return at_each_sample(at, draws, *f)
 
 
-def local_function(
+def _local_function(
     local: LocalModel,
     bound: SparseBound,
     f: UnderCavity,
@@ -508,12 +256,7 @@ def local_function(
     X: tf.Tensor,
     Y: tf.Tensor,
 ) -> LocalFunction:
-    """The arguments of a bound of one's own, at the ε that the parameters hold.
-
-    :param f: f at points and data [G, ...], as tensors.
-    :param targets: Of earlier pseudo-observations that the points take over [G, R, C].
-    :param sites: Those on the data, unless their noise is Gaussian.
-    """
+    """The arguments of a bound of one's own, at the ε that the parameters hold."""
     N, groups = tf.shape(X)[0], local.gp.num_groups
     if is_conjugate(local.likelihood):
         A = solve_lower(tf.linalg.cholesky(f.among), f.between)
@@ -521,8 +264,8 @@ def local_function(
         w = bound.site_precision(f.noise[:, :N], left[:, :N])
         precision_mean = w[..., None] * cov.to_groups(Y, groups)
     else:
-        precision_mean = cov.to_groups(tf.convert_to_tensor(sites.precision_mean), groups)
-        w = cov.to_groups(tf.convert_to_tensor(sites.precision), groups)[:, :, 0]
+        precision_mean, w = (cov.to_groups(part, groups) for part in sites)
+        w = w[:, :, 0]
 
     def expected(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
         moments = (
@@ -536,3 +279,247 @@ def local_function(
         tf.concat([w, tf.ones_like(targets[:, :, 0])], 1),
         tf.concat([precision_mean, targets], 1), expected, N,
     )  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Evaluation:
+    """One evaluation of an objective, in NumPy: what a graph calls between prior and gradient."""
+
+    objective: Objective
+    problem: Problem
+    sites: Sites
+    cavity: Conditioned | TakenOver | None = None
+    batch: BatchBound | None = None
+    remembered: float = 0.0
+    is_lost: bool = False
+    """Whether a covariance was not positive."""
+
+    def look(self, draws: np.ndarray, values: PriorValues) -> BatchBound:
+        """The batch under its cavity.
+
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
+        bound, local, problem = self.objective.bound, self.objective.local, self.problem
+        observed, prior = self.objective.observed(problem), values.stacked()
+        nugget, targets = problem.nugget if bound.has_points else 0.0, observed.targets
+        if problem.takes_over:
+            R = len(problem.earlier_Z)
+            shared = problem.shared_nugget * np.eye(R, prior.among.shape[1] - R)
+            self.cavity = TakenOver(observed, prior, shared)
+        else:
+            self.cavity = Conditioned(observed, prior, bound.has_points)
+            targets = targets[:, :0]
+        f = self.cavity.batch(nugget)
+        self.batch = BatchBound(bound, local, draws, problem.X, problem.Y, f, targets)
+        return self.batch
+
+    def inputs(self, draws: np.ndarray, values: PriorValues) -> list[np.ndarray]:
+        """As of :class:`BatchBound`; where a covariance is not positive, of the right shapes."""
+        try:
+            return self.look(draws, values).inputs(self.sites)
+        except np.linalg.LinAlgError:
+            self.is_lost = True
+        S, N = len(draws), len(self.problem.X)
+        if not isinstance(self.objective.bound, SparseBound):
+            return [np.zeros((S, N, self.sites.precision.shape[1])) + add for add in (0.0, 1.0)]
+        R, (_, G, T, C) = len(self.problem.earlier_Z), values.mean_points.shape
+        earlier = R if self.problem.takes_over else 0
+        among, between = np.tile(np.eye(T - R), (S, G, 1, 1)), np.zeros((S, G, T - R, N + earlier))
+        ones = np.ones((S, G, N + earlier))
+        mean, targets = np.zeros((S, G, N + earlier, C)), np.zeros((G, earlier, C))
+        return [among, between, ones, mean, ones.copy(), targets]
+
+    def total(
+        self, draws: np.ndarray, values: PriorValues, *by: np.ndarray
+    ) -> tuple[Any, PriorValues]:
+        """The free energy, summed over ε, but for what TensorFlow has of it, and all derivatives by
+        the prior; where a covariance is not positive, minus infinity.
+        """
+        try:
+            if not self.is_lost:
+                return self._total(draws, values, by)
+        except np.linalg.LinAlgError:
+            pass
+        return np.float64(-np.inf), PriorValues(*map(np.zeros_like, values))
+
+    def _total(
+        self, draws: np.ndarray, values: PriorValues, by: Sequence[np.ndarray]
+    ) -> tuple[Any, PriorValues]:
+        if by:
+            assert self.batch is not None
+            value, by_f = self.batch.pulled_back(self.sites, by)
+        else:
+            value, _, by_f = self.look(draws, values).of_gaussian_noise()
+        assert self.cavity is not None
+        cavity, memory = self.cavity, self.objective.local.hyperparameters.memory
+        R, evidence = len(self.problem.earlier_Z), cavity.log_evidence
+        by_evidence = float(memory == EVIDENCE) - float(self.problem.takes_over)
+        by_prior = cavity.pulled_back(by_f, by_evidence)
+        value += by_evidence * evidence
+        self.remembered = evidence if memory == EVIDENCE else 0.0
+        if memory == DIVERGENCE and R:
+            among, mean = cavity.prior.among[:, :R, :R], cavity.prior.mean_points[:, :R]
+            self.remembered, by_K, by_mean = cavity.observed.minus_divergence(among, mean)
+            by_prior.among[:, :R, :R] += by_K
+            by_prior.mean_points[:, :R] += by_mean
+            value += self.remembered
+        return np.float64(value), values.unstacked(by_prior)
+
+
+_evaluations: dict[int, _Evaluation] = {}
+"""Graphs take arrays alone, and know an evaluation by a number."""
+_numbers = count()
+
+
+def _inputs(number: np.ndarray, *arguments: Any) -> list[np.ndarray]:
+    with np.errstate(all="ignore"):  # a line search may ask for any ε
+        return _evaluations[int(number)].inputs(*arguments)
+
+
+def _total(number: np.ndarray, *arguments: Any) -> tuple[Any, PriorValues]:
+    with np.errstate(all="ignore"):
+        return _evaluations[int(number)].total(*arguments)
+
+
+class Objective:
+    """The objective of one bound for one model.
+
+    Places of points are offsets [M D] from ``problem.Z``, and ε is the optimiser variables [V] of
+    the hyperparameter strategy.
+
+    :param bound: The local bound.
+    :param local: The model.
+    :ivar remembered: The part of the last value that is no bound of the batch but what a point ε
+        remembers, in nats.
+    """
+
+    def __init__(self, bound: LocalBound, local: LocalModel) -> None:
+        self.bound = bound
+        self.local = local
+        self.remembered = 0.0
+        self._observed: tuple[Any, Observed | None] = None, None
+
+    @one_blas_thread()
+    def __call__(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[float, np.ndarray]:
+        """The negative free energy, which is infinite where a covariance is not positive, and its
+        gradient by offsets and variables, one after another.
+
+        :param sites: Those on the data; of Gaussian noise none are asked for.
+        """
+        number, evaluation = next(_numbers), _Evaluation(self, problem, sites)
+        _evaluations[number] = evaluation
+        try:
+            graph = self._graph(self._value_and_gradient)
+            loss, gradient = graph(
+                float(number), *self._arguments(offsets, variables, problem, sites)
+            )
+        finally:
+            del _evaluations[number]
+        self.remembered = evaluation.remembered / len(problem.noise)
+        return float(loss), gradient.numpy()
+
+    @one_blas_thread()
+    def rest(
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, most: int
+    ) -> Rest:
+        """Sites after at most so many fixed-point steps, averaged over ε.
+
+        :raises NumericalError: if a step is not finite, or a covariance not positive.
+        """
+        given = self._arguments(offsets, variables, problem, sites)
+        _, draws, values = self._graph(self._prior)(0.0, *given)
+        try:
+            evaluation = _Evaluation(self, problem, sites)
+            arrays = PriorValues(*map(np.asarray, values))
+            return rest(evaluation.look(np.asarray(draws), arrays).look, sites, most)
+        except np.linalg.LinAlgError:
+            raise NumericalError("the local posterior covariance is not positive") from None
+
+    def observed(self, problem: Problem) -> Observed:
+        """Earlier pseudo-observations, with q of their points if a point ε remembers by it."""
+        if self._observed[0] is not problem.earlier or self._observed[1] is None:
+            gp = self.local.gp
+            observed = Observed.of(problem.earlier, gp.num_groups, gp.num_latent // gp.num_groups)
+            if self.local.hyperparameters.memory == DIVERGENCE and problem.earlier:
+                prior, Z = PriorAt(self.local.prior, problem.location[None]), problem.earlier_Z
+                observed = replace(observed, q=observed.held(prior.covariance(Z), prior.mean(Z)))
+            self._observed = problem.earlier, observed
+            return observed
+        return self._observed[1]
+
+    # ---- graphs ----
+
+    @staticmethod
+    def _arguments(
+        offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+    ) -> tuple[Any, ...]:
+        return (
+            offsets, variables, *sites, problem.X, problem.Y, problem.earlier_Z, problem.Z,
+            problem.unit, problem.location, problem.scale, problem.noise,
+        )  # fmt: skip
+
+    def _graph(self, function: Callable[..., Any]) -> Any:
+        local = self.local
+        E, D = local.parameters.size, local.input_dim
+        site = spec(None, 0 if is_conjugate(local.likelihood) else local.gp.num_latent)
+        own = self.bound if isinstance(self.bound, SparseBound) else self.bound.has_points
+        return local.graphs_of_fits.compiled(
+            function, spec(), spec(None), spec(None), site, site, spec(None, D),
+            spec(None, local.output_dim), spec(None, D), spec(None, D), spec(D), spec(E),
+            spec(E, E), spec(local.hyperparameters.num_draws, E), of=own,
+        )  # fmt: skip
+
+    def _prior(self, number: Any, offsets: Any, variables: Any, *arrays: Any) -> Any:
+        """The cost of q(ε), in nats; its values of ε [S, E]; and the prior at these."""
+        _, _, X, _, earlier_Z, Z, unit, *given = arrays
+        local, has_points = self.local, self.bound.has_points
+        own = Z + unit * tf.reshape(offsets, tf.shape(Z)) if has_points else X
+        points = tf.concat([earlier_Z, own], 0)
+        draws = local.hyperparameters.draw(variables, *given)
+
+        def at(epsilon: tf.Tensor) -> PriorValues:
+            with local.parameters.substituted(epsilon):
+                return prior_values(local, points, X, has_points)
+
+        values: PriorValues = at_each_sample(at, draws)
+        with local.parameters.substituted(draws[0]):
+            penalty = local.hyperparameters.penalty(variables, local.parameters)
+        return penalty, draws, values
+
+    def _value_and_gradient(self, number: Any, *arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        by, (precision_mean, precision, X, Y) = arguments[:2], arguments[2:6]
+        with tf.GradientTape() as tape:
+            tape.watch(by)
+            penalty, draws, values = self._prior(number, *arguments)
+        expected, by_draws, *by_inputs = self._of_data(
+            number, draws, values, Sites(precision_mean, precision), X, Y
+        )
+        total, by_values = in_numpy(_total, (number, draws, values, *by_inputs), (number, values))
+        total += tf.reduce_sum(expected)
+        share = -1.0 / tf.cast(tf.shape(draws)[0], draws.dtype)
+        gradients = tape.gradient(
+            [penalty, draws, *values], by, unconnected_gradients="zero",
+            output_gradients=[tf.ones_like(penalty), *(share * g for g in (by_draws, *by_values))],
+        )  # fmt: skip
+        return penalty + share * tf.reshape(total, []), tf.concat(gradients, 0)
+
+    def _of_data(
+        self, number: Any, draws: Any, values: Any, sites: Sites, X: Any, Y: Any
+    ) -> list[tf.Tensor]:
+        """TensorFlow's part of the bound [S], and its derivatives by ε and its other arguments."""
+        local = self.local
+        is_own = isinstance(self.bound, SparseBound)
+        if is_conjugate(local.likelihood) and not is_own:
+            return [tf.zeros_like(draws[:, 0]), tf.zeros_like(draws)]
+        moment = spec(None, None, local.gp.num_latent)
+        forms = _signature(local)[4:] if is_own else (moment, moment)
+        inputs = in_numpy(_inputs, (number, draws, values), [None] * len(forms))
+        inputs = [
+            tf.ensure_shape(*pair)
+            for pair in zip(inputs, (one.shape for one in forms), strict=True)
+        ]
+        if isinstance(self.bound, SparseBound):
+            return list(_of_own(local, self.bound, draws, sites, X, Y, *inputs))
+        return list(local.expected_tensors(draws, X, Y, *inputs))

@@ -1,29 +1,27 @@
-"""A batch at one ε, in NumPy: its sites, what they say of its points, and the bound.
+"""A batch at one ε, in NumPy: its sites, its pseudo-observations, and the bound.
 
 Nothing is optimised, and nothing factorised again: the cavity is held factorised, so that under R
-earlier points a batch of N data costs O(R² N). What an optimum says is read off here as well.
+earlier points a batch of N data costs O(R² N). The factor of an optimum is read off here as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit import stacks
-from streaming_gp.gp.fit.bounds import AtData, ClosedForm, LocalBound, SparseBound, Variational
+from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.objective import local_function
+from streaming_gp.gp.fit.objective import BatchBound
 from streaming_gp.gp.fit.points import Inputs, Places
 from streaming_gp.gp.fit.projection import Projection, on_points
-from streaming_gp.gp.fit.sites import Look, Rest, Sites, best_rest, is_conjugate
-from streaming_gp.gp.fit.stacks import transposed
-from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.fit.sites import Sites, best_rest, is_conjugate
 from streaming_gp.gp.process.observations import Observations, PseudoObservations
+from streaming_gp.numerics import stacks
+from streaming_gp.numerics.stacks import transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +32,7 @@ class BatchAtPoints:
     :param mean: Of f at the points [G, M, C].
     :param nugget: The variance of their white noise.
     :param f: f at points and data [G, ...], of Gaussian noise or of none.
-    :param targets: Of earlier pseudo-observations that the points take over, which are the last
-        data of ``f`` [G, R, C].
+    :param targets: As of :class:`.BatchBound`.
     """
 
     Z: np.ndarray
@@ -53,8 +50,8 @@ def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObserv
     return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
 
 
-class Said(NamedTuple):
-    """A batch as observations of its points at one ε.
+class Summary(NamedTuple):
+    """A batch as pseudo-observations at its points.
 
     :param observations: As a factor holds it.
     :param bound: In nats; None where nobody asked.
@@ -113,23 +110,23 @@ class OneEpsilon:
     ) -> BatchAtPoints:
         """A batch on points that take over earlier pseudo-observations, under the prior."""
         L, noise = projection.chol, self._noise(epsilon, data.X)
-        among = stacks.product(L, transposed(L))
-        between = [projection.prior.covariance(projection.Z, data.X)]
-        variance, mean, noises = [data.variance], [data.mean], [noise]
-        targets = [np.zeros((len(noise), 0, data.mean.shape[2]))]
-        for one in earlier:
-            observed = projection.observed(one)
-            between.append(stacks.product(L, observed.design))
-            variance.append(observed.variance)
-            mean.append(one.pseudo_targets - observed.residual)
-            noises.append(np.ones_like(observed.variance))
-            targets.append(one.pseudo_targets)
+        observed = [projection.observed(one) for one in earlier]
+        between = projection.prior.covariance(projection.Z, data.X)
+        means = (
+            one.pseudo_targets - seen.residual for one, seen in zip(earlier, observed, strict=True)
+        )
         f = UnderCavity(
-            among, np.concatenate(between, axis=2), np.concatenate(variance, axis=1),
-            np.concatenate(mean, axis=1), np.concatenate(noises, axis=1),
-        )  # fmt: skip
-        nugget, joined = projection.nugget, np.concatenate(targets, axis=1)
-        return BatchAtPoints(projection.Z, projection.mean, nugget, f, joined)
+            stacks.product(L, transposed(L)),
+            np.concatenate(
+                [between, *(stacks.product(L, seen.design) for seen in observed)], axis=2
+            ),
+            np.concatenate([data.variance, *(seen.variance for seen in observed)], axis=1),
+            np.concatenate([data.mean, *means], axis=1),
+            np.concatenate([noise, *(np.ones_like(seen.variance) for seen in observed)], axis=1),
+        )
+        nothing = np.zeros((len(noise), 0, data.mean.shape[2]))
+        targets = np.concatenate([nothing, *(one.pseudo_targets for one in earlier)], axis=1)
+        return BatchAtPoints(projection.Z, projection.mean, projection.nugget, f, targets)
 
     def _noise(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
         """The variance of Gaussian noise [G, N]; of no other, zero."""
@@ -142,21 +139,21 @@ class OneEpsilon:
         """Site precisions at the cavity [N], summed over latent functions: no points are there."""
         if not self._is_conjugate:
             moments = data.mean[:, :, 0].T[None], data.variance.T[None]
-            sites = self.local.at_data.look(epsilon[None], data.X, Y, *moments).wanted
-            return np.maximum(sites.precision, 0.0).sum(axis=1)
+            wanted = self.local.look(epsilon[None], data.X, Y, *moments).wanted
+            return np.maximum(wanted.precision, 0.0).sum(axis=1)
         w = self.bound.site_precision(self._noise(epsilon, data.X), data.variance)
         return np.asarray(data.mean.shape[2] * np.sum(w, axis=0))
 
-    # ---- what it says ----
+    # ---- its pseudo-observations ----
 
-    def said(
+    def summary(
         self,
         batch: BatchAtPoints,
         data: tuple[np.ndarray, np.ndarray],
         epsilon: np.ndarray,
         sites: Sites | None = None,
         start: Sites | None = None,
-    ) -> Said:
+    ) -> Summary:
         """The batch as observations of its points.
 
         :param data: X [N, D] and Y [N, P].
@@ -165,94 +162,27 @@ class OneEpsilon:
         :param start: Where sites start, if they are looked for.
         :raises NumericalError: if a covariance is not positive, or a site not finite.
         """
+        bound = BatchBound(self.bound, self.local, epsilon[None], *data, batch.f, batch.targets)
         try:
             if self._is_conjugate:
-                value = None if sites is not None else self._of_gaussian_noise(batch, data, epsilon)
-                return self._said(batch, data, None)._replace(bound=value)
+                value = bound.value_and_gradient()[0] if sites is None else None
+                return self._of_sites(batch, data, None)._replace(bound=value)
             if sites is not None:
-                return self._said(batch, data, sites)
-            rest, value = self._at_rest(batch, data, epsilon, start)
-            said = self._said(batch, data, rest.sites)
-            return said._replace(bound=value, clipped_sites=rest.clipped)
+                return self._of_sites(batch, data, sites)
+            size = len(data[0]), self.local.gp.num_latent
+            rest, value = best_rest(
+                bound.look, lambda at: bound.value_and_gradient(at)[0], start, size, self._steps
+            )
+            summary = self._of_sites(batch, data, rest.sites)
+            return summary._replace(bound=value, clipped_sites=rest.clipped)
         except np.linalg.LinAlgError:
             raise NumericalError(
                 "the cavity covariance at the pseudo-points is not positive"
             ) from None
 
-    def _of_gaussian_noise(
-        self, batch: BatchAtPoints, data: tuple[np.ndarray, np.ndarray], epsilon: np.ndarray
-    ) -> float:
-        if isinstance(self.bound, SparseBound):
-            nothing = np.zeros((len(data[0]), self.local.gp.num_latent))
-            return self._of_own(batch, data, epsilon, Sites(nothing, nothing))
-        assert isinstance(self.bound, ClosedForm)
-        Y = np.concatenate([self.local.grouped(data[1]), batch.targets], axis=1)
-        return self.bound.value_and_gradient(batch.f, Y, batch.targets.shape[1])[0]
-
-    def _at_rest(
-        self,
-        batch: BatchAtPoints,
-        data: tuple[np.ndarray, np.ndarray],
-        epsilon: np.ndarray,
-        start: Sites | None,
-    ) -> tuple[Rest, float]:
-        """Sites at rest, and the bound."""
-        form = self.bound if isinstance(self.bound, ClosedForm) else Variational()
-        prepared, N = form.prepared(batch.f), len(data[0])
-
-        def posterior(sites: Sites) -> AtData:
-            mean, w = (part.T for part in sites)
-            mean = np.concatenate([mean, batch.targets[:, :, 0]], axis=1)
-            ones = np.ones((len(w), batch.targets.shape[1]))
-            return form.posterior(prepared, mean, np.concatenate([w, ones], axis=1))
-
-        def look(q: AtData) -> Look:
-            moments = (part[:, :N].T[None] for part in (q.mean, q.variance))
-            return self.local.at_data.look(epsilon[None], *data, *moments)
-
-        def bound(sites: Sites) -> float:
-            if isinstance(self.bound, SparseBound):
-                return self._of_own(batch, data, epsilon, sites)
-            q = posterior(sites)
-            error = batch.targets[:, :, 0] - q.mean[:, N:]
-            earlier = 0.5 * float(np.sum(error**2) + np.sum(q.variance[:, N:]))
-            return look(q).expected - q.kl - earlier
-
-        size = N, self.local.gp.num_latent
-        return best_rest(lambda sites: look(posterior(sites)), bound, start, size, self._steps)
-
-    def _of_own(
-        self,
-        batch: BatchAtPoints,
-        data: tuple[np.ndarray, np.ndarray],
-        epsilon: np.ndarray,
-        sites: Sites,
-    ) -> float:
-        """The value of a bound of one's own."""
-        local = self.local
-        D, P, L = local.input_dim, local.output_dim, local.gp.num_latent
-        f = UnderCavity(*(spec(*[None] * one.ndim) for one in batch.f))
-        site, targets = spec(None, L), spec(*[None] * 3)
-        signature = spec(local.parameters.size), f, targets, Sites(site, site)
-        graph = local.graphs_of_fits.compiled(
-            self._own_value, *signature, spec(None, D), spec(None, P), of=self.bound
-        )
-        return float(graph(epsilon, batch.f, batch.targets, sites, *data))
-
-    def _own_value(
-        self, epsilon: tf.Tensor, f: UnderCavity, targets: Any, sites: Sites, X: Any, Y: Any
-    ) -> tf.Tensor:
-        bound = self.bound
-        assert isinstance(bound, SparseBound)
-        with self.local.parameters.substituted(epsilon):
-            return bound.free_energy(local_function(self.local, bound, f, targets, sites, X, Y))
-
-    def _said(
-        self,
-        batch: BatchAtPoints,
-        data: tuple[np.ndarray, np.ndarray],
-        sites: Sites | None,
-    ) -> Said:
+    def _of_sites(
+        self, batch: BatchAtPoints, data: tuple[np.ndarray, np.ndarray], sites: Sites | None
+    ) -> Summary:
         """The factor of sites, by default those of Gaussian noise.
 
         Of points, as far as f(X) depends on them: about the cavity mean sites are observations
@@ -263,7 +193,7 @@ class OneEpsilon:
             if sites is None:
                 w = np.repeat(1.0 / f.noise.T, local.gp.num_latent // local.gp.num_groups, axis=1)
                 sites = Sites(w * data[1], w)
-            return Said(at_every_input(batch.Z, sites, local.gp.num_groups))
+            return Summary(at_every_input(batch.Z, sites, local.gp.num_groups))
         L = stacks.cholesky(f.among)
         A = stacks.solve(L, f.between)
         left = np.maximum(f.variance - np.einsum("gmn,gmn->gn", A, A), 0.0)[:, :N]
@@ -281,7 +211,7 @@ class OneEpsilon:
         observations, _ = on_points(batch.Z, L, batch.mean, *own, batch.nugget)
         unexplained = float(np.mean(left / (1.0 / w + batch.nugget)))
         error = shown_error(L, design, targets, batch.nugget)
-        return Said(observations, unexplained=unexplained, shown_error=error)
+        return Summary(observations, unexplained=unexplained, shown_error=error)
 
 
 def shown_error(chol: np.ndarray, design: np.ndarray, targets: np.ndarray, nugget: float) -> float:

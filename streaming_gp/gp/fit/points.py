@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.hyperparameters.strategies import Limits
 from streaming_gp.gp.process.dense import (
     SMALLEST_VARIANCE,
     DenseProcess,
     refuse_far_below_zero,
 )
+from streaming_gp.numerics import stacks
 
 NUGGET = 1e-6
 """Variance of the points' white noise, relative to their mean cavity variance."""

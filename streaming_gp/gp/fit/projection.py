@@ -14,15 +14,14 @@ from scipy.linalg import eigh
 
 from streaming_gp import pvi
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit import stacks
 from streaming_gp.gp.fit.points import NUGGET
-from streaming_gp.gp.fit.stacks import transposed
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
-from streaming_gp.numerics import dense
+from streaming_gp.numerics import dense, stacks
 from streaming_gp.numerics.linalg import compress_rows
+from streaming_gp.numerics.stacks import transposed
 
 GPLedger = pvi.Ledger[Process]
 PROBES = 100

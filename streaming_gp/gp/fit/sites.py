@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from gpflow import Parameter
 from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, StudentT
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.process.graphs import Compiled, at_each_sample, spec
 from streaming_gp.numerics.quadrature import standard_normals
 from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.validation import observations
@@ -123,7 +122,11 @@ def predictive_log_density(
 
 
 def from_derivatives(
-    likelihood: Likelihood, by_mean: Any, by_variance: Any, mean: Any, Y: Any
+    likelihood: Likelihood,
+    by_mean: np.ndarray,
+    by_variance: np.ndarray,
+    mean: np.ndarray,
+    Y: np.ndarray,
 ) -> Sites:
     """The undamped fixed-point sites, from the derivatives of the expected log likelihood by the
     moments of q(f); w unclipped (PVI 2018, eq. 10).
@@ -134,7 +137,7 @@ def from_derivatives(
     return Sites(by_mean + precision * mean, precision)
 
 
-def stationary(sites: Sites, mean: Any) -> Sites:
+def stationary(sites: Sites, mean: np.ndarray) -> Sites:
     """Undamped sites at q(f) of this mean with |w| in the place of w, in both parts.
 
     Where w is negative and cut off, and λ has it still, fixed points leave aside what does not fit;
@@ -143,20 +146,20 @@ def stationary(sites: Sites, mean: Any) -> Sites:
     :param sites: Those of :func:`from_derivatives`, [N, L] or [S, N, L].
     :param mean: Of q(f), of the same shape.
     """
-    precision = tf.maximum(tf.abs(sites.precision), MIN_SITE_PRECISION)
+    precision = np.maximum(np.abs(sites.precision), MIN_SITE_PRECISION)
     return Sites(sites.precision_mean + (precision - sites.precision) * mean, precision)
 
 
-def _of_heavy_tails(precision: Any, by_mean: Any, residual: Any) -> Any:
+def _of_heavy_tails(precision: np.ndarray, by_mean: np.ndarray, residual: np.ndarray) -> np.ndarray:
     """Precisions of at least a quarter of ``∂E[log p]/∂μ / (y − μ)``.
 
     That is the weight which expectation maximisation gives to a datum with noise of Student's t
     (Lange et al. 1989). Far from q(f) the fixed point's precision is negative; cut off, such data
     leave q(f) wherever it was. With all of the weight the fixed point is no optimum of the bound.
     """
-    shows = tf.abs(residual) > SMALLEST_RESIDUAL
-    weight = by_mean / tf.where(shows, residual, tf.ones_like(residual))
-    return tf.where(shows, tf.maximum(precision, LEAST_WEIGHT * weight), precision)
+    shows = np.abs(residual) > SMALLEST_RESIDUAL
+    weight = by_mean / np.where(shows, residual, 1.0)
+    return np.where(shows, np.maximum(precision, LEAST_WEIGHT * weight), precision)
 
 
 # ---- sites at rest ----
@@ -291,56 +294,3 @@ def best_rest(
         with suppress(NumericalError):
             best = max(best, end_of(nothing), key=itemgetter(1))
     return best
-
-
-class LikelihoodAtData:
-    """A likelihood at the data, for Gaussian q(f) at S values of ε.
-
-    :param local: The :class:`.LocalModel`.
-    """
-
-    def __init__(self, local: Any) -> None:
-        self.local = local
-
-    def look(self, draws: Any, X: Any, Y: Any, mean: Any, variance: Any) -> Look:
-        """``E_q[log p(Y | f)]`` in nats, summed over ε, and steps of the sites [N, L], averaged.
-
-        :param draws: Values of ε [S, E].
-        :param mean: [S, N, L].
-        :param variance: [S, N, L].
-        """
-        expected, *parts = (part.numpy() for part in self._compiled(draws, X, Y, mean, variance))
-        return Look(float(np.sum(expected)), Sites(*parts[:2]), Sites(*parts[2:]))
-
-    def differentiated(
-        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        """The same of every ε [S] as tensors, and its derivatives by ε, mean and variance."""
-        local = self.local
-
-        def at(epsilon: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            by = epsilon, mean, variance
-            with tf.GradientTape() as tape:
-                tape.watch(by)
-                with local.parameters.substituted(epsilon):
-                    value = expected_log_density(local.likelihood, X, mean, variance, Y)
-            return value, *tape.gradient(value, by, unconnected_gradients="zero")
-
-        parts: tuple[tf.Tensor, ...] = at_each_sample(at, draws, mean, variance)
-        return parts
-
-    @cached_property
-    def _compiled(self) -> Compiled:
-        local = self.local
-        moment = spec(None, None, local.gp.num_latent)
-        data = spec(None, local.input_dim), spec(None, local.output_dim)
-        draws = spec(local.hyperparameters.num_draws, local.parameters.size)
-        return local.graphs.compiled(self._steps, draws, *data, moment, moment)
-
-    def _steps(
-        self, draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        expected, _, by_mean, by_variance = self.differentiated(draws, X, Y, mean, variance)
-        sites = from_derivatives(self.local.likelihood, by_mean, by_variance, mean, Y)
-        both = *sites, *stationary(sites, mean)
-        return expected, *(tf.reduce_mean(part, axis=0) for part in both)

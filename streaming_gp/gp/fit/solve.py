@@ -23,7 +23,7 @@ class AnyObjective(Protocol):
     remembered: float
 
     def __call__(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, move: bool
+        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> tuple[float, np.ndarray]: ...
 
     def rest(
@@ -181,7 +181,7 @@ class Solver:
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
             places, rest = point[: len(moving)], point[len(moving) :]
             at = places if moves else offsets
-            loss, gradient = self.objective(at, rest, problem, sites, move)
+            loss, gradient = self.objective(at, rest, problem, sites)
             return loss, gradient[len(gradient) - len(point) :]
 
         def onward(iteration: int, free_energy: float) -> None:
@@ -215,7 +215,7 @@ class Solver:
         centre = replace(problem, noise=np.zeros_like(problem.noise[:1]))
 
         def loss_and_gradient(places: np.ndarray) -> tuple[float, np.ndarray]:
-            loss, gradient = self.objective(places, variables, centre, sites, True)
+            loss, gradient = self.objective(places, variables, centre, sites)
             return loss, gradient[: len(places)]
 
         return minimise(loss_and_gradient, offsets, None, self.optimiser.method, steps)[0]
@@ -230,7 +230,7 @@ class Solver:
         clipped: int,
         move: bool,
     ) -> Solution:
-        loss, _ = self.objective(offsets, variables, problem, sites, move)
+        loss, _ = self.objective(offsets, variables, problem, sites)
         strategy = self.local.hyperparameters
         q: Any = strategy.posterior(variables, problem.location, problem.scale)
         if q is None:

@@ -7,7 +7,6 @@ variables are offsets whitened under the cavity q_cav(ε), so that zero means "n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -103,15 +102,15 @@ class HyperparameterStrategy(Protocol):
         """q(ε), or None where ε is a point."""
         ...
 
-    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
-        """The term of earlier factors that the objective adds to the batch's bound, in nats.
+    @property
+    def memory(self) -> str | None:
+        """The term of earlier factors that the objective adds to the batch's bound.
 
-        Each term is computed when it is called. Conditional points give the second for both, and
-        count it in the free energy that they report; that of others has neither.
-
-        :param log_evidence: That of earlier pseudo-observations (PVI 2018, appendix C.1).
-        :param divergence: What ``−KL(q(a) ‖ p(a | ε))`` gains over its value at the ε before, where
-            q(a) is what was known of all earlier points then (appendix C.2, eq. 93).
+        ``"evidence"`` is the log evidence of earlier pseudo-observations (PVI 2018, appendix C.1);
+        ``"divergence"`` is what ``−KL(q(a) ‖ p(a | ε))`` gains over its value at the ε before,
+        where q(a) is what was known of all earlier points then (appendix C.2, eq. 93). Conditional
+        points give the second for both, and count it in the free energy that they report; that of
+        others has neither.
         """
         ...
 
@@ -151,8 +150,9 @@ class _Point:
     def posterior(self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray) -> None:
         return None
 
-    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
-        return 0.0
+    @property
+    def memory(self) -> str | None:
+        return None
 
     def forget(self, ledger: Any) -> Any:
         return ledger
@@ -240,10 +240,11 @@ class PointHyperparameters(_Point):
     def penalty(self, variables: tf.Tensor, parameters: ParameterVector) -> tf.Tensor:
         return -parameters.log_prior_density()
 
-    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
+    @property
+    def memory(self) -> str | None:
         if self.remember == DIVERGENCE:
-            return divergence()
-        return log_evidence() if self.remember else 0.0
+            return DIVERGENCE
+        return EVIDENCE if self.remember else None
 
     def check_round(self) -> None:
         """:raises InvalidDataError: always, as the batches would end at different values of ε."""
@@ -364,8 +365,9 @@ class VariationalHyperparameters:
         q_mean = location + scale @ mean.numpy()
         return _family(self).from_mean_scale(q_mean, scale @ lower.numpy()).as_arrays()
 
-    def memory(self, log_evidence: Callable[[], Any], divergence: Callable[[], Any]) -> Any:
-        return 0.0  # q(ε) speaks for the past
+    @property
+    def memory(self) -> None:  # q(ε) speaks for the past
+        return None
 
     def forget(self, ledger: Any) -> Any:
         """Earlier factors say less of ε, and the same of f."""

@@ -1,4 +1,4 @@
-"""Stacks of matrices, one for each value of ε: [S, M, N]. BLAS and LAPACK do the work."""
+"""Stacks of matrices [S, M, N]. BLAS and LAPACK do the work."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ FEW_PRODUCTS = 30_000
 def transposed(A: np.ndarray) -> np.ndarray:
     """Each of them transposed."""
     return np.swapaxes(A, 1, 2)
+
+
+def tiled(A: np.ndarray, number: int) -> np.ndarray:
+    """``A`` [G, ...] again and again, until there are so many: [S G, ...]."""
+    return A if len(A) == number else np.tile(A, (number // len(A), *[1] * (A.ndim - 1)))
 
 
 def product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
