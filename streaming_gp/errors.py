@@ -1,5 +1,9 @@
 """The errors of the toolkit: each says what came and what was wanted."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 
 class StreamingGPError(Exception):
     """Base of all errors raised on purpose by this package."""
@@ -22,7 +26,14 @@ class BudgetSpentError(StreamingGPError, RuntimeError):
 
 
 class NoAnswerError(StreamingGPError, RuntimeError):
-    """Rounds in which every client failed or was refused; the posterior is what it was."""
+    """Rounds in which every client failed or was refused; the posterior is what it was.
+
+    :param reasons: Why each client was not heard, the last time, by client.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons or {})
 
 
 class FileFormatError(InvalidDataError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +18,20 @@ import numpy as np
 
 from streaming_gp.engines import flower_site as sites
 from streaming_gp.engines.flower_site import LOG, PAUSE
-from streaming_gp.engines.remote import QUESTION, RESULT, places_of, refuse_missed
+from streaming_gp.engines.remote import (
+    DEADLINE,
+    QUESTION,
+    RESULT,
+    RemoteSession,
+    place_of,
+    refuse_missed,
+)
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
+from streaming_gp.pvi.refusals import describe
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PathLike = str | os.PathLike[str]
@@ -76,7 +84,7 @@ class Flower:
     secret: PathLike
     certificate: PathLike | None = None
     keys: Mapping[str, PathLike] = field(default_factory=dict)
-    deadline: float | None = None
+    deadline: float | None = DEADLINE
     inbox: PathLike | None = None
 
     def __post_init__(self) -> None:
@@ -93,13 +101,17 @@ class Flower:
             no run, a place has no key, or a client is no ``Site``: no data are sent. Also if sites
             that answer within sums do not agree on the terms, or two of them are at one place.
         """
-        places, link = places_of(clients), self._link()
-        keys, rule = self._keys_of(places), rule_of_sums(clients)
+
+        def key_of(name: str) -> bytes:
+            return self._key_of(place_of(clients[name]))
+
+        link, rule = self._link(), rule_of_sums(clients)
+        keys = {name: key_of(name) for name in clients}
         if rule is not None and len(set(keys.values())) < len(keys):
             raise InvalidDataError(f"wanted one site at each place in a sum, got {list(clients)}")
         with _run(link) as grid:
             if rule is None:
-                yield FlowerSession(grid, keys, self.deadline)
+                yield FlowerSession(grid, key_of, self.deadline)
             else:
                 yield FlowerSumSession(grid, keys, self.deadline, rule, Shares(clients))
 
@@ -111,20 +123,20 @@ class Flower:
         :raises NoAnswerError: if places refuse it, or are not there by the deadline; says which.
         :raises InvalidDataError: as :meth:`session`.
         """
-        link = self._link()
-        keys = self._keys_of({name: name for name in places})
+        link, names = self._link(), list(places)
+        for name in names:
+            self._key_of(name)
         with _run(link) as grid:
-            session = FlowerSession(grid, keys, self.deadline)
-            for name in keys:
+            session = FlowerSession(grid, self._key_of, self.deadline)
+            for name in names:
                 session.send(name, RESULT, content)
-            replies = [session.reply() for _ in keys]
+            replies = [session.reply() for _ in names]
         refuse_missed({name: objection for name, _, objection in replies if objection})
 
-    def _keys_of(self, places: Mapping[str, str]) -> dict[str, bytes]:
-        missing = sorted({place for place in places.values() if place not in self.keys})
-        if missing:
-            raise InvalidDataError(f"wanted a key of each place, got none of {missing}")
-        return {name: _public_key(self.keys[place]) for name, place in places.items()}
+    def _key_of(self, place: str) -> bytes:
+        if place not in self.keys:
+            raise InvalidDataError(f"wanted a key of each place, got none of {place!r}")
+        return _public_key(self.keys[place])
 
     # ---- a site's end ----
 
@@ -271,44 +283,34 @@ class _Parcel:
     node: int = 0  # to which it is on its way
 
 
-class FlowerSession:
+class FlowerSession(RemoteSession):
     """Parcels on their way, by the name of a client, or of a place.
 
     :param grid: Flower's connection to nodes.
-    :param keys: The public key of the node of each.
+    :param key_of: Gives the public key of the node of each.
     :param deadline: The seconds for an answer; None waits for ever.
     """
 
-    def __init__(self, grid: Any, keys: Mapping[str, bytes], deadline: float | None) -> None:
-        self._grid, self._keys = grid, keys
-        self._deadline = float("inf") if deadline is None else deadline
+    def __init__(self, grid: Any, key_of: Callable[[str], bytes], deadline: float | None) -> None:
+        super().__init__(deadline)
+        self._grid, self._key_of = grid, key_of
         self._parcels: dict[str, _Parcel] = {}
+        self._limits: dict[str, int] = {}
         self._arrived: deque[tuple[str, bytes, str]] = deque()
-        self._begin = time.monotonic()
 
-    @property
-    def now(self) -> float:
-        return time.monotonic() - self._begin
-
-    @property
-    def open(self) -> frozenset[str]:
-        return frozenset(self._parcels)
-
-    def submit(self, task: LocalTask, duration: float | None) -> None:
+    def _put(self, task: LocalTask) -> None:
         self.send(task.client_id, QUESTION, encode_task(task))
+        self._limits[task.client_id] = task.largest_answer
 
-    def next(self) -> Delivery:
+    def _wait(self) -> Delivery:
         name, content, objection = self.reply()
+        if not objection and len(content) > self._limits[name]:
+            objection = f"its answer is too large: {len(content)} bytes"
         return Delivery(name, None, objection) if objection else Delivery(name, content)
 
     def send(self, name: str, topic: str, content: bytes) -> None:
-        """Send something until there is a reply.
-
-        :raises InvalidDataError: if something sent under this name has no reply yet.
-        """
-        if name in self._parcels:
-            raise InvalidDataError(f"client {name!r} has an open question already")
-        self._parcels[name] = _Parcel(self._keys[name], topic, content, self.now)
+        """Send something until there is a reply."""
+        self._parcels[name] = _Parcel(self._key_of(name), topic, content, self.now)
 
     def reply(self) -> tuple[str, bytes, str]:
         """Wait for whatever comes next: a name, the bytes of a reply, and why there are none."""
@@ -358,7 +360,7 @@ class FlowerSession:
 # ---- questions that are answered within a sum, by SecAgg+ ----
 
 
-class FlowerSumSession:
+class FlowerSumSession(RemoteSession):
     """Questions wait until an answer is wanted; then all of them are put, and summed.
 
     :param grid: Flower's connection to nodes.
@@ -377,27 +379,17 @@ class FlowerSumSession:
         rule: SummedChanges,
         shares: Shares,
     ) -> None:
-        self._grid, self._keys, self._deadline = grid, keys, deadline
+        super().__init__(deadline)
+        self._grid, self._keys = grid, keys
         self._rule, self._shares = rule, shares
         self._tasks: dict[str, LocalTask] = {}
         self._arrived: deque[Delivery] = deque()
-        self._begin = time.monotonic()
 
-    @property
-    def now(self) -> float:
-        return time.monotonic() - self._begin
-
-    @property
-    def open(self) -> frozenset[str]:
-        return frozenset({*self._tasks, *(delivery.client_id for delivery in self._arrived)})
-
-    def submit(self, task: LocalTask, duration: float | None) -> None:
-        if task.client_id in self.open:
-            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+    def _put(self, task: LocalTask) -> None:
         self._shares.require_whole(task)
         self._tasks[task.client_id] = task
 
-    def next(self) -> Delivery:
+    def _wait(self) -> Delivery:
         while not self._arrived:
             with _patient():
                 self._arrived.extend(self._deliveries())
@@ -411,7 +403,8 @@ class FlowerSumSession:
         while len(nodes) >= self._rule.least:
             questions = {node: encode_task(self._tasks[name]) for name, node in nodes.items()}
             try:
-                total = _summed(self._grid, questions, self._rule, self._deadline)
+                timeout = self._deadline if math.isfinite(self._deadline) else None
+                total = _summed(self._grid, questions, self._rule, timeout)
             except _LostError as error:
                 lost = {name: node for name, node in nodes.items() if node in error.reasons}
                 reasons |= {name: error.reasons[node] for name, node in lost.items()}
@@ -436,7 +429,7 @@ class FlowerSumSession:
             nodes = {
                 name: there[self._keys[name]] for name in self._tasks if self._keys[name] in there
             }
-            is_late = self._deadline is not None and self.now > begin + self._deadline
+            is_late = self.now > begin + self._deadline
             if len(nodes) == len(self._tasks) or is_late:
                 return nodes
             time.sleep(PAUSE)

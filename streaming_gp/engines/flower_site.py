@@ -18,9 +18,9 @@ import numpy as np
 from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
-from streaming_gp.pvi.task import Failure, decode_answer, decode_task
+from streaming_gp.pvi.refusals import Failure, RefusedQuestionError, failure_of
+from streaming_gp.pvi.task import decode_answer, decode_task
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported
 
@@ -160,7 +160,7 @@ def _topic_and_content(message: Any) -> tuple[str, bytes]:
     written = _written(message)
     topic, content = written.get(_TOPIC), written.get(_CONTENT)
     if not (isinstance(topic, str) and isinstance(content, bytes)):
-        raise InvalidDataError("it is no message of this package")
+        raise RefusedQuestionError("NoMessage")
     return topic, content
 
 
@@ -243,8 +243,7 @@ class _Place:
         try:
             content = self._content(*_topic_and_content(message))
         except (StreamingGPError, OSError) as error:
-            LOG.warning("refused what the coordinator sent: %s", error)
-            objection = f"it refused the message: {error}"
+            objection = f"it refused the message: {failure_of(error, 'this place').reason}"
         return Message(_record({_CONTENT: content, _OBJECTION: objection}), reply_to=message)
 
     def _content(self, topic: str, content: bytes) -> bytes:
@@ -253,7 +252,7 @@ class _Place:
             keep(content, self._inbox)
             return b""
         if topic != QUESTION:
-            raise InvalidDataError(f"nobody waits for a message of topic {topic!r}")
+            raise RefusedQuestionError("NoMessage", f"of topic {topic!r}")
         return _answer_of(self._desk, self._desk.put(content))
 
 
@@ -280,9 +279,19 @@ def masked_reply(desk: Desk, message: Any, context: Any) -> Any:
     try:
         return secaggplus_mod(message, context, partial(_change, desk))
     except Exception as error:  # a coordinator may send anything
-        reason = describe(error)
-        LOG.warning("not in the sum: %s", reason)
+        reason = failure_of(error, "this place").reason
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+class _NoPartError(Exception):
+    """The site gives no answer; its log has said why.
+
+    :param code: The code of its failure.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def _change(desk: Desk, message: Any, context: Any) -> Any:
@@ -298,7 +307,7 @@ def _change(desk: Desk, message: Any, context: Any) -> Any:
     _refuse_other_terms(rule, context)
     answer = decode_answer(_answer_of(desk, nonce))
     if isinstance(answer, Failure):
-        raise InvalidDataError(answer.reason)
+        raise _NoPartError(answer.code)
     change = rule.rounded(change_between(task.own, answer.factor))
     arrays = ndarrays_to_parameters([np.asarray(eta, np.float64) for eta in change.natural])
     fit = FitRes(Status(Code.OK, ""), arrays, 1, dict(answer.diagnostics))
@@ -308,7 +317,7 @@ def _change(desk: Desk, message: Any, context: Any) -> Any:
 def _refuse_other_terms(rule: SummedChanges, context: Any) -> None:
     """Refuse a sum that is of fewer sites, or coarser, than the site has agreed to.
 
-    :raises InvalidDataError: if it is.
+    :raises RefusedQuestionError: if it is.
     """
     from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 
@@ -321,8 +330,7 @@ def _refuse_other_terms(rule: SummedChanges, context: Any) -> None:
     }
     others = {name: offered[name] for name, value in wanted.items() if offered[name] != value}
     if others:
-        raise InvalidDataError(f"wanted a sum with {wanted}, got {others}")
+        raise RefusedQuestionError("OtherTerms", f"wanted a sum with {wanted}, got {others}")
     if offered["threshold"] < rule.least:
-        raise InvalidDataError(
-            f"wanted a sum of at least {rule.least} sites, got one of {offered['threshold']}"
-        )
+        detail = f"wanted a sum of at least {rule.least} sites, got one of {offered['threshold']}"
+        raise RefusedQuestionError("OtherTerms", detail)

@@ -5,18 +5,27 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from streaming_gp.engines import nvflare_cell as cells
-from streaming_gp.engines.remote import ANSWER, QUESTION, RESULT, keep, places_of, refuse_missed
+from streaming_gp.engines.remote import (
+    ANSWER,
+    DEADLINE,
+    QUESTION,
+    RESULT,
+    RemoteSession,
+    keep,
+    place_of,
+    refuse_missed,
+)
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
+from streaming_gp.pvi.refusals import failure_of
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
 
 PATIENCE = 10.0
@@ -52,7 +61,7 @@ class NVFlare:
     """
 
     kit: str | os.PathLike[str]
-    deadline: float | None = None
+    deadline: float | None = DEADLINE
     timeout: float = 60.0
     address: str | None = None
     inbox: str | os.PathLike[str] | None = None
@@ -72,7 +81,9 @@ class NVFlare:
             a client is no ``Site``: no data are sent.
         """
         kit = self._kit_of(coordinator=True)
-        session = NVFlareSession(places_of(clients), self.deadline, self.timeout)
+        for client in clients.values():
+            place_of(client)
+        session = NVFlareSession(clients, self.deadline, self.timeout)
         with cells.connected(kit, self.address, session.connect):
             try:
                 yield session
@@ -89,7 +100,7 @@ class NVFlare:
         """
         names = list(places)
         kit = self._kit_of(coordinator=True)
-        session = NVFlareSession({n: n for n in names}, self.deadline, self.timeout)
+        session = NVFlareSession({}, self.deadline, self.timeout)
         with cells.connected(kit, self.address, session.connect):
             missed = {name: why for name in names if (why := session.tell(name, content))}
         refuse_missed(missed)
@@ -131,22 +142,20 @@ class NVFlare:
         return kit
 
 
-class NVFlareSession:
+class NVFlareSession(RemoteSession):
     """Open questions, each pursued by a thread of its own until it is answered or overdue.
 
-    :param places: The place of each client, which is the name of its cell.
+    :param clients: The clients, whose places are the names of cells.
     :param deadline: The seconds for an answer; None waits for ever.
     :param timeout: The seconds that a message may travel.
     """
 
-    def __init__(self, places: Mapping[str, str], deadline: float | None, timeout: float) -> None:
-        self._places, self._timeout = places, timeout
-        self._deadline = float("inf") if deadline is None else deadline
+    def __init__(self, clients: Clients, deadline: float | None, timeout: float) -> None:
+        super().__init__(deadline)
+        self._clients, self._timeout = clients, timeout
         self._cell: Any = None
-        self._open: set[str] = set()
         self._arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._begin = time.monotonic()
 
     def connect(self, cell: Any) -> None:
         """Use this cell."""
@@ -157,24 +166,12 @@ class NVFlareSession:
         """Pursue nothing any more."""
         self._closed.set()
 
-    @property
-    def now(self) -> float:
-        return time.monotonic() - self._begin
+    def _put(self, task: LocalTask) -> None:
+        place = place_of(self._clients[task.client_id])
+        threading.Thread(target=self._pursue, args=(task, place), daemon=True).start()
 
-    @property
-    def open(self) -> frozenset[str]:
-        return frozenset(self._open)
-
-    def submit(self, task: LocalTask, duration: float | None) -> None:
-        if task.client_id in self._open:
-            raise InvalidDataError(f"client {task.client_id!r} has an open question already")
-        self._open.add(task.client_id)
-        threading.Thread(target=self._pursue, args=(task,), daemon=True).start()
-
-    def next(self) -> Delivery:
-        delivery = self._arrived.get()
-        self._open.discard(delivery.client_id)
-        return delivery
+    def _wait(self) -> Delivery:
+        return self._arrived.get()
 
     def tell(self, place: str, content: bytes) -> str | None:
         """Send a result to a place, again and again until it has come or is overdue.
@@ -195,20 +192,20 @@ class NVFlareSession:
 
     # ---- one question ----
 
-    def _pursue(self, task: LocalTask) -> None:
-        name, place = task.client_id, self._places[task.client_id]
+    def _pursue(self, task: LocalTask, place: str) -> None:
+        name = task.client_id
         question, nonce = encode_task(task), task.nonce.encode()
         asked, is_known = self.now, False
         while not self._closed.is_set():
             if self.now > asked + self._deadline:
-                self._arrived.put(Delivery(name, None, f"no answer within {self._deadline:g} s"))
+                self._arrived.put(self._overdue(name))
                 return
             if not self._cell.is_cell_connected(place):
                 self._closed.wait(PAUSE)
                 continue
             topic = ANSWER if is_known else QUESTION
             reply = self._requested(place, topic, nonce if is_known else question)
-            delivery, is_known = _read(name, reply, is_known)
+            delivery, is_known = _read(task, reply, is_known)
             if delivery is not None:
                 self._arrived.put(delivery)
                 return
@@ -227,14 +224,17 @@ class NVFlareSession:
                 waiter.set()
 
 
-def _read(name: str, reply: Any, was_known: bool) -> tuple[Delivery | None, bool]:
+def _read(task: LocalTask, reply: Any, was_known: bool) -> tuple[Delivery | None, bool]:
     """The delivery in a reply, if there is one, and whether the site knows the question now."""
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 
-    code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+    code, name = reply.get_header(MessageHeaderKey.RETURN_CODE), task.client_id
     if code == ReturnCode.OK and not reply.payload:
         return None, True
     if code == ReturnCode.OK:
+        size = len(reply.payload)
+        if size > task.largest_answer:
+            return Delivery(name, None, f"its answer is too large: {size} bytes"), True
         return Delivery(name, bytes(reply.payload)), True
     if code == ReturnCode.INVALID_REQUEST:
         reason = reply.get_header(MessageHeaderKey.ERROR, "no reason given")
@@ -258,7 +258,7 @@ def _replying(reply: Callable[[bytes], bytes | None]) -> Callable[[Any], Any]:
         except UnknownQuestionError as error:
             return make_reply(ReturnCode.INVALID_SESSION, error=str(error))
         except (StreamingGPError, OSError) as error:
-            cells.LOG.warning("refused what the coordinator sent: %s", error)
-            return make_reply(ReturnCode.INVALID_REQUEST, error=str(error))
+            reason = failure_of(error, "this place").reason
+            return make_reply(ReturnCode.INVALID_REQUEST, error=reason)
 
     return replied

@@ -28,6 +28,7 @@ from streaming_gp.gp.fit.fitted import Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.process.graphs import spec
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.gp.process.tensors import Stack
 from streaming_gp.inputs import as_name, require_flag
@@ -37,6 +38,10 @@ from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.validation import Data
 
+LARGEST_CERTAINTY = 1e12
+"""So many prior precisions for each data point are more than numbers of 64 bits can tell."""
+LARGEST_DISTANCE = 1e6
+"""The prior's standard deviations by which pseudo-observations may pull, each alone."""
 STEP = 1e-4
 """Of differences of gradients, in numbers ε of the size of one: errors are of its square."""
 
@@ -95,6 +100,48 @@ class GPUpdate:
         return LocalResult(
             fitted.factor, fitted.free_energy, fitted.iterations, diagnostics=diagnostics
         )
+
+
+MOST_COLUMNS = 1000
+"""Of inputs, where the model has not seen any yet."""
+
+
+def largest_factor(prior: Process, points: int, num_latent_gps: int, input_dim: int | None) -> int:
+    """The bytes of a factor of so many pseudo-points.
+
+    :param input_dim: The number of input columns, if it is known.
+    """
+    columns = MOST_COLUMNS if input_dim is None else input_dim
+    return 8 * points * (columns + num_latent_gps * (points + 1)) + prior.num_bytes
+
+
+def objection_to_size(factor: PseudoPointFactor, kernel: Any, num_data: int) -> str | None:
+    """Why these pseudo-observations are of no data, or None.
+
+    Precisions are measured in those of the prior and pulls in its standard deviations, by the
+    kernel as it is now; both may be wrong by orders of magnitude without harm.
+    """
+    kernels = getattr(kernel, "kernels", None) or [getattr(kernel, "kernel", kernel)]
+    for one in factor.pseudo_observations:
+        if not isinstance(one, PseudoObservations) or not len(one.Z):
+            continue
+        variance = float(np.mean([np.asarray(each.K_diag(one.Z)) for each in kernels]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = np.sum(np.square(one.precision_factor), axis=-1)
+            pull = np.abs(one.precision_mean).max(axis=-1, initial=0.0)
+            certainty = float(np.max(own)) * variance / num_data
+            distance = float(np.max(pull / np.maximum(own, 1.0 / variance))) / np.sqrt(variance)
+        if not certainty <= LARGEST_CERTAINTY:
+            return (
+                f"it holds {certainty:.3g} prior precisions for each data point, at most "
+                f"{LARGEST_CERTAINTY:g}"
+            )
+        if not distance <= LARGEST_DISTANCE:
+            return (
+                f"it pulls by {distance:.3g} of the prior's standard deviations, at most "
+                f"{LARGEST_DISTANCE:g}"
+            )
+    return None
 
 
 def refuse_foreign(ledger: GPLedger, prior: Process) -> None:

@@ -13,7 +13,7 @@ from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 
 from streaming_gp import expfam, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import prediction, stream
+from streaming_gp.gp import federated, prediction, stream
 from streaming_gp.gp import state as st
 from streaming_gp.gp.compilation import (
     Functions,
@@ -396,6 +396,22 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :raises InvalidDataError: if factors of the model's strategies rest on one another.
         """
         return self._store.ask(self.modules, stream.fit_factor, data, cavity, own, hold)
+
+    def largest_factor(self, num_data: int) -> int:
+        """The bytes of the largest factor that a client of so many rows can answer by."""
+        number = getattr(self.settings.pseudo_points, "number", None)
+        most = (
+            num_data
+            if number == "all"
+            else getattr(self.settings.pseudo_points, "largest_batch", num_data)
+        )
+        return federated.largest_factor(
+            self.prior(), min(num_data, most), self.num_latent_gps, self.state.dims[0]
+        )
+
+    def objection_to_answer(self, factor: PseudoPointFactor, num_data: int) -> str | None:
+        """Why a client of so many rows cannot be as sure as this factor, or None."""
+        return federated.objection_to_size(factor, self.kernel, num_data)
 
     def adopt(self, ledger: GPLedger) -> None:
         """Hold this ledger from now on, for instance that of a server whose clients learned it.

@@ -13,7 +13,8 @@ from streaming_gp.expfam import Factor
 from streaming_gp.inputs import as_name, require_count, require_positive_integer
 from streaming_gp.pvi.hyperparameters import hyperparameter_factor, set_values
 from streaming_gp.pvi.model import Data, Model
-from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
+from streaming_gp.pvi.refusals import DataError, Failure, RefusedQuestionError, failure_of
+from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, encode_answer
 
 Load = Callable[[], tuple[Any, Any]]
 """Reads the data: X [N, D] and Y [N, P]."""
@@ -58,9 +59,7 @@ class Client:
         is_discreet = getattr(self.update, "is_discreet", False)
         if task.hyperparameters is not None:
             if is_discreet:
-                raise InvalidDataError(
-                    "what data say of the likelihood's parameters would leave without noise"
-                )
+                raise RefusedQuestionError("NeedsNoHyperparameters")
             set_values(self.model, task.hyperparameters)
         start = self.model.initial(self.seed) if task.untouched else task.posterior
         task = replace(
@@ -132,17 +131,17 @@ class Site:
     def at_work(self) -> Client:
         """The client with its data, and with a worker of its own where its rule has workers.
 
-        :raises InvalidDataError: if the data cannot be read here, are none that the model takes,
-            or are not as many as the site says.
+        :raises DataError: if the data cannot be read here, are none that the model takes, or are
+            not as many as the site says.
         """
         if self.load is None:
-            raise InvalidDataError(f"site {self.client_id!r} has no loader: its data are elsewhere")
+            raise DataError(f"site {self.client_id!r} has no loader: its data are elsewhere")
         try:
             X, Y = self.model.as_data(*self.load())
-        except InvalidDataError as error:
-            raise InvalidDataError(f"the data of site {self.client_id!r}: {error}") from error
+        except Exception as error:  # a loader may run anything
+            raise DataError(f"the data of site {self.client_id!r}: {error}") from error
         if len(X) != self.num_data:
-            raise InvalidDataError(
+            raise DataError(
                 f"site {self.client_id!r} has {len(X)} data points, but says {self.num_data}"
             )
         return Client(self.client_id, self.model, (X, Y), self.update, self.seed).at_work()
@@ -160,18 +159,59 @@ class Resident:
     """
 
     def __init__(self, client: Client | Site) -> None:
-        self._client = client
+        self.client = client
         self._at_work: Client | None = None
 
-    def answer(self, task: LocalTask) -> LocalResult:
-        """The client's answer; errors of the client, or of its loader, come out of here."""
-        if self._at_work is None:
-            self._at_work = self._client.at_work()
-        return self._at_work.answer(task)
+    def answer(self, task: LocalTask) -> LocalResult | Failure:
+        """The client's answer, or the news that it, or its loader, failed."""
+        try:
+            if self._at_work is None:
+                self._at_work = self.client.at_work()
+            return self._at_work.answer(task)
+        except KeyboardInterrupt:  # that of the user
+            raise
+        except BaseException as error:  # a client may run anything, and costs its own answer only
+            return self._failure(error)
+
+    def message(self, task: LocalTask) -> bytes:
+        """The same as a message; of what no message can hold, or is too large, that it is so."""
+        try:
+            message = encode_answer(self.answer(task))
+            if len(message) > task.largest_answer:
+                raise RefusedQuestionError("TooLarge", f"{len(message)} bytes")
+            return message
+        except Exception as error:
+            return encode_answer(self._failure(error))
 
     def advance(self, iterations: int) -> bool:
         """Go on without a question; False if there is nothing to do before the next one."""
-        return self._at_work is not None and self._at_work.advance(iterations)
+        try:
+            return self._at_work is not None and self._at_work.advance(iterations)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what a worker keeps is a cache: the next question begins
+            self._at_work = None
+            self._failure(error)
+            return False
+
+    def _failure(self, error: BaseException) -> Failure:
+        is_discreet = getattr(self.client.update, "is_discreet", False)
+        is_open = isinstance(self.client, Client)
+        return failure_of(error, self.client.client_id, is_open, is_discreet)
+
+
+class Residents:
+    """The clients of one process, each from its first question on."""
+
+    def __init__(self) -> None:
+        self._residents: dict[str, Resident] = {}
+
+    def of(self, client: Client | Site) -> Resident:
+        """That of a client; another one of the same name begins anew."""
+        resident = self._residents.get(client.client_id)
+        if resident is None or resident.client is not client:
+            resident = self._residents[client.client_id] = Resident(client)
+        return resident
 
 
 def make_clients(

@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi.client import Resident, Site
-from streaming_gp.pvi.guards import describe
 from streaming_gp.pvi.privacy.sums import SummedChanges
-from streaming_gp.pvi.task import Failure, LocalTask, decode_task, encode_answer
+from streaming_gp.pvi.refusals import RefusedQuestionError
+from streaming_gp.pvi.task import LocalTask, decode_task
 
 
 class UnknownQuestionError(StreamingGPError):
@@ -48,16 +48,15 @@ class Desk:
         :param in_sum: Whether the answer leaves this process within a sum only.
         :returns: its nonce, to ask for the answer by.
         :raises FileFormatError: if the message is damaged, foreign, or of another version.
-        :raises InvalidDataError: if it is for a site that is not here, or for one whose answers
+        :raises RefusedQuestionError: if it is for a site that is not here, or for one whose answers
             leave it in the other way.
         """
         task = decode_task(message)
         name, nonce = task.client_id, task.nonce
         if name not in self.sites:
-            raise InvalidDataError(f"there is no site {name!r} here, but {list(self.sites)}")
+            raise RefusedQuestionError("NoSite", f"{name!r}; there are {list(self.sites)}")
         if isinstance(self.sites[name].update, SummedChanges) != in_sum:
-            way = "by itself" if in_sum else "within sums only"
-            raise InvalidDataError(f"site {name!r} answers {way}")
+            raise RefusedQuestionError("AnswersByItself" if in_sum else "AnswersInSums", name)
         with self._changed:
             if self._newest.get(name) != nonce:
                 self._answers.pop(self._newest.get(name, ""), None)
@@ -101,12 +100,7 @@ class Desk:
                     self._changed.wait_for(lambda: bool(self._open))
 
     def _answer_to(self, task: LocalTask) -> bytes:
-        try:
-            return encode_answer(self._residents[task.client_id].answer(task))
-        except KeyboardInterrupt:  # that of the user
-            raise
-        except BaseException as error:  # a client may run anything
-            return encode_answer(Failure(describe(error)))
+        return self._residents[task.client_id].message(task)
 
 
 @runtime_checkable

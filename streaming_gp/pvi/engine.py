@@ -12,8 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.client import Clients, Resident
-from streaming_gp.pvi.guards import describe
+from streaming_gp.pvi.client import Clients, Residents
 from streaming_gp.pvi.task import Delivery, LocalTask
 
 
@@ -52,6 +51,7 @@ class Engine(Protocol):
         """Bring clients to where they run, for the time of a ``with`` block.
 
         :param clients: The clients by name; the data of a ``Site`` are read where it comes to run.
+            Clients may join and leave meanwhile: the mapping is looked into at each question.
         """
         ...
 
@@ -86,9 +86,10 @@ class SerialSession:
     """A queue of deliveries by simulated time of arrival."""
 
     def __init__(self, clients: Clients, latency: int) -> None:
-        self._clients = {name: Resident(client) for name, client in clients.items()}
+        self._clients, self._residents = clients, Residents()
         self._latency = latency
         self._arrivals: list[tuple[float, int, Delivery]] = []
+        self._open: set[str] = set()
         self._numbers = count()
         self._now = 0.0
 
@@ -98,23 +99,20 @@ class SerialSession:
 
     @property
     def open(self) -> frozenset[str]:
-        return frozenset(delivery.client_id for _, _, delivery in self._arrivals)
+        return frozenset(self._open)
 
     def submit(self, task: LocalTask, duration: float | None) -> None:
-        if task.client_id in self.open:
+        if task.client_id in self._open:
             raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._open.add(task.client_id)
         start = time.perf_counter()
-        client = self._clients[task.client_id]
-        try:
-            client.advance(self._latency)
-            delivery = Delivery(task.client_id, client.answer(task))
-        except KeyboardInterrupt:  # that of the user
-            raise
-        except BaseException as error:  # a client may run anything, and costs its own answer only
-            delivery = Delivery(task.client_id, None, describe(error))
+        client = self._residents.of(self._clients[task.client_id])
+        client.advance(self._latency)
+        delivery = Delivery(task.client_id, client.answer(task))
         taken = time.perf_counter() - start if duration is None else duration
         heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
 
     def next(self) -> Delivery:
         self._now, _, delivery = heapq.heappop(self._arrivals)
+        self._open.discard(delivery.client_id)
         return delivery

@@ -13,14 +13,14 @@ from typing import Any
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive_integer, typed
 from streaming_gp.pvi.engine import Engine, Serial
-from streaming_gp.pvi.guards import means_a_misfit
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
+from streaming_gp.pvi.refusals import means_a_misfit
 from streaming_gp.pvi.schedule import Schedule, Synchronous
 from streaming_gp.pvi.server import Server
 
-NAMED = 3
-"""So many clients are named where all went wrong."""
+NAMED, NAMED_AT_THE_END = 3, 30
+"""So many clients are named in a warning, and in the error, where all went wrong."""
 SILENT = 3
 """So many answers of a client that was never heard make a warning."""
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -84,8 +84,9 @@ def fit(
     :param hyperparameters: How hyperparameters are learned after each round; their values join the
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
-    :raises InvalidDataError: if ``rounds`` is not positive.
-    :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds.
+    :raises InvalidDataError: if ``rounds`` is not positive, or all clients have left.
+    :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds;
+        its ``reasons`` say why, by client, in full where that may be told in this process.
         The first round of that kind gives a warning, with what went wrong. The end comes as soon
         as each of the server's clients has failed with an ``InvalidDataError`` and none has
         answered: further rounds do not mend a rule that does not fit the model.
@@ -93,8 +94,13 @@ def fit(
     require_positive_integer("rounds", rounds)
     schedule, engine = schedule or Synchronous(), engine or Serial()
     first = len(server.history)
+    if not server.clients:
+        raise InvalidDataError("no clients: all have left")
     if hyperparameters is not None:
         hyperparameters.begin(server)
+    server.dropped.clear()
+    server.failures.clear()
+    _caution(server)
     with engine.session(server.clients) as session:
         for number in range(first, first + rounds):
             start, clock = time.perf_counter(), session.now
@@ -117,17 +123,28 @@ def fit(
                 callback(server.history[-1])
             done = server.history.rounds[first:]
             _warn_of_failures(server, done)
-            if _none_fits(server, done):
+            if _none_fits(server, done) or server.clients.keys() <= server.dropped:
                 break
             if stopping is not None and stopping.is_over(server.history):
                 break
     if not any(one.accepted for one in done):
+        unheard = {name: why for one in done for name, why in one.unheard.items()}
+        reasons = {name: server.failures.get(name, why) for name, why in unheard.items()}
         raise NoAnswerError(
             f"no answer was accepted in any of {len(done)} rounds, and the posterior is what it "
-            f"was; in {_reasons_of(done[-1])}"
+            f"was; in {_reasons_of(done[-1], server.failures, NAMED_AT_THE_END)}",
+            reasons,
         )
     _warn_at_the_end(server, done)
     return server.history
+
+
+def _caution(server: Server) -> None:
+    """Say what rules want to be known before a run, once each."""
+    cautions = {getattr(one.update, "caution", None): name for name, one in server.clients.items()}
+    for caution, name in cautions.items():
+        if caution is not None:
+            warnings.warn(f"{name!r}: {caution}", stacklevel=3)
 
 
 # ---- clients that fail or are refused: when a run says so, and when it ends for it ----
@@ -139,7 +156,7 @@ def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
     """
     last = rounds[-1]
     if not last.accepted and all(one.accepted for one in rounds[:-1]):
-        warnings.warn(f"no answer was accepted in {_reasons_of(last)}", stacklevel=3)
+        warnings.warn(f"no answer was accepted in {_reasons_of(last, {})}", stacklevel=3)
     if not any(one.accepted for one in rounds):
         return
     for name, why in last.unheard.items():
@@ -180,10 +197,13 @@ def _none_fits(server: Server, rounds: tuple[Round, ...]) -> bool:
     return failed.keys() == server.clients.keys() and all(map(means_a_misfit, failed.values()))
 
 
-def _reasons_of(one: Round) -> str:
-    """Why the first clients of a round were not heard."""
-    reasons = [f"{name!r} failed: {why}" for name, why in one.failed.items()]
+def _reasons_of(one: Round, in_full: Mapping[str, str], most: int = NAMED) -> str:
+    """Why the first clients of a round were not heard.
+
+    :param in_full: Why they failed, for this process, by client.
+    """
+    reasons = [f"{name!r} failed: {in_full.get(name, why)}" for name, why in one.failed.items()]
     reasons += [f"{name!r} was refused: {why}" for name, why in one.refused.items()]
-    number = len(reasons) - NAMED
+    number = len(reasons) - most
     more = [f"and {number} more"] if number > 0 else []
-    return f"round {one.round}: " + "; ".join([*reasons[:NAMED], *more])
+    return f"round {one.round}: " + "; ".join([*reasons[:most], *more])

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streaming_gp import serialization
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.damping import DampingRule, State
+from streaming_gp.pvi.damping import DampingRule, State, damped
 from streaming_gp.pvi.history import Round
 from streaming_gp.pvi.hyperparameters import slope_and_precision
 from streaming_gp.pvi.ledger import Ledger
+from streaming_gp.pvi.refusals import Failure, describe, printable
 from streaming_gp.pvi.step import complete
-from streaming_gp.pvi.task import EPSILON, Delivery, Failure, LocalResult, decode_answer
+from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, decode_answer
 
 if TYPE_CHECKING:
     from streaming_gp.pvi.client import Client, Site
@@ -32,10 +34,21 @@ if TYPE_CHECKING:
 
 _INTEGERS = tuple(np.dtype(code).type for code in np.typecodes["AllInteger"])
 _FLOATS = tuple(np.dtype(code).type for code in np.typecodes["Float"])
+LARGEST_COUNT = 2**53
+"""Beyond it a count is a lie, and no number that files and sums can do with."""
+HEADING = 2**16
+"""The bytes that an answer may have besides its arrays: names, numbers, and what a file adds."""
+IMPROPER = "the posterior with it would be improper"
+SHORTEST_STEP = 1e-3
+"""Of an answer that has cost privacy, which is shortened where all of it would be improper."""
+SLACK = 4
+"""So many times what a factor is known to hold, as kinds of numbers differ."""
 
 
 class FailedError(Exception):
     """A client's news that it gives no answer."""
+
+    text: str = ""  # the error in words, where it happened in this process and may be told
 
 
 class RefusedError(Exception):
@@ -105,7 +118,7 @@ class Checks:
         try:
             old, new = ledger.posterior, ledger.posterior_with(changes)
         except ImproperError:
-            return "the posterior with it would be improper"
+            return IMPROPER
         if not isinstance(old, Gaussian):
             return None
         variance = np.maximum(np.asarray(old.variance), np.asarray(new.variance))
@@ -163,6 +176,14 @@ def checks_among(*owners: Any) -> Checks:
     return next((checks for checks in own if checks is not None), Checks())
 
 
+def largest_answer(prior: Any, client: Client | Site, num_hyperparameters: int) -> int:
+    """The number of bytes that an answer of this client has at most, known before it comes."""
+    of_model = getattr(client.model, "largest_factor", None)
+    factor = prior.num_bytes if of_model is None else of_model(client.num_data)
+    hyperparameters = 8 * num_hyperparameters * (num_hyperparameters + 1)
+    return HEADING + SLACK * int(factor + hyperparameters)
+
+
 # ---- the channel, and the question ----
 
 
@@ -179,20 +200,24 @@ def receive(
     for came in deliveries:
         delivery = _delivery(came)
         name = delivery.client_id
+        if name not in server.clients:
+            messages, refused[name] = messages + 1, "there is no such client"
+            continue
         try:
-            answer = read(delivery)
+            answer = read(delivery, server.largest_answer(name))
         except FailedError as error:
             failed[name] = str(error)
+            server.failures[name] = error.text or str(error)
             continue
         except RefusedError as error:
             messages, refused[name] = messages + 1, str(error)
             continue
         messages, num_bytes = messages + 1, num_bytes + answer.num_bytes
-        if EPSILON in answer.diagnostics:
-            epsilon[name] = float(answer.diagnostics[EPSILON])
         objection = _objection_to_question(server, answer)
         if objection is None:
             answers.append(answer)
+            if EPSILON in answer.diagnostics:
+                epsilon[name] = float(answer.diagnostics[EPSILON])
         else:
             refused[name] = objection
     report = Round(messages=messages, bytes_up=num_bytes, failed=failed, epsilon=epsilon)
@@ -209,8 +234,6 @@ def _delivery(came: Any) -> Delivery:
 
 def _objection_to_question(server: Server, answer: LocalResult) -> str | None:
     """Why nobody waits for this answer, or None."""
-    if answer.client_id not in server.clients:
-        return "there is no such client"
     task = server.open_tasks.get(answer.client_id)
     if task is None or answer.sequence != task.sequence:
         return _not_open(answer)
@@ -218,6 +241,9 @@ def _objection_to_question(server: Server, answer: LocalResult) -> str | None:
         return f"it does not carry the nonce of question {task.sequence} of this run"
     if answer.version != task.version:
         return f"it speaks of version {answer.version}, asked under version {task.version}"
+    num_data = server.clients[answer.client_id].num_data
+    if answer.num_data not in (0, num_data):
+        return f"it speaks for {answer.num_data} data points, of which its client has {num_data}"
     return None
 
 
@@ -262,6 +288,12 @@ def examine(
             objection = _unreadable(error)
         if objection is None:
             objection = _objection_to_step(server, {name: whole}, rule, state, share, checks)
+        if objection == IMPROPER and getattr(server.clients[name].update, "is_paid_for", False):
+            old, step = server.ledger.factors.get(name), 1.0
+            while objection == IMPROPER and step > SHORTEST_STEP:
+                step, shorter = 0.5 * step, damped(old, whole, 0.5 * step).as_arrays()
+                objection = _objection_to_step(server, {name: shorter}, rule, state, share, checks)
+            whole = shorter
         if objection is None:
             accepted[name] = replace(answer, factor=whole)
         else:
@@ -271,12 +303,18 @@ def examine(
 
 def _objection_to_content(server: Server, answer: LocalResult, checks: Checks) -> str | None:
     """Why it is refused whatever it would do to the posterior, or None."""
-    num_data = server.clients[answer.client_id].num_data
+    client = server.clients[answer.client_id]
+    num_data = client.num_data
     objection = checks.objection(server.ledger, answer.factor, num_data)
     if objection is None and server.hyperparameters is not None:
-        return checks.objection_to_hyperparameters(
+        objection = checks.objection_to_hyperparameters(
             answer.hyperparameters, server.hyperparameters, num_data
         )
+    if objection is None:  # what could not travel is refused wherever it comes from
+        serialization.encode(answer.factor, serialization.registered_classes())
+    of_model = getattr(client.model, "objection_to_answer", None)
+    if objection is None and of_model is not None:
+        objection = of_model(answer.factor, num_data)
     return objection
 
 
@@ -306,31 +344,47 @@ def _objection_to_step(
 # ---- the form ----
 
 
-def read(delivery: Delivery) -> LocalResult:
+def read(delivery: Delivery, largest: int = 2**63) -> LocalResult:
     """The answer in a delivery, whose fields are of their types.
 
+    :param largest: The number of bytes beyond which it is not looked into.
     :raises FailedError: if the client says that there is none.
-    :raises RefusedError: if it is none, or is damaged, or speaks for another client.
+    :raises RefusedError: if it is none, or is damaged or too large, or speaks for another client.
     """
     content = delivery.answer
     if content is None:
         raise FailedError(delivery.error or "no answer")
     try:
+        size = len(content) if type(content) is bytes else _weight(content)
+        if size > largest:
+            raise RefusedError(f"it is too large: {size} bytes, at most {largest}")
         answer: Any = decode_answer(content) if type(content) is bytes else content
-        is_failure = type(answer) is Failure
-        objection = (
-            printable(f"{answer.reason!s:.1000}")
-            if is_failure
-            else _objection_to_form(answer, delivery.client_id)
-        )
+        if type(answer) is Failure:
+            failed = FailedError(answer.reason)
+            failed.text = f"{answer.text!s:.1000}"
+            raise failed
+        objection = _objection_to_form(answer, delivery.client_id)
+    except (FailedError, RefusedError):
+        raise
     except Exception as error:  # an answer may hold anything
         raise RefusedError(_unreadable(error)) from None
-    if is_failure:
-        raise FailedError(objection)
     if objection is not None:
         raise RefusedError(objection)
     result: LocalResult = answer
     return result
+
+
+def _weight(tree: Any) -> int:
+    """The bytes of arrays and texts in a value of this process, about."""
+    if isinstance(tree, str):
+        return len(tree)
+    if isinstance(tree, Mapping):
+        return sum(_weight(key) + _weight(one) for key, one in tree.items())
+    if isinstance(tree, tuple):
+        return sum(map(_weight, tree))
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return sum(_weight(getattr(tree, field.name)) for field in fields(tree))
+    return int(getattr(tree, "nbytes", 8))
 
 
 def _objection_to_form(answer: Any, channel: str) -> str | None:
@@ -354,13 +408,23 @@ def _objection_to_form(answer: Any, channel: str) -> str | None:
             _is_number,
             {"free_energy": answer.free_energy, **_named(answer.diagnostics)},
         ),
+        "a privacy that was spent, at least 0": (_is_spent, _spent(answer.diagnostics)),
         "a factor or None": (_is_factor_or_none, {"hyperparameters": answer.hyperparameters}),
     }
-    for what, (holds, fields) in wanted.items():
-        for name, value in fields.items():
+    for what, (holds, named) in wanted.items():
+        for name, value in named.items():
             if not holds(value):
-                return f"its {name} is {value!r:.100}, wanted {what}"
+                return f"its {name} is {_shown(value)}, wanted {what}"
     return None
+
+
+def _unreadable(error: Exception) -> str:
+    return f"it cannot be read: {describe(error)}"
+
+
+def _shown(value: Any) -> str:
+    is_long = type(value) is int and value.bit_length() > 1000  # Python writes none that are longer
+    return "a number of very many digits" if is_long else f"{value!r:.100}"
 
 
 def _named(diagnostics: Any) -> dict[str, Any]:
@@ -376,7 +440,16 @@ def _is_text(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     is_integer = type(value) is int or type(value) in _INTEGERS
-    return is_integer and int(value) >= 0
+    return is_integer and 0 <= int(value) < LARGEST_COUNT
+
+
+def _spent(diagnostics: Any) -> dict[str, Any]:
+    return {EPSILON: diagnostics[EPSILON]} if EPSILON in diagnostics else {}
+
+
+def _is_spent(value: Any) -> bool:
+    """NaN where there is no bound."""
+    return not float(value) < 0.0
 
 
 def _is_number(value: Any) -> bool:
@@ -387,30 +460,3 @@ def _is_number(value: Any) -> bool:
 
 def _is_factor_or_none(value: Any) -> bool:
     return value is None or type(value) is Factor
-
-
-# ---- errors in words ----
-
-
-def describe(error: BaseException) -> str:
-    """An error in words, even if its own are broken."""
-    try:
-        return printable(f"{type(error).__name__}: {error}")
-    except Exception:
-        return f"{type(error).__name__}, which cannot be printed"
-
-
-def _unreadable(error: Exception) -> str:
-    return f"it cannot be read: {describe(error)}"
-
-
-def means_a_misfit(reason: str) -> bool:
-    """Whether an error that :func:`describe` put in words, here or far away, is an
-    ``InvalidDataError``: of a rule, a model and data that do not fit one another.
-    """
-    return reason.startswith(f"{InvalidDataError.__name__}: ")
-
-
-def printable(text: str) -> str:
-    """The text, with characters spelled out that no encoding can hold."""
-    return text.encode(errors="backslashreplace").decode()

@@ -174,7 +174,7 @@ class LikelihoodParameters:
         step = newton_step(gradient, precision)
         server.hyperparameters = numbers + self.learning_rate * step
         set_values(model, server.hyperparameters)
-        num_data = sum(server.clients[name].num_data for name in factors)
+        num_data = sum(server.clients[n].num_data for n in factors if n in server.clients) or 1
         return {"gradient_norm": float(np.linalg.norm(gradient)) / num_data}
 
 

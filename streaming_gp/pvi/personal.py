@@ -100,6 +100,11 @@ class PersonalUpdate:
     def __post_init__(self) -> None:
         require_count("seed", self.seed)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has a folder."""
+        return self.folder is not None
+
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer; what is personal stays."""
         model = task.model

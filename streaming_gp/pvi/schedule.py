@@ -99,7 +99,8 @@ class Synchronous:
 class Asynchronous:
     """Whoever is idle is asked; each answer enters the ledger when it arrives, without locks.
 
-    A round is K answers, of whichever of the K clients.
+    A round is at most K answers, of whichever of the K clients. A client that fails or is refused
+    is asked again in the next round.
 
     :param damping: ρ in (0, 1], for all or by client. If None, what a client's update rule says,
         and 1/K for others.
@@ -118,12 +119,20 @@ class Asynchronous:
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         report, rule = Round(), one_by_one(as_rule(self.damping, server))
-        rng = np.random.default_rng([self.seed, number])
-        for _ in server.clients:
-            idle = [name for name in server.clients if name not in session.open]
-            report += server.visit(
-                session, idle, rule, progress, self._durations(idle, rng), 1, self.staleness_power
-            )
+        rng, busy = np.random.default_rng([self.seed, number]), session.open
+        idle, num_open = [name for name in server.clients if name not in busy], len(busy)
+        for _ in range(len(server.clients)):
+            asked = server.put(session, idle, self._durations(idle, rng))
+            num_open += asked.messages
+            report += asked
+            if num_open == 0:
+                break
+            delivery = session.next()
+            num_open -= 1
+            answered = server.accept([delivery], rule, progress, 1.0, self.staleness_power)
+            report += answered
+            # who is not heard rests until the next round, or it would be all that is heard of
+            idle = [] if answered.unheard else [delivery.client_id]
         return report
 
     def _durations(self, names: list[str], rng: np.random.Generator) -> Durations:
@@ -190,7 +199,7 @@ class Continual:
         if task not in server.clients:
             raise InvalidDataError(f"there is no {task!r}: all tasks have been learned")
         if last in server.factors:
-            server.remove(last)
+            server.adopt(server.ledger.without(last))
         order = [name for name in (task, coreset) if name in server.clients]
         return Sequential(order).round(server, session, number, progress)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+import threading
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -23,10 +25,12 @@ from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
-from streaming_gp.pvi.task import LocalTask
+from streaming_gp.pvi.task import Delivery, LocalTask
 from streaming_gp.serialization import storable
 
 KIND = "federated server"
+SILENCES = 3
+"""So often may nothing come of a client before it is dropped."""
 Durations = float | Mapping[str, float] | None
 """The simulated seconds of a visit, for all or by client; None for those that it really takes."""
 
@@ -45,6 +49,8 @@ class ServerState:
     :param history: The rounds so far.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
     :param hyperparameter_factors: The newest data term of each client of them, by client.
+    :param numbers: The number of each client, in the order in which they joined; none is given
+        twice.
     """
 
     prior: Posterior
@@ -55,13 +61,15 @@ class ServerState:
     history: History = field(default_factory=History)
     hyperparameters: np.ndarray | None = None
     hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Server:
     """Holds ``q ∝ prior × Π_k t_k`` for clients that may be anywhere (PVI 2018, figure 1).
 
     A factor is replaced, never added to; an answer that is refused, or that comes a second time,
-    leaves everything as it was.
+    leaves everything as it was. Clients join and leave at any time, also from other threads and in
+    the middle of a run.
 
     :param prior: The prior over the parameters, or over functions and hyperparameters.
     :param clients: The clients, as ``make_clients`` gives them, or sites.
@@ -72,6 +80,7 @@ class Server:
     :raises InvalidDataError: if there are no clients, or the prior is not of the kind that their
         models have.
 
+    :ivar clients: The clients by name, read-only; what it shows follows who joins and leaves.
     :ivar ledger: Prior and factors.
     :ivar version: The number of times that the posterior has changed.
     :ivar history: The rounds so far, which :func:`~streaming_gp.pvi.fit` extends.
@@ -79,6 +88,9 @@ class Server:
     :ivar hyperparameter_factors: The newest data term of each client of them, by client.
     :ivar open_tasks: The open question to each client that has one, without its arrays.
     :ivar damping: The state of the damping rule after its last step; None before the first.
+    :ivar dropped: Clients that are asked no more in this run, as nothing came of them so often.
+    :ivar failures: Why the newest question to a client came to nothing, by client: in full where
+        that may be told in this process.
     """
 
     ledger: Ledger[Any]
@@ -88,6 +100,7 @@ class Server:
     hyperparameter_factors: dict[str, Factor]
     damping: State
     _sequences: dict[str, int]
+    _numbers: dict[str, int]
 
     def __init__(
         self,
@@ -97,13 +110,18 @@ class Server:
         checks: Checks | None = None,
         seed: int = 0,
     ) -> None:
-        self.clients = MappingProxyType(by_name(clients))
+        self._clients = by_name(clients)
+        self.clients = MappingProxyType(self._clients)
+        self._lock = threading.RLock()
         _require_prior(prior, self.clients)
         self.policy = policy or BacktrackDamping(cavities=False)
         self.checks = checks
         require_count("seed", seed)
         self.seed = seed
         self.open_tasks: dict[str, LocalTask] = {}
+        self.failures: dict[str, str] = {}
+        self.dropped: set[str] = set()
+        self._silences: dict[str, int] = {}
         self._restore(ServerState(prior.as_arrays()))
 
     # ---- what it holds ----
@@ -138,24 +156,58 @@ class Server:
 
         Open questions to clients whose factors change with it are void.
 
+        :raises InvalidDataError: if it has factors of who is no client, and none here either: of
+            one that has left, which would come back so; nothing has changed then.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
         _ = ledger.posterior
         make_read_only(dict(ledger.factors))
-        old, new = self.factors, ledger.factors
-        self.open_tasks = {k: t for k, t in self.open_tasks.items() if old.get(k) is new.get(k)}
-        self.ledger, self.version = ledger, self.version + 1
+        with self._lock:
+            old, new = self.factors, ledger.factors
+            strangers = sorted(new.keys() - old.keys() - self.clients.keys())
+            if strangers:
+                raise InvalidDataError(
+                    f"the ledger has factors of {strangers}, which are no clients: add them, or "
+                    "take Ledger.without them"
+                )
+            open_still = {k: t for k, t in self.open_tasks.items() if old.get(k) is new.get(k)}
+            self.open_tasks = open_still
+            self.ledger, self.version = ledger, self.version + 1
+
+    # ---- who takes part ----
+
+    def add(self, client: Client | Site) -> None:
+        """A client joins: it is asked from now on, and what was learned stays.
+
+        Of one that had left and has a factor here still, that is its factor again.
+
+        :raises InvalidDataError: if there is a client of this name, or the prior is not of the kind
+            that its model has.
+        """
+        with self._lock:
+            if client.client_id in self.clients:
+                raise InvalidDataError(f"there is a client {client.client_id!r} already")
+            _require_prior(self.prior, by_name([client]))
+            self._clients[client.client_id] = client
+            self._number(client.client_id)
 
     def remove(self, client_id: str) -> None:
-        """Forget a client: its factor becomes one.
+        """A client leaves, and so does what it said: its factor becomes one.
 
-        :raises InvalidDataError: if it has no factor.
+        It is asked no more, and an answer that still comes of it is refused. Rounds of the others
+        lead to where they would have led without it; its factor alone is gone at once.
+
+        :raises InvalidDataError: if there is no such client, and no factor of that name.
         :raises ImproperError: if the rest is no distribution; nothing has changed then.
         """
-        if client_id not in self.factors:
-            raise InvalidDataError(f"no factor {client_id!r}: there are {list(self.factors)}")
-        self.adopt(self.ledger.without(client_id))
-        self.hyperparameter_factors.pop(client_id, None)
+        with self._lock:
+            if client_id not in self.factors:
+                self._require_client(client_id)
+            else:
+                self.adopt(self.ledger.without(client_id))
+            self._clients.pop(client_id, None)
+            self.open_tasks.pop(client_id, None)
+            self.hyperparameter_factors.pop(client_id, None)
 
     def warm_start(self, q: Any) -> None:
         """Begin at q: every client gets an equal part of ``q / prior`` as its factor.
@@ -174,12 +226,10 @@ class Server:
     def visit(
         self,
         session: Session,
-        names: Iterable[str],
+        names: Sequence[str],
         rule: DampingRule,
         progress: float = 0.0,
         durations: Durations = None,
-        num_answers: int | None = None,
-        staleness_power: float = 0.0,
     ) -> Round:
         """Ask these clients under one posterior, and let answers enter the ledger together.
 
@@ -188,28 +238,36 @@ class Server:
         :param rule: How their factors enter the ledger.
         :param progress: The fraction of all rounds that is over, in [0, 1).
         :param durations: The seconds of each visit on a simulated clock.
-        :param num_answers: The number of answers to wait for, of these clients or of others with
-            open questions; of all these if None.
-        :param staleness_power: As for :meth:`accept`.
         :returns: the report of messages, of what was refused, and of the step.
         """
         # each client takes its own factor out of q: the cavity
-        tasks = [self.ask(name) for name in names]
+        asked = self.put(session, names, durations)
+        # each client fits q to its data under the cavity, and answers by the factor q / cavity
+        deliveries = [session.next() for _ in range(asked.messages)]
+        # in the server's order, so that rounding does not depend on who was first
+        deliveries.sort(key=lambda delivery: self._numbers.get(delivery.client_id, -1))
+        # the factors replace the old ones, damped
+        return asked + self.accept(deliveries, rule, progress)
+
+    def put(self, session: Session, names: Sequence[str], durations: Durations = None) -> Round:
+        """Ask these clients, and do not wait. Who has left, or is dropped, is not asked.
+
+        :param durations: The seconds of each visit on a simulated clock.
+        :returns: the report of messages.
+        :raises InvalidDataError: if a name was never a client's.
+        """
+        for name in names:
+            if name not in self._numbers:
+                self._require_client(name)
+        there = [name for name in names if name in self.clients and name not in self.dropped]
+        tasks = [self.ask(name) for name in there]
         for task in tasks:
             session.submit(task, duration_of(durations, task.client_id))
-        asked = Round(
+        return Round(
             messages=len(tasks),
             bytes_down=sum(task.num_bytes for task in tasks),
             removed_fraction=min((task.removed_fraction for task in tasks), default=1.0),
         )
-        # each client fits q to its data under the cavity, and answers by the factor q / cavity
-        number = len(tasks) if num_answers is None else num_answers
-        deliveries = [session.next() for _ in range(number)]
-        # in the server's order, so that rounding does not depend on who was first
-        places = {name: place for place, name in enumerate(self.clients)}
-        deliveries.sort(key=lambda delivery: places.get(delivery.client_id, len(places)))
-        # the factors replace the old ones, damped
-        return asked + self.accept(deliveries, rule, progress, 1.0, staleness_power)
 
     def ask(self, client_id: str) -> LocalTask:
         """The next question to a client. An earlier one to the same client is void from now on.
@@ -218,26 +276,33 @@ class Server:
         :raises ImproperError: as the policy decides.
         """
         self._require_client(client_id)
-        question = algorithm.ask(self.ledger, client_id, self.policy)
-        sequence = self._sequences.get(client_id, -1) + 1
-        task = LocalTask(
-            model=None,
-            data=None,
-            posterior=question.posterior,
-            own=question.own,
-            seed=seed_of(self.seed, list(self.clients).index(client_id), sequence),
-            given_prior=self._prior_for(self.clients[client_id]),
-            client_id=client_id,
-            sequence=sequence,
-            version=self.version,
-            nonce=secrets.token_hex(16),
-            removed_fraction=question.removed_fraction,
-            untouched=not self.factors,
-            hyperparameters=self.hyperparameters,
-        )
-        self._sequences[client_id] = sequence
-        self.open_tasks[client_id] = replace(task, posterior=None, own=None, given_prior=None)
-        return task
+        with self._lock:
+            question = algorithm.ask(self.ledger, client_id, self.policy)
+            sequence = self._sequences.get(client_id, -1) + 1
+            task = LocalTask(
+                model=None,
+                data=None,
+                posterior=question.posterior,
+                own=question.own,
+                seed=seed_of(self.seed, self._number(client_id), sequence),
+                given_prior=self._prior_for(self.clients[client_id]),
+                client_id=client_id,
+                sequence=sequence,
+                version=self.version,
+                nonce=secrets.token_hex(16),
+                removed_fraction=question.removed_fraction,
+                untouched=not self.factors,
+                hyperparameters=self.hyperparameters,
+                largest_answer=self.largest_answer(client_id),
+            )
+            self._sequences[client_id] = sequence
+            self.open_tasks[client_id] = replace(task, posterior=None, own=None, given_prior=None)
+            return task
+
+    def largest_answer(self, client_id: str) -> int:
+        """The number of bytes that an answer of this client has at most."""
+        number = 0 if self.hyperparameters is None else len(self.hyperparameters)
+        return guards.largest_answer(self.prior, self.clients[client_id], number)
 
     def accept(
         self,
@@ -259,7 +324,20 @@ class Server:
             multiplied by (1 + s)^−power.
         :returns: the report of answers that were accepted, refused, or missing, and of the step.
         """
+        with self._lock:
+            return self._accept(deliveries, rule, progress, share, staleness_power)
+
+    def _accept(
+        self,
+        deliveries: Iterable[Any],
+        rule: DampingRule,
+        progress: float,
+        share: float,
+        staleness_power: float,
+    ) -> Round:
+        deliveries = list(deliveries)
         answers, refused, report = guards.receive(self, deliveries)
+        self._note_silence(deliveries)
         staleness = max((self.version - answer.version for answer in answers), default=0)
         share *= (1.0 + staleness) ** -staleness_power
         state = rule.init(self.ledger) if self.damping is None else self.damping
@@ -289,9 +367,29 @@ class Server:
             staleness=staleness,
         )
 
+    def _note_silence(self, deliveries: Iterable[Any]) -> None:
+        """Drop clients of which nothing has come for the third time in a row."""
+        for one in deliveries:
+            if type(one) is not Delivery or one.answer is not None:
+                self._silences.pop(getattr(one, "client_id", ""), None)
+                continue
+            count = self._silences[one.client_id] = self._silences.get(one.client_id, 0) + 1
+            if count == SILENCES and one.client_id in self.clients:
+                self.dropped.add(one.client_id)
+                warnings.warn(
+                    f"{one.client_id!r} is asked no more in this run: nothing came of it {count} "
+                    f"times in a row; the last time: {one.error}",
+                    stacklevel=4,
+                )
+
     def _require_client(self, client_id: str) -> None:
         if client_id not in self.clients:
-            raise InvalidDataError(f"no client {client_id!r}: there are {list(self.clients)}")
+            there = f"{list(self.clients)!s:.1000}"
+            raise InvalidDataError(f"no client {client_id!r}: there are {there}")
+
+    def _number(self, client_id: str) -> int:
+        """That of a client, given as it joins: seeds and the order of sums go by it."""
+        return self._numbers.setdefault(client_id, len(self._numbers))
 
     def _prior_for(self, client: Client | Site) -> Any | None:
         """The prior, for a rule that divides by it, where it is not the model's own."""
@@ -308,6 +406,7 @@ class Server:
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
             self.damping, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
+            dict(self._numbers),
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
@@ -319,6 +418,9 @@ class Server:
         self.hyperparameter_factors = dict(state.hyperparameter_factors)
         self._sequences = dict(state.sequences)
         self.damping = state.damping
+        self._numbers = dict(state.numbers)
+        for name in self.clients:
+            self._number(name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write factors, versions and history to a file, atomically. No data are in it.
@@ -340,14 +442,14 @@ class Server:
         """A server that goes on from a file; questions still open when it was written are void.
 
         :param prior: The model's prior, to compare with: a prior that was learned is in the file.
-        :param clients: The clients that go on; they must include all that have factors.
+        :param clients: The clients that go on. Factors of others stay: :meth:`remove` forgets them.
         :raises FileFormatError: if the file is damaged, foreign or of another version.
-        :raises InvalidDataError: if prior or clients do not fit the file.
+        :raises InvalidDataError: if the prior does not fit the file.
         """
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
         try:
-            _require_fit(state, server.prior, server.clients)
+            _require_fit(state, server.prior)
             server._restore(state)
             _ = server.posterior
         except InvalidDataError:
@@ -382,8 +484,8 @@ def _require_prior(prior: Posterior, clients: Clients) -> None:
             )
 
 
-def _require_fit(state: ServerState, prior: Posterior, clients: Iterable[str]) -> None:
-    """That a state goes on with this prior and with these clients.
+def _require_fit(state: ServerState, prior: Posterior) -> None:
+    """That a state goes on with this prior.
 
     :raises InvalidDataError: if it does not.
     :raises FileFormatError: if its factors are none of its prior's kind.
@@ -396,6 +498,3 @@ def _require_fit(state: ServerState, prior: Posterior, clients: Iterable[str]) -
         objection = state.prior.objection_to(factor)
         if objection is not None:
             raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
-    missing = sorted(set(state.factors) - set(clients))
-    if missing:
-        raise InvalidDataError(f"the file has factors of {missing}, which are not among clients")

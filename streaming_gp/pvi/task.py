@@ -14,6 +14,7 @@ from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError
 from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.pvi import ledger
+from streaming_gp.pvi.refusals import Failure
 from streaming_gp.serialization import storable
 
 KIND, QUESTION = "answer of a client", "question to a client"
@@ -43,6 +44,7 @@ class LocalTask:
     :param removed_fraction: The fraction of the client's factor that ``own`` is, in (0, 1].
     :param untouched: Whether q is still the prior, so that a fit had better start elsewhere.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
+    :param largest_answer: The number of bytes that an answer has at most; a larger one is not read.
     """
 
     model: Any
@@ -59,6 +61,7 @@ class LocalTask:
     removed_fraction: float = 1.0
     untouched: bool = False
     hyperparameters: np.ndarray | None = None
+    largest_answer: int = 2**63
 
     @property
     def prior(self) -> Any:
@@ -143,25 +146,14 @@ class LocalResult:
         return 0
 
 
-@storable
-@dataclass(frozen=True)
-class Failure:
-    """A client's news that there will be no answer.
-
-    :param reason: The error in words.
-    """
-
-    reason: str
-
-
 @dataclass(frozen=True, eq=False)
 class Delivery:
     """An answer, or the news that there will be none.
 
     :param client_id: The client that was asked.
-    :param answer: Its answer, as it is or as the bytes of a message: the server reads it. None if
-        the client failed.
-    :param error: What went wrong, if something did.
+    :param answer: Its answer or its ``Failure``, as it is or as the bytes of a message: the server
+        reads it. None if nothing came.
+    :param error: Why nothing came.
     """
 
     client_id: str
@@ -199,11 +191,12 @@ def decode_task(message: bytes) -> LocalTask:
 
 
 def encode_answer(answer: LocalResult | Failure) -> bytes:
-    """An answer as a message.
+    """An answer as a message; of a failure its code, and its text only where that may be told.
 
     :raises InvalidDataError: if it holds what files do not hold.
     """
-    return serialization.packed(KIND, answer, serialization.registered_classes())
+    content = answer.for_message() if isinstance(answer, Failure) else answer
+    return serialization.packed(KIND, content, serialization.registered_classes())
 
 
 def decode_answer(message: bytes) -> LocalResult | Failure:
@@ -234,6 +227,10 @@ class UpdateRule(Protocol):
       is another one than the model's
     - ``is_discreet = False``: whether its answers tell of the data what it says itself, and nothing
       beside: neither how many rows there are, nor anything else that is not the rule's
+    - ``is_paid_for = False``: whether its answers have cost privacy, so that one that would make
+      the posterior improper is shortened, and not refused
+    - ``keeps_state = False``: whether it keeps anything from fit to fit, but in a worker
+    - ``caution = None``: a sentence that whoever starts a run is warned by
     - ``worker()``: a rule for one client of a session, which remembers, and knows nothing yet; a
       :class:`~streaming_gp.pvi.Worker` if it goes on between questions
     """

@@ -12,7 +12,8 @@ from streaming_gp import linear, pvi
 from streaming_gp.errors import FileFormatError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.guards import RefusedError, read
-from streaming_gp.pvi.task import Delivery, Failure, decode_answer, encode_answer
+from streaming_gp.pvi.refusals import Failure
+from streaming_gp.pvi.task import Delivery, decode_answer, encode_answer
 from tests.hostile.cases import every_tenth
 
 MODEL = linear.BayesianLinearRegression(2, 0.1)
@@ -162,7 +163,14 @@ KINDS = {
     "a dict": (vars, "no LocalResult but a dict"),
     "version text": (lambda a: replace(a, version="0"), "version is '0'"),
     "version early": (lambda a: replace(a, version=a.version + 1), "speaks of version"),
-    "version huge": (lambda a: replace(a, version=10**30), "speaks of version"),
+    "version huge": (lambda a: replace(a, version=10**30), "version is 1000"),
+    "skipped of 5,000 digits": (with_result(skipped=10**5000), "skipped is a number of very many"),
+    "more data": (lambda a: replace(a, num_data=5), "5 data points, of which its client has 4"),
+    "epsilon below zero": (with_result(diagnostics={"epsilon": -5.0}), "epsilon is -5.0"),
+    "too large": (with_result(diagnostics={"x" * 10**6: 1.0}), "it is too large: 1000"),
+    "too large a message": (lambda a: encode_answer(a) + bytes(10**6), "it is too large: 100"),
+    "too many numbers": (with_factor(natural=(np.zeros(10**5),) * 2), "it is too large: 160"),
+    "masked": (with_natural(np.ma.array), "floating-point"),
     "version negative": (lambda a: replace(a, version=-(10**9)), "version is -1000000000"),
     "sequence None": (lambda a: replace(a, sequence=None), "sequence is None"),
     "sequence other": (lambda a: replace(a, sequence=a.sequence + 1), "is not open"),
@@ -190,11 +198,12 @@ KINDS = {
     "half a message": (lambda a: encode_answer(a)[:100], "truncated or was altered"),
     "flipped bit": (flipped, "truncated or was altered"),
     "more bytes": (lambda a: encode_answer(a) + b"!", "truncated or was altered"),
-    "failure": (lambda a: encode_answer(Failure("no data")), "no data"),
+    "failure": (lambda a: encode_answer(Failure("DataError")), "its data cannot be read"),
+    "failure of no code": (lambda a: encode_answer(Failure("row 3")), "OtherError: it failed"),
     "failure of failure": (lambda a: encode_answer(Failure(3)), "3"),
     "nonce of no encoding": (lambda a: replace(a, nonce=HALF), "nonce is"),
     "the same as a message": (lambda a: encode_answer(replace(a, nonce=HALF)), "nonce is"),
-    "failure of no encoding": (lambda a: encode_answer(Failure(HALF)), r"\ud800"),
+    "failure of no encoding": (lambda a: encode_answer(Failure("", HALF, True)), r"\ud800"),
     "diagnostic of no encoding": (with_result(diagnostics={HALF: 1.0}), "diagnostics is"),
     "diagnostics of a class": (with_result(diagnostics=Relative(a=1.0)), "diagnostics is"),
     "skipped of a class": (with_result(skipped=RelativeOfInt(3)), "skipped is"),
@@ -363,7 +372,7 @@ def test_no_bytes_can_raise(noise, at, whole):
 
 
 def test_a_message_of_a_later_version_says_so():
-    message = encode_answer(Failure("x"))
+    message = encode_answer(Failure("OSError"))
     later = message.replace(b'"version": 2', b'"version": 9')
     assert later != message
     with pytest.raises(FileFormatError):

@@ -9,8 +9,9 @@ import pytest
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, Normal, Renyi
-from streaming_gp.pvi.guards import FailedError, checks_of, describe, means_a_misfit, read
-from streaming_gp.pvi.task import Failure, encode_answer
+from streaming_gp.pvi.guards import FailedError, checks_of, read
+from streaming_gp.pvi.refusals import describe, failure_of, means_a_misfit
+from streaming_gp.pvi.task import encode_answer
 from tests.oracles.reference import assert_same, regression_data, server
 from tests.tolerances import ALGEBRA
 
@@ -93,10 +94,12 @@ def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
     named = "'c0' failed: NumericalError: too early; .*; and 2 more"
     with (
         pytest.warns(UserWarning, match=f"no answer was accepted in round 1: {named}") as warned,
-        pytest.raises(NoAnswerError, match=f"in any of 3 rounds.* in round 3: {named}"),
+        pytest.raises(NoAnswerError, match=r"in any of 3 rounds.* in round 3: .*'c4'") as raised,
     ):
         pvi.fit(found, pvi.Synchronous(durations=1.0), 3)
     assert len(warned) == 1
+    assert raised.value.reasons.keys() == clients.keys()
+    assert "too early" in raised.value.reasons["c4"]
     assert [one.accepted for one in found.history] == [0, 0, 0]
     assert_same(found.posterior, found.prior, ALGEBRA)
 
@@ -173,11 +176,12 @@ def test_a_client_whose_rule_does_not_fit_ends_nothing_for_the_others(rng):
     ("error", "is_misfit"), [(InvalidDataError("no"), True), (NumericalError("no"), False)]
 )
 def test_an_error_is_known_by_its_name_after_a_journey_as_well(error, is_misfit):
-    message = encode_answer(Failure(describe(error)))
-    with pytest.raises(FailedError) as failed:
-        read(pvi.Delivery("c0", message))
-    assert str(failed.value) == describe(error)
-    assert means_a_misfit(str(failed.value)) is is_misfit
+    for is_open in (True, False):  # with its text, and by its code alone
+        message = encode_answer(failure_of(error, "c0", is_open, is_discreet=False))
+        with pytest.raises(FailedError) as failed:
+            read(pvi.Delivery("c0", message))
+        assert (str(failed.value) == describe(error)) is is_open
+        assert means_a_misfit(str(failed.value)) is is_misfit
     assert not means_a_misfit("no answer within 5 s")
 
 
@@ -247,5 +251,5 @@ def test_an_answer_to_a_question_from_before_its_client_was_removed_is_refused(r
     ask = found.ask("c1")
     answer = found.clients["c1"].answer(ask)
     found.remove("c1")
-    assert "not open" in found.accept([answer], pvi.Damping(None, 2)).refused["c1"]
+    assert "no such client" in found.accept([answer], pvi.Damping(None, 2)).refused["c1"]
     assert list(found.factors) == ["c0"]

@@ -207,7 +207,7 @@ def test_a_place_killed_in_its_fit_drops_out_and_comes_back(places):
 
 def test_places_refuse_a_sum_on_other_terms(places):
     server = places.server(limit=2.0)
-    with pytest.warns(UserWarning, match="wanted a sum with"), pytest.raises(NoAnswerError):
+    with pytest.warns(UserWarning, match="has not agreed to a sum"), pytest.raises(NoAnswerError):
         pvi.fit(server, pvi.Synchronous(), 1, places.engine())
     assert "not in the sum" in places.log("clinic-a")
 

@@ -15,18 +15,55 @@ GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
-def test_removing_a_client_forgets_it(rng):
+def test_a_client_that_leaves_takes_what_it_said_with_it(rng):
     (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
     shards = datasets.partition_iid(X, Y, 3)
     found = server(model, shards, pvi.AnalyticUpdate())
     pvi.fit(found, pvi.Sequential())
-    cavity = found.cavity("c1")
+    cavity, before = found.cavity("c1"), found.ledger
     found.remove("c1")
     assert_same(found.posterior, cavity, ALGEBRA)
-    with pytest.raises(InvalidDataError, match="no factor 'c1'"):
+    with pytest.raises(InvalidDataError, match="no client 'c1'"):
         found.remove("c1")
     with pytest.raises(InvalidDataError, match="no client 'stranger'"):
         found.cavity("stranger")
+    with pytest.raises(InvalidDataError, match=r"factors of \['c1'\], which are no clients"):
+        found.adopt(before)
+    assert found.ledger.factors.keys() == {"c0", "c2"}
+
+
+SCHEDULES = {
+    "sequential": pvi.Sequential(),
+    "synchronous": pvi.Synchronous(damping=0.5),
+    "asynchronous": pvi.Asynchronous(damping=0.5),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, name, tmp_path):
+    """In the middle of a run, with questions open; and from a file, whoever is there."""
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 4), pvi.AnalyticUpdate())
+    late, there = clients["c3"], {name: clients[name] for name in ("c0", "c1", "c2")}
+    found, path = pvi.Server(model.prior(), there), tmp_path / "run.npz"
+
+    def change(one):
+        if one.round == 2:
+            found.save(path)
+            found.remove("c1")
+            found.add(late)
+
+    history = pvi.fit(found, SCHEDULES[name], 60, callback=change)
+    wanted = pvi.Server(model.prior(), {k: c for k, c in clients.items() if k != "c1"})
+    pvi.fit(wanted, pvi.Sequential())
+    assert found.factors.keys() == wanted.factors.keys()
+    assert_same(found.posterior, wanted.posterior, 1e-9)
+    assert {why for one in history for why in one.refused.values()} <= {"there is no such client"}
+    loaded = pvi.Server.load(path, model.prior(), wanted.clients)
+    assert "c1" in loaded.factors  # until somebody says that it is to be forgotten
+    loaded.remove("c1")
+    pvi.fit(loaded, SCHEDULES[name], 60)
+    assert_same(loaded.posterior, wanted.posterior, 1e-9)
 
 
 @pytest.mark.parametrize("rho", [1.0, 0.5])
@@ -96,9 +133,6 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
     pvi.fit(found)
     path = tmp_path / "run.npz"
     found.save(path)
-    two = {name: client for name, client in found.clients.items() if name != "c2"}
-    with pytest.raises(InvalidDataError, match=r"\['c2'\], which are not among clients"):
-        pvi.Server.load(path, model.prior(), two)
     other = linear.BayesianLinearRegression(4).prior()
     with pytest.raises(InvalidDataError, match="but the prior is"):
         pvi.Server.load(path, other, found.clients)

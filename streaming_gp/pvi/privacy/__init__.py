@@ -12,6 +12,7 @@ from streaming_gp.pvi.privacy.gradients import (
     NoisyGradients,
     PrivateGradients,
 )
+from streaming_gp.pvi.privacy.record import begin_record
 from streaming_gp.pvi.privacy.rule import PrivateFitError, PrivateRule
 from streaming_gp.pvi.privacy.sums import SummedChanges
 
@@ -26,6 +27,7 @@ __all__ = [
     "PrivateRule",
     "Release",
     "SummedChanges",
+    "begin_record",
     "epsilon_of",
     "noise_multiplier_for",
     "to_coordinates",

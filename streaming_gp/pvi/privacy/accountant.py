@@ -1,20 +1,22 @@
-"""The privacy that releases of data under noise cost together, by Google's ``dp-accounting``, and
-the record of a client's releases, on a disk of its own.
+"""The privacy that releases of data under noise cost together, by Google's ``dp-accounting`` where
+rows are sampled.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from streaming_gp.errors import FileFormatError, InvalidDataError
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import (
     require_fraction,
     require_not_negative,
@@ -22,12 +24,6 @@ from streaming_gp.inputs import (
     require_positive_integer,
     typed,
 )
-from streaming_gp.serialization import as_path, write_bytes
-
-try:
-    from fcntl import LOCK_EX, flock
-except ImportError:  # not a POSIX system: one process at a time is up to the user
-    flock = None  # type: ignore[assignment]
 
 
 @typed
@@ -73,28 +69,59 @@ class Budget:
 INTERVAL = 1e-3
 """Of privacy losses: results are upper bounds at any, and by it hardly larger than at less."""
 
+MOST_STEPS, MOST_RELEASES = 10**6, 10**7
+"""Of a discretised Gaussian mechanism, and of sampled releases: beyond it bounds are looser."""
+
 Spent = tuple[tuple[Release, int], ...]
 """How often each kind of release has been made."""
 
 
 @lru_cache(maxsize=4096)
 def epsilon_of(spent: Spent, delta: float) -> float:
-    """ε at δ of all these releases: an upper bound, by privacy loss distributions.
+    """ε at δ of all these releases. Releases of all rows are one Gaussian mechanism, whose ε is
+    exact (Balle & Wang 2018); with samples among them it is an upper bound, by privacy loss
+    distributions, or by Rényi divergences where there are very many.
 
     Two data sets are neighbours if one has one row more. Infinity if there is one without noise.
 
-    :raises InvalidDataError: if ``dp-accounting`` is not installed.
+    :raises InvalidDataError: if ``dp-accounting`` is not installed and rows were sampled.
     """
     made = [(release, number) for release, number in spent if number]
     if any(release.noise_multiplier == 0.0 for release, _ in made):
         return math.inf
-    if not made:
+    whole = sum(n / one.noise_multiplier**2 for one, n in made if one.sampling_rate == 1.0)
+    sampled = [(release, number) for release, number in made if release.sampling_rate < 1.0]
+    if not sampled:
+        return _gaussian_epsilon(whole, delta)
+    accounting, interval = _library(), max(INTERVAL, whole / MOST_STEPS)
+    if sum(number for _, number in sampled) > MOST_RELEASES:
+        accountant = accounting.rdp.RdpAccountant()
+    else:
+        accountant = accounting.pld.PLDAccountant(value_discretization_interval=interval)
+    with _quiet():
+        for release, number in sampled:
+            accountant.compose(_event(accounting, release, number))
+        if whole > 0.0:
+            accountant.compose(accounting.GaussianDpEvent(whole**-0.5))
+        return float(accountant.get_epsilon(delta))
+
+
+def _gaussian_epsilon(weight: float, delta: float) -> float:
+    """ε of one Gaussian mechanism of noise multiplier ``weight^−½``: the least for which
+    ``Φ(½√w − ε/√w) − e^ε Φ(−½√w − ε/√w)`` is at most δ.
+    """
+    if weight == 0.0:
         return 0.0
-    accounting = _library()
-    accountant = accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL)
-    for release, number in made:
-        accountant.compose(_event(accounting, release, number))
-    return float(accountant.get_epsilon(delta))
+    root = math.sqrt(weight)
+
+    def excess(epsilon: float) -> float:
+        lost = math.exp(epsilon + float(log_ndtr(-0.5 * root - epsilon / root)))
+        return float(ndtr(0.5 * root - epsilon / root)) - lost - delta
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    highest = 0.5 * weight + root * (1.0 - float(ndtri(delta)))
+    return float(brentq(excess, 0.0, highest, xtol=1e-12, rtol=1e-13))
 
 
 def noise_multiplier_for(
@@ -122,12 +149,28 @@ def noise_multiplier_for(
             )
         )
 
-    # a looser bound by Rényi divergences is quick, and says where to look
-    above = least(accounting.rdp.RdpAccountant, accounting.LowerEndpointAndGuess(0.05, 1.0))
-    return least(
-        lambda: accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL),
-        accounting.LowerEndpointAndGuess(0.6 * above, above),
-    )
+    with _quiet():
+        # a looser bound by Rényi divergences is quick, and says where to look
+        above = least(accounting.rdp.RdpAccountant, accounting.LowerEndpointAndGuess(0.05, 1.0))
+        return least(
+            lambda: accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL),
+            accounting.LowerEndpointAndGuess(0.6 * above, above),
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of this thread about orders of divergences that do not matter."""
+    log, thread = logging.getLogger("absl"), threading.get_ident()
+
+    def is_foreign(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    log.addFilter(is_foreign)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_foreign)
 
 
 def _event(accounting: Any, release: Release, number: int) -> Any:
@@ -149,64 +192,8 @@ def _library() -> Any:
     return dp_accounting
 
 
-# ---- the record of a client ----
-
-
-@contextmanager
-def alone(folder: str, client_id: str) -> Iterator[None]:
-    """Other threads and processes that would pay for this client wait meanwhile.
-
-    Two that read the same record at once would both pay, and one payment would be lost.
-
-    :raises FileFormatError: if there can be no record in the folder.
-    """
-    path = _path(folder, client_id).with_suffix(".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        raise FileFormatError(f"there can be no record in {folder!r}: {error.strerror}") from error
-    with open(path, "ab") as file:
-        if flock is not None:
-            flock(file, LOCK_EX)
-        yield
-
-
-def read_spent(folder: str, client_id: str) -> Spent:
-    """The releases on record of a client; none if there is no file.
-
-    :raises FileFormatError: if the file is none of this kind: nobody then knows what is spent.
-    """
-    path = _path(folder, client_id)
-    try:
-        if not path.exists():
-            return ()
-        entries = json.loads(path.read_text())
-        if not isinstance(entries, list):
-            raise TypeError(f"wanted a list, got {entries!r:.100}")
-        return tuple((Release(**entry["release"]), _count(entry["number"])) for entry in entries)
-    except (KeyError, OSError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} is no record of what was spent: {error}") from error
-
-
-def write_spent(folder: str, client_id: str, spent: Spent) -> None:
-    """Put releases on record, whole or not at all, before anything leaves."""
-    entries = [{"release": asdict(release), "number": number} for release, number in spent]
-    write_bytes(_path(folder, client_id), json.dumps(entries).encode())
-
-
 def with_release(spent: Spent, release: Release, number: int) -> Spent:
     """The releases with so many more of this kind."""
     counts = dict(spent)
     counts[release] = counts.get(release, 0) + number
     return tuple(counts.items())
-
-
-def _count(number: object) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(f"wanted a number of releases, got {number!r:.100}")
-    return number
-
-
-def _path(folder: str, client_id: str) -> Path:
-    return as_path(folder) / f"{quote(client_id, safe='')}.json"

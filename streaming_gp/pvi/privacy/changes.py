@@ -43,6 +43,7 @@ class PrivateChanges(PrivateRule):
     noise_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_rule(type(self).__name__, self.rule)
         require_positive("clip", self.clip)
         if math.isinf(self.clip) and self.noise_multiplier != 0.0:
@@ -95,6 +96,7 @@ class LocalAveraging(PrivateChanges):
     2 C / M.
 
     :param parts: The number of parts M.
+    :raises InvalidDataError: for a rule that keeps anything from one fit to the next.
     """
 
     parts: int = 10
@@ -102,6 +104,11 @@ class LocalAveraging(PrivateChanges):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive_integer("parts", self.parts)
+        if keeps_state(self.rule):
+            raise InvalidDataError(
+                "a row would reach all parts by way of what the rule keeps from fit to fit, which "
+                f"the noise is not made for: wanted a rule without a memory, got {self.rule!r:.200}"
+            )
 
     def private_factor(self, task: LocalTask, draws: Draws) -> Factor:
         (X, Y), changes = task.data, []
@@ -112,6 +119,15 @@ class LocalAveraging(PrivateChanges):
                 changes.append(self.clipped_change(task, result.factor))
         mean = np.sum(changes, axis=0) / self.parts
         return self.noisy(task, mean, 2.0 * self.clip / self.parts, draws)
+
+
+def keeps_state(rule: Any) -> bool:
+    """Whether a rule, or one that it is made around, keeps something from fit to fit: a worker with
+    a memory, a folder or a record.
+    """
+    worker = getattr(rule, "worker", None)
+    own = getattr(rule, "keeps_state", False) or (worker is not None and worker() is not rule)
+    return bool(own) or (hasattr(rule, "rule") and keeps_state(rule.rule))
 
 
 def to_coordinates(q: Any, change: Factor) -> np.ndarray:

@@ -59,6 +59,7 @@ class PrivateGradients(PrivateRule):
     means_only: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive("clip", self.clip)
         if math.isinf(self.clip) and self.noise_multiplier != 0.0:
             raise InvalidDataError("noise is scaled by clip, which is infinite")

@@ -6,7 +6,6 @@ import abc
 import math
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,16 +14,10 @@ from scipy.special import ndtri
 
 from streaming_gp.errors import BudgetSpentError, InvalidDataError, StreamingGPError
 from streaming_gp.expfam import ExponentialFamily, Factor
-from streaming_gp.pvi.guards import Checks
-from streaming_gp.pvi.privacy.accountant import (
-    Budget,
-    Release,
-    alone,
-    epsilon_of,
-    read_spent,
-    with_release,
-    write_spent,
-)
+from streaming_gp.pvi.guards import NO_LIMITS, Checks
+from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of, with_release
+from streaming_gp.pvi.privacy.record import Record, require_absolute, subject_of
+from streaming_gp.pvi.refusals import RefusedQuestionError
 from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask, UpdateRule
 
 BITS = np.uint64(52)
@@ -91,11 +84,14 @@ class PrivateRule(abc.ABC):
     been paid for.
 
     :param budget: The (ε, δ) of all answers of one client together.
-    :param record: The folder in which each client keeps what it has spent, at its own place. If
-        None, it takes the server's word for how many questions it has been asked.
+    :param record: The folder in which each client keeps what it has spent, at its own place: an
+        absolute path. What is on record is of these data and this kind of rule, and where it is
+        missing or damaged there is no answer (``privacy.begin_record``). If None, the client takes
+        the server's word for how many questions it has been asked, and ε is that of one run.
     :param insecure_seed: A seed for the noise, and for which rows are sampled. Whoever knows it can
         take the noise away: for tests and figures only. If None, both are made of the operating
         system's random bits.
+    :raises InvalidDataError: if the record is no absolute path.
     """
 
     rule: Any = field(kw_only=False)
@@ -103,6 +99,10 @@ class PrivateRule(abc.ABC):
     record: str | None = None
     insecure_seed: int | None = None
     is_discreet: ClassVar[bool] = True
+    is_paid_for: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_absolute(self.record)
 
     @property
     @abc.abstractmethod
@@ -134,8 +134,7 @@ class PrivateRule(abc.ABC):
         :raises PrivateFitError: if the fit fails, whatever the reason.
         """
         self.require_task(task)
-        with alone(self.record, task.client_id) if self.record is not None else nullcontext():
-            epsilon = self._pay(task)
+        epsilon = self._pay(task)
         seed = self.insecure_seed
         draws = secure_draws() if seed is None else seeded_draws(seed, task.seed)
         try:
@@ -157,27 +156,51 @@ class PrivateRule(abc.ABC):
 
         :raises BudgetSpentError: if that is beyond the budget.
         """
-        if self.record is not None:
-            before = read_spent(self.record, task.client_id)
-        else:
-            before = ((self.release, task.sequence * self.releases_per_answer),)
-        spent = with_release(before, self.release, self.releases_per_answer)
+        if self.record is None:
+            number = (task.sequence + 1) * self.releases_per_answer
+            return self._price(((self.release, number),))
+        record = Record(self.record, task.client_id, subject_of(self, task.data))
+        has_answered = task.own is not None and task.sequence > 0
+        with record.held() as lock:
+            before = record.read(lock, has_answered)
+            spent = with_release(before, self.release, self.releases_per_answer)
+            epsilon = self._price(spent)
+            record.write(lock, spent)
+        return epsilon
+
+    def _price(self, spent: Spent) -> float:
         epsilon = epsilon_of(spent, self.budget.delta)
         if epsilon > self.budget.epsilon:
             raise BudgetSpentError(
                 "its privacy budget is spent: one more answer would take it beyond epsilon "
                 f"{self.budget.epsilon:g} at delta {self.budget.delta:g}"
             )
-        if self.record is not None:
-            write_spent(self.record, task.client_id, spent)
         return epsilon
 
     # ---- what the loop asks of rules ----
 
     @property
     def checks(self) -> Checks | None:
-        """Those of the rule, if it has any."""
-        return getattr(self.rule, "checks", None)
+        """Those of the rule, if it has any; none under noise, as what was paid for is to be used,
+        however far the noise takes it.
+        """
+        noisy = self.release.noise_multiplier > 0.0
+        return NO_LIMITS if noisy else getattr(self.rule, "checks", None)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has a record."""
+        return self.record is not None
+
+    @property
+    def caution(self) -> str | None:
+        """What the budget does not hold for, without a record."""
+        if self.record is not None:
+            return None
+        return (
+            "its private rule keeps no record of what was told: its epsilon is for this run "
+            "alone, and another run or server begins anew. Give it record=, an absolute path"
+        )
 
     @property
     def server_damping(self) -> float | None:
@@ -193,15 +216,10 @@ class PrivateRule(abc.ABC):
 def require_family(task: LocalTask) -> None:
     """Refuse posteriors whose factors carry more than natural parameters.
 
-    :raises InvalidDataError: naming what came and what was wanted.
+    :raises RefusedQuestionError: naming what came and what was wanted.
     """
     if not isinstance(task.posterior, ExponentialFamily):
-        raise InvalidDataError(
-            "a private rule wants a posterior of an exponential family, got a "
-            f"{type(task.posterior).__name__}: pseudo-inputs that are chosen among data would "
-            "leave with its factors. linear.GPOnInputs has them from a grid, the prior or a "
-            "public set"
-        )
+        raise RefusedQuestionError("NeedsFamily", f"got a {type(task.posterior).__name__}")
 
 
 def require_rule(name: str, rule: object) -> None:

@@ -24,6 +24,7 @@ from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
+from streaming_gp.pvi.refusals import RefusedQuestionError
 from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask
 from streaming_gp.serialization import as_path, storable
 
@@ -72,6 +73,7 @@ class SummedChanges:
     is_discreet: ClassVar[bool] = True
     server_damping: ClassVar[float | None] = 1.0
     wants_prior: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = True
     checks: ClassVar[Checks] = NO_LIMITS  # shares of a sum, which is judged as a whole
 
     def __post_init__(self) -> None:
@@ -190,10 +192,7 @@ class SiteRecord:
         if same_factor(task.own, self.share):
             return self.own
         if task.sequence <= self.sequence or _digest(task.own) in self.past:
-            raise InvalidDataError(
-                "the server is back where it was before it had the last sums, and the site's "
-                "factor of that time is not kept"
-            )
+            raise RefusedQuestionError("ServerIsBack")
         return times(self.own, self.change)
 
 
@@ -206,7 +205,7 @@ def own_factor(folder: str, task: LocalTask) -> Factor | None:
         return None
     record = _read(folder, task.client_id)
     if record is None:
-        raise InvalidDataError(f"the factor of {task.client_id!r} is not kept in {folder!r}")
+        raise RefusedQuestionError("FactorNotKept", f"{task.client_id!r} in {folder!r}")
     return record.factor_at(task)
 
 
