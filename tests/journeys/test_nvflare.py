@@ -139,7 +139,7 @@ def test_a_result_comes_to_the_inbox_of_whoever_has_one(places):
     for content in (b"first", b"second"):
         places.engine.publish(["clinic-a"], content)
         assert (places.folder / "killed-result").read_bytes() == content
-    with pytest.raises(NoAnswerError, match="'clinic-b': '.*this place takes no results"):
+    with pytest.raises(NoAnswerError, match=r"'clinic-b': '.*this place takes no results"):
         places.engine.publish(["clinic-a", "clinic-b"], b"third")
     assert (places.folder / "killed-result").read_bytes() == b"third"
 
