@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit import sites
-from streaming_gp.gp.fit.fitted import Fitted
+from streaming_gp.gp.fit.fit import Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.process.graphs import spec

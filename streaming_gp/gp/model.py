@@ -23,7 +23,7 @@ from streaming_gp.gp.compilation import (
 from streaming_gp.gp.export import export
 from streaming_gp.gp.fit import PowerEP, Variational
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fitted import Fitted
+from streaming_gp.gp.fit.fit import Fitted
 from streaming_gp.gp.fit.optimiser import Callback, LocalOptimiser
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting

@@ -21,7 +21,7 @@ from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.compilation import CompiledGP, Functions
 from streaming_gp.gp.federated import refuse_foreign, refuse_sizes, refuse_variational
-from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.fit import Batch, Fitted
 from streaming_gp.gp.fit.optimiser import Callback, reporter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import faded, next_time

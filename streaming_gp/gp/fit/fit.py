@@ -11,16 +11,14 @@ import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.free_energy import kept_free_energy
 from streaming_gp.gp.fit.frozen import FrozenBound, FrozenObjective, FrozenPlaces
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.merging import merged
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
 from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary, at_every_input
-from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report, with_larger_nuggets
 from streaming_gp.gp.fit.points import Inputs, Place, Places, every_input, placed, spread
-from streaming_gp.gp.fit.projection import GPLedger, Projection, nearby
+from streaming_gp.gp.fit.projection import GPLedger, Projection, merged, nearby
 from streaming_gp.gp.fit.sites import Sites, is_conjugate, nothing_said
 from streaming_gp.gp.fit.solve import Solution, Solver
 from streaming_gp.gp.fit.warn import Warnings
@@ -31,11 +29,62 @@ from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 
+Data = tuple[np.ndarray, np.ndarray]
+
 MOST_POINTS = 300
 """The free energy of the factor that is kept is computed as long as so few points are held."""
 ROWS = 300
 """Of a batch with a point at every input ε is learned from so many data at most, under so many
 earlier points near them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One batch at hand.
+
+    :param name: The name of its factor.
+    :param data: X [N, D] and Y [N, P], validated.
+    :param seed: The seed of the common random numbers over ε.
+    :param report: Called with (iteration, free energy) as a fit goes on.
+    :param hold: Whether points that the batch has had before stay where they are.
+    :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
+    """
+
+    name: str
+    data: Data
+    seed: int
+    report: Report = lambda *_: None
+    hold: bool = False
+    learn: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The factor of a batch, and what was done.
+
+    :param factor: The factor, undamped.
+    :param epsilon: The point estimate of ε [E].
+    :param free_energy: The local free energy, in nats.
+    :param iterations: The number of optimiser iterations.
+    :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
+    :param clipped_sites: The number of sites whose negative precision was cut off.
+    :param unexplained: The variance of f at the data that the points leave, over that of the
+        sites: a mean.
+    :param shown_error: The standard deviation of errors at the points that the data show, over the
+        predicted one; None where the bound does not know.
+    :param ledger: The ledger that the factor belongs into, if other factors were projected onto
+        other points; else None.
+    """
+
+    factor: PseudoPointFactor
+    epsilon: np.ndarray
+    free_energy: float
+    iterations: int = 0
+    nugget: float = 0.0
+    clipped_sites: int = 0
+    unexplained: float = 0.0
+    shown_error: float | None = None
+    ledger: GPLedger | None = None
 
 
 @dataclass(frozen=True, eq=False)

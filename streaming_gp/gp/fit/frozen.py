@@ -5,14 +5,20 @@ u ~ q(u), plus what the points leave open (PVI 2018, eq. 89). What is new is the
 q(b | a) of new points given frozen ones that is best for all values of ε at once:
 ``q(b | a) ∝ exp E_q(ε)[log p(b | a, ε) + Σ_n E log t_n(f_n)]``, whose natural parameters are
 averages over q(ε) for Gaussian sites. TensorFlow differentiates these bounds.
+
+Two have this form. Conditional points (eqs. 89 and 94) add q(b | a) for each batch, and (a, b) are
+independent of ε in the posterior. Independent points (app. C.3) have new points b in the place of
+a, where the posterior so far is ``p(f | a, ε) q(a) q(ε)`` and says ``q(a) / p(a | ε)`` of all
+earlier data.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +44,7 @@ from streaming_gp.numerics.linalg import (
 )
 from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.numerics.stacks import transposed
+from streaming_gp.serialization import storable
 
 SAYS_NOTHING = 1e20
 """Nugget of a point that stands in for none at all, and its variance under q(u)."""
@@ -466,3 +473,204 @@ class FrozenPlaces:
         (V, U), (V2, U2) = (np.split(inputs.V, 2, axis=1) for inputs in (one, other))
         prior = self._prior.covariance(one.X, other.X)
         return np.asarray(prior - transposed(V) @ V2 + transposed(U) @ U2)
+
+
+# ---- conditional points ----
+
+
+@storable
+@dataclass(frozen=True)
+class Conditional(FrozenBound):
+    """``F = E_q(ε)[Σ_n E log p(y_n | f_n) − E_q(a) KL(q(b | a) ‖ p(b | a, ε))]`` (eq. 94).
+
+    Where a point ε remembers, ``−KL(q(a) ‖ p(a | ε))`` is added, less its value at the ε before
+    (eq. 93).
+    """
+
+    def optimum(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        Z: tf.Tensor,
+        problem: FrozenProblem,
+        sites: Sites,
+    ) -> tuple[GivenPoints, FreeForm, Callable[[FreeForm], tf.Tensor]]:
+        given = _given_frozen(local, draws, Z, problem, sites)
+        natural = natural_parameters(given)
+        precision, regression = (tf.reduce_mean(part, axis=0) for part in natural)
+        chol = tf.linalg.cholesky(precision)
+        q_b = FreeForm(chol, tf.linalg.cholesky_solve(chol, regression))
+        return given, q_b, lambda q: _memory(local, draws, problem) - divergence(given, q)
+
+    def pseudo_observations(
+        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
+    ) -> ConditionalPseudoObservations:
+        columns = regression.shape[2] - max(1, len(problem.earlier_Z))
+        intercept, slope = np.split(regression, [columns], axis=2)
+        slope = slope[:, :, : len(problem.earlier_Z)]
+        return ConditionalPseudoObservations(Z, intercept, slope, scale, problem.nugget)
+
+
+def _memory(local: LocalModel, draws: tf.Tensor, problem: FrozenProblem) -> tf.Tensor:
+    """``KL(q(a) ‖ p(a | ε_old)) − KL(q(a) ‖ p(a | ε))`` where a point ε remembers, else 0 [S].
+
+    By Jensen's inequality the log evidence of what the points say changes by as much or more.
+    """
+    gp = local.gp
+    assert isinstance(gp, FrozenGaussianProcess)
+
+    def gained_at(epsilon: tf.Tensor) -> tf.Tensor:
+        with local.parameters.substituted(epsilon):
+            now = gp.expected_log_prior(problem.stack)
+        with local.parameters.substituted(problem.location):
+            return now - gp.expected_log_prior(problem.stack)
+
+    if local.hyperparameters.memory is None:
+        return tf.zeros([], tf.float64)
+    return at_each_sample(gained_at, draws)
+
+
+def _given_frozen(
+    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: FrozenProblem, sites: Sites
+) -> GivenPoints:
+    """Batch and points given the frozen ones at each of S values of ε.
+
+    With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
+    """
+    prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
+    sizes = [tf.shape(Z)[0], tf.shape(problem.X)[0]]
+    chol_a = tf.linalg.cholesky(prior.K_a)
+    V = solve_lower(chol_a, tf.concat([prior.K_ab, prior.K_af], -1))
+    U = tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
+    white = solve_lower(chol_a, q_a.mean - prior.mean_a)
+    mean = tf.concat([prior.mean_b, prior.mean_f], -2) + tf.matmul(V, white, transpose_a=True)
+    at = tf.concat([mean, tf.linalg.matrix_transpose(U)], -1)
+    V_b, V_f = tf.split(V, sizes, axis=-1)
+    chol = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
+    A = solve_lower(chol, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
+    left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
+    left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
+    J = solve_lower_transposed(chol, A)
+    at_b, at_f = tf.split(at, sizes, axis=-2)
+    return GivenPoints(at_b, at_f, chol, J, left, prior.w, prior.site_mean)
+
+
+# ---- independent points ----
+
+
+class _EarlierGivenPoints(NamedTuple):
+    """``p(a | b, ε) = N(mean + Jᵀ(b − mean_b), left)`` and ``p(a | ε) = N(mean, chol cholᵀ)``.
+
+    mean [G, R, C], chol [G, R, R], J [G, M, R], left [G, R, R].
+    """
+
+    mean: tf.Tensor
+    chol: tf.Tensor
+    J: tf.Tensor
+    left: tf.Tensor
+
+
+@storable
+@dataclass(frozen=True)
+class Independent(FrozenBound):
+    """``F = E_q(ε)[Σ_n E log p(y_n | f_n) − KL(q(b) ‖ p(b | ε)) + E_q log(q(a) / p(a | ε))]``."""
+
+    has_shared_points: ClassVar[bool] = True
+
+    def optimum(
+        self,
+        local: LocalModel,
+        draws: tf.Tensor,
+        Z: tf.Tensor,
+        problem: FrozenProblem,
+        sites: Sites,
+    ) -> tuple[GivenPoints, FreeForm, Callable[[FreeForm], tf.Tensor]]:
+        given, earlier = _given(local, draws, Z, problem, sites)
+
+        def rest(q_b: FreeForm) -> tf.Tensor:
+            past = _expected_log_earlier(local.gp, given, earlier, q_b, problem.stack)
+            return past - divergence(given, q_b)
+
+        return given, _optimum(given, earlier, problem.stack), rest
+
+    def pseudo_observations(
+        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
+    ) -> ConditionalPseudoObservations:
+        nothing = regression[:, :, :0]
+        return ConditionalPseudoObservations(Z, regression, nothing, scale, problem.nugget)
+
+
+def _given(
+    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: FrozenProblem, sites: Sites
+) -> tuple[GivenPoints, _EarlierGivenPoints]:
+    """Batch and earlier points given the new ones at each of S values of ε."""
+    prior = prior_blocks(local, draws, Z, problem, sites)
+    chol = tf.linalg.cholesky(prior.K_b)
+    A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, tf.linalg.matrix_transpose(prior.K_ab)))
+    left = tf.maximum(prior.variance - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
+    J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
+    new = GivenPoints(prior.mean_b, prior.mean_f, chol, J_f, left, prior.w, prior.site_mean)
+    left_a = prior.K_a - tf.matmul(A_a, A_a, transpose_a=True)
+    return new, _EarlierGivenPoints(prior.mean_a, tf.linalg.cholesky(prior.K_a), J_a, left_a)
+
+
+def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStack) -> FreeForm:
+    """q(b) where the bound, averaged over ε, is largest."""
+    precision, mean = natural_parameters(given)
+    known = _known_of_points(earlier, stack)
+    parts = precision + known[0], mean + known[0] @ given.at_b + known[1]
+    precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
+    chol = tf.linalg.cholesky(precision)
+    return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean))
+
+
+def _known_of_points(past: _EarlierGivenPoints, stack: FrozenStack) -> tuple[tf.Tensor, tf.Tensor]:
+    """``E[log q(a) − log p(a | ε) | b]`` by b − mean_b: precision [G, M, M] and
+    precision-mean [G, M, C].
+    """
+    J = tf.linalg.matrix_transpose(past.J)
+    by_prior, by_q = solve_lower(past.chol, J), _solve_scale(stack, J)
+    off = _solve_scale(stack, stack.mean - past.mean)
+    precision = tf.matmul(by_q, by_q, transpose_a=True)
+    precision -= tf.matmul(by_prior, by_prior, transpose_a=True)
+    return precision, tf.matmul(by_q, off, transpose_a=True)
+
+
+def _expected_log_earlier(
+    gp: GaussianProcess,
+    one: GivenPoints,
+    past: _EarlierGivenPoints,
+    q_b: FreeForm,
+    stack: FrozenStack,
+) -> tf.Tensor:
+    """``E[log q(a) − log p(a | ε)]`` under ``q(a | ε) = ∫ p(a | b, ε) q(b) db`` [S]."""
+    shift = tf.matmul(past.J, q_b.regression - one.at_b, transpose_a=True)
+    spread = tf.linalg.matrix_transpose(solve_lower(q_b.chol, past.J))
+    columns = tf.cast(gp.num_latent // gp.num_groups, shift.dtype)
+
+    def log_density(solve: Any, mean: tf.Tensor, logdet: tf.Tensor) -> tf.Tensor:
+        """Of N(mean, ·), but for its 2π."""
+        half = tf.linalg.matrix_transpose(solve(past.left))
+        trace = tf.reduce_sum(tf.linalg.trace(solve(half)), -1)
+        trace += tf.reduce_sum(tf.square(solve(spread)), [-3, -2, -1])
+        error = tf.reduce_sum(tf.square(solve(past.mean + shift - mean)), [-3, -2, -1])
+        return -0.5 * (columns * (tf.reduce_sum(logdet, -1) + trace) + error)
+
+    diagonal = tf.abs(tf.linalg.diag_part(stack.scale))
+    of_q = log_density(
+        lambda rhs: _solve_scale(stack, rhs),
+        stack.mean,
+        2.0 * tf.reduce_sum(tf.math.log(diagonal), axis=-1),
+    )
+    of_prior = log_density(
+        lambda rhs: solve_lower(past.chol, rhs), past.mean, logdet_from_cholesky(past.chol)
+    )
+    return of_q - of_prior
+
+
+def _solve_scale(stack: FrozenStack, rhs: tf.Tensor) -> tf.Tensor:
+    """``S⁻¹ rhs`` for q(a) = N(m, S Sᵀ), where the bound leaves an upper triangle S."""
+    scale = tf.broadcast_to(
+        stack.scale, tf.concat([tf.shape(rhs)[:-2], tf.shape(stack.scale)[-2:]], 0)
+    )
+    return tf.linalg.triangular_solve(scale, rhs, lower=False)

@@ -2,27 +2,45 @@
 
 Shared points do this at every update (maths page, "earlier pseudo-observations on new points"),
 merged factors whenever a budget is full. A cavity near a batch has a few points that stand for it.
+
+Dropping a point j from points u with covariance K and information W = R Rᵀ leaves the variance
+``1 / (K⁻¹)_jj`` of it unexplained, and by ``t'(b)`` loses ``½ W_jj / (K⁻¹)_jj`` nats; W then moves
+to the others along ``u_j = −(K⁻¹)_jr u_r / (K⁻¹)_jj + …``.
+
+With ``t(u) = exp(−½ ‖s − Rᵀu‖²)`` and new points b, the evidence of t'(b) is Titsias' bound (2009)
+on that of "data" s, which observe the functions ``Rᵀu`` with noise of variance 1. So the places
+where least is lost are those where that bound is largest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import cho_solve, cholesky, eigh, lapack, solve_triangular
 
 from streaming_gp import pvi
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit.points import NUGGET
+from streaming_gp.gp.fit.bounds import Variational
+from streaming_gp.gp.fit.cavity import UnderCavity
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, minimise
+from streaming_gp.gp.fit.points import NUGGET, limits_within, spread
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
-from streaming_gp.numerics import dense, stacks
+from streaming_gp.numerics import dense, stacks, symmetric
 from streaming_gp.numerics.linalg import compress_rows
 from streaming_gp.numerics.stacks import transposed
 
+AT_ONCE = 128
+"""So many points are dropped before the rest is brought up to date."""
+FINALISTS = 3
+"""These are chosen among so many times their number, which are kept up to date throughout."""
 GPLedger = pvi.Ledger[Process]
 PROBES = 100
 """The variance that a point explains is looked at on so many inputs of the batch."""
@@ -208,3 +226,235 @@ def _marginal(process: DenseProcess, points: np.ndarray) -> PseudoObservations:
     rows = transposed(factor)
     rows, targets = compress_rows(rows, shown + rows @ prior.mean(points))  # to a triangle
     return PseudoObservations(points, transposed(rows), targets, nugget)
+
+
+# ---- factors on fewer points ----
+
+
+def merged(
+    prior: PriorAt,
+    factor: PseudoPointFactor,
+    number: int,
+    optimiser: LocalOptimiser,
+    iterations: int = 0,
+) -> PseudoPointFactor:
+    """A factor on ``number`` of its points, by which least is lost under the prior.
+
+    :param optimiser: Its method and its tolerance count.
+    :param iterations: The number in which the points then move to where still less is lost.
+    """
+    process = Process(factor.pseudo_observations, None, factor.log_scale).compact
+    members = plain(process)
+    said, constant = thinned(prior, members, number)
+    fewer = PseudoPointFactor((said,), factor.hyperparameters, process.log_scale + constant)
+    if iterations > 0:
+        with suppress(NumericalError):  # where rounding forbids it the points stay
+            Z = best_places(prior, members, said, optimiser, iterations)
+            product = PseudoPointFactor(members, factor.hyperparameters, process.log_scale)
+            fewer = Projection(prior, Z, said.nugget).of_factor(product)
+    return fewer
+
+
+def best_places(
+    prior: PriorAt,
+    members: Sequence[PseudoObservations],
+    start: PseudoObservations,
+    optimiser: LocalOptimiser,
+    iterations: int,
+) -> np.ndarray:
+    """The best of all places [M, D] that the optimiser looks at for points, their start first.
+
+    They stay within the range of the members' points.
+
+    :raises NumericalError: if a covariance is not positive at the start.
+    """
+    Z = np.concatenate([one.Z for one in members])
+    unit = spread(Z)
+    least, best = np.inf, start.Z
+    loss_at = Loss(prior, members, start.nugget)
+
+    def objective(offsets: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal least, best
+        places = start.Z + unit * offsets.reshape(start.Z.shape)
+        loss, gradient = loss_at(places)
+        if loss < least:
+            least, best = loss, places
+        return loss, np.ravel(unit * gradient)
+
+    limits = limits_within(Z, start.Z, unit)
+    method, tolerance = optimiser.method, optimiser.tolerance
+    minimise(objective, np.zeros(start.Z.size), limits, method, iterations, tolerance=tolerance)
+    return best
+
+
+class Loss:
+    """The nats that pseudo-observations lose on other points, up to a constant.
+
+    :param prior: The prior at one ε.
+    :param members: What is projected.
+    :param nugget: That of the new points.
+    """
+
+    def __init__(
+        self, prior: PriorAt, members: Sequence[PseudoObservations], nugget: float
+    ) -> None:
+        self._prior, self._members, self._nugget = prior, members, nugget
+        self._Z = np.concatenate([one.Z for one in members])
+        K, mean = prior.covariance(self._Z), prior.mean(self._Z)
+        ends = np.cumsum([len(one.Z) for one in members])[:-1]
+        self._rows = np.split(np.arange(len(self._Z)), ends)
+        variance = np.einsum("gnn->gn", self._weighted(transposed(self._weighted(K))))
+        none = np.ones_like(variance)
+        # the batch under its cavity, but for what depends on the new points
+        self._data = UnderCavity(K[:, :0], K[:, :0], variance, self._weighted(mean), none)
+        self._targets = np.concatenate([one.pseudo_targets for one in members], axis=1)
+
+    def __call__(self, Z: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss on points Z [M, D], infinite where a covariance is not positive; its gradient
+        [M, D].
+        """
+        among = stacks.with_diagonal(self._prior.covariance(Z), self._nugget)
+        between = transposed(self._weighted(self._prior.covariance(self._Z, Z)))
+        try:
+            data = self._data._replace(among=among, between=between)
+            value, by = Variational().value_and_gradient(data, self._targets)
+        except np.linalg.LinAlgError:
+            return np.inf, np.zeros_like(Z)
+        by_between = transposed(self._unweighted(transposed(by.between)))
+        return -value, -self._prior.pullback(Z, self._Z, by.among, by_between)
+
+    def _weighted(self, B: np.ndarray) -> np.ndarray:
+        """``Rᵀ B`` of every group, for B [G, N, T]."""
+        return np.stack(
+            [
+                np.concatenate(
+                    [
+                        one.weighted(group, B[group][rows])
+                        for one, rows in zip(self._members, self._rows, strict=True)
+                    ]
+                )
+                for group in self._prior.groups
+            ]
+        )
+
+    def _unweighted(self, B: np.ndarray) -> np.ndarray:
+        """``R B`` of every group, for B [G, N, T]."""
+        pairs = zip(self._members, self._rows, strict=True)
+        return np.concatenate([one.precision_factor @ B[:, rows] for one, rows in pairs], axis=1)
+
+
+def thinned(
+    prior: PriorAt, members: Sequence[PseudoObservations], number: int
+) -> tuple[PseudoObservations, float]:
+    """All members as one on ``number`` of their points, and the log constant that is left over."""
+    Z = np.concatenate([one.Z for one in members])
+    K, mean = np.array(prior.covariance(Z)), prior.mean(Z)
+    diagonal = np.diagonal(K, axis1=1, axis2=2)
+    nugget = max(*(one.nugget for one in members), NUGGET * float(np.mean(diagonal)))
+    np.einsum("grr->gr", K)[:] += nugget
+    groups = [_about(m, group, members) for group, m in enumerate(mean)]
+    kept = least_lost(K, [W for W, _, _ in groups], len(Z) - number)
+    constant, parts = 0.0, []
+    for k, m, (W, h, squares) in zip(K, mean, groups, strict=True):
+        onto, fewer = _projected(k, W, h, kept)
+        R, s = factored(onto, fewer)
+        unexplained = np.vdot(W, k) - symmetric.inner(onto, k[np.ix_(kept, kept)])
+        constant -= 0.5 * (squares - np.sum(s**2) + m.shape[1] * unexplained)
+        parts.append((R, s + R.T @ m[kept]))
+    factor, targets = (np.stack(part) for part in zip(*parts, strict=True))
+    return PseudoObservations(Z[kept], factor, targets, nugget), float(constant)
+
+
+def _about(
+    mean: np.ndarray, group: int, members: Sequence[PseudoObservations]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Information of members on a group, about its mean [R, C]: W [R, R], h [R, C], ``‖s‖²``."""
+    W, h, squares, start = np.zeros((len(mean), len(mean))), np.zeros_like(mean), 0.0, 0
+    for one in members:
+        mine = slice(start, start + len(one.Z))
+        R = one.precision_factor[group]
+        residual = one.pseudo_targets[group] - R.T @ mean[mine]
+        W[mine, mine] = dense.product(R, R.T)
+        h[mine], squares, start = R @ residual, squares + float(np.sum(residual**2)), mine.stop
+    return W, h, squares
+
+
+def least_lost(
+    covariance: np.ndarray, information: Sequence[np.ndarray], number: int
+) -> np.ndarray:
+    """Indices of the points that stay when ``number`` of them are dropped, in order.
+
+    :param covariance: K [G, R, R].
+    :param information: W [R, R] of each group.
+    """
+    precision = reduce(np.add, map(_inverse, covariance))  # of groups, whose scale does not matter
+    weight = np.array(reduce(np.add, information), order="F")
+    stays = np.ones(len(precision), bool)
+    while number > 0:
+        dropped = _first_to_go(precision, weight, stays, min(AT_ONCE, number))
+        _drop(precision, weight, dropped)
+        stays[dropped] = False
+        number -= len(dropped)
+    return np.flatnonzero(stays)
+
+
+def _inverse(K: np.ndarray) -> np.ndarray:
+    """K⁻¹: scores need its diagonal and its rows, and nothing else is computed from it."""
+    lower, _ = lapack.dpotri(cholesky(K, lower=True), lower=1, overwrite_c=1)
+    return np.asarray(lower)
+
+
+def _first_to_go(
+    precision: np.ndarray, weight: np.ndarray, stays: np.ndarray, number: int
+) -> np.ndarray:
+    """The points whose loss is smallest, one after another; scores of the finalists are exact."""
+    staying = np.flatnonzero(stays)
+    losses = (weight.diagonal() / precision.diagonal())[staying]
+    finalists = np.sort(staying[np.argsort(losses)[: FINALISTS * number]])
+    P, W = symmetric.among(precision, finalists), symmetric.among(weight, finalists)
+    gone: list[int] = []
+    for _ in range(number):
+        losses = W.diagonal() / P.diagonal()
+        losses[gone] = np.inf
+        j = int(np.argmin(losses))
+        p, w = symmetric.column(P, j), symmetric.column(W, j)
+        onto = p / -p[j]
+        onto[j] = 0.0
+        symmetric.add_outer_pair(W, onto, w + 0.5 * w[j] * onto)
+        symmetric.add_outer(P, -1.0 / p[j], p)
+        gone.append(j)
+        _forget(P, j)
+    return finalists[gone]
+
+
+def _forget(precision: np.ndarray, j: int) -> None:
+    """Nothing depends on point j any more."""
+    symmetric.clear(precision, j)
+    precision[j, j] = 1.0
+
+
+def _drop(precision: np.ndarray, weight: np.ndarray, dropped: np.ndarray) -> None:
+    """Make K⁻¹ and W those of the points that stay, in their rows and columns."""
+    across = symmetric.columns(precision, dropped)
+    chol = cholesky(across[:, dropped], lower=True)
+    white = solve_triangular(chol, across, lower=True)
+    onto = solve_triangular(chol, -white, lower=True, trans=1)
+    onto[:, dropped] = 0.0
+    moved = symmetric.columns(weight, dropped)
+    symmetric.add_product_pairs(weight, onto, moved + 0.5 * moved[:, dropped] @ onto)
+    symmetric.add_products(precision, -1.0, white)
+    for j in dropped:
+        _forget(precision, j)
+
+
+def _projected(
+    K: np.ndarray, W: np.ndarray, h: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """W and h of one group on the points that stay, by ``u_d = A u_k + …`` for the others."""
+    dropped = np.setdiff1d(np.arange(len(K)), kept)
+    chol = cholesky(K[np.ix_(kept, kept)], lower=True)
+    A = cho_solve((chol, True), K[np.ix_(kept, dropped)]).T
+    onto = np.asfortranarray(W[np.ix_(kept, kept)])
+    moved = W[np.ix_(dropped, kept)] + 0.5 * dense.product(W[np.ix_(dropped, dropped)], A)
+    symmetric.add_product_pairs(onto, A, moved)
+    return onto, h[kept] + A.T @ h[dropped]

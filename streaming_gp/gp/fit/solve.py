@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp import expfam
+from streaming_gp.gp.fit.frozen import FrozenObjective
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.objective import NO_SITES, Problem
+from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report, minimise
-from streaming_gp.gp.fit.sites import Rest, Sites, is_conjugate, nothing_said
+from streaming_gp.gp.fit.sites import Sites, is_conjugate, nothing_said
 from streaming_gp.gp.hyperparameters.vector import num_uncertain
-
-
-class AnyObjective(Protocol):
-    """:class:`.Objective`, or :class:`.FrozenObjective`."""
-
-    remembered: float
-
-    def __call__(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
-    ) -> tuple[float, np.ndarray]: ...
-
-    def rest(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites, most: int
-    ) -> Rest: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +57,7 @@ class Solver:
     """
 
     def __init__(
-        self, objective: AnyObjective, local: LocalModel, optimiser: LocalOptimiser
+        self, objective: Objective | FrozenObjective, local: LocalModel, optimiser: LocalOptimiser
     ) -> None:
         self.objective = objective
         self.local = local
@@ -103,18 +89,18 @@ class Solver:
                 break  # the sites rest at an optimum
         more = optimiser.more_iterations(most) if move and rounds == 1 else 0
         if more > 0 and iterations == most:  # over q(ε) alone
-            run = self._run(offsets, variables, problem, sites, more, report, most, move, hold=True)
+            run = self._run(offsets, variables, problem, sites, more, report, most, move=False)
             _, variables, steps = run
             iterations += steps
         sites, clipped = self._at_rest(offsets, variables, problem, sites)
-        return self._solution(problem, offsets, variables, sites, iterations, clipped, move)
+        return self._solution(problem, offsets, variables, sites, iterations, clipped)
 
     def at_rest(self, problem: Problem) -> Solution:
         """The sites at the present q(ε) and the points at the start: nothing is optimised."""
         offsets = np.zeros(problem.Z.size)
         variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
         sites, clipped = self._at_rest(offsets, variables, problem, self._sites_at_first(problem))
-        return self._solution(problem, offsets, variables, sites, 0, clipped, False)
+        return self._solution(problem, offsets, variables, sites, 0, clipped)
 
     def over_enough_values(self, solution: Solution, seed: int, report: Report) -> Solution:
         """A solution whose points rest, or the same fit over more values of ε where they were too
@@ -163,16 +149,13 @@ class Solver:
         report: Report,
         before: int,
         move: bool,
-        hold: bool = False,
     ) -> tuple[np.ndarray, np.ndarray, int]:
         """One optimiser run, with the sites held: offsets, variables, iterations (``most``).
 
         :param before: The number of iterations that there were.
         :param move: Whether the points may move.
-        :param hold: Whether they rest all the same, with the function that is there for moves.
         """
-        moves = move and not hold
-        moving = offsets if moves else np.zeros(0)
+        moving = offsets if move else np.zeros(0)
         limits: list[Any] = [(None, None)] * len(moving)
         limits += self.local.hyperparameters.limits(self.local.parameters)
         if not limits:
@@ -180,7 +163,7 @@ class Solver:
 
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
             places, rest = point[: len(moving)], point[len(moving) :]
-            at = places if moves else offsets
+            at = places if move else offsets
             loss, gradient = self.objective(at, rest, problem, sites)
             return loss, gradient[len(gradient) - len(point) :]
 
@@ -188,14 +171,9 @@ class Solver:
             report(before + iteration, free_energy)
 
         start = np.concatenate([moving, variables])
-        point, steps = self._minimised(loss_and_gradient, start, limits, most, onward)
-        return point[: len(moving)] if moves else offsets, point[len(moving) :], steps
-
-    def _minimised(
-        self, function: Callable[..., Any], start: Any, limits: Any, most: int, report: Report
-    ) -> tuple[np.ndarray, int]:
         method, tolerance = self.optimiser.method, self.optimiser.tolerance
-        return minimise(function, start, limits, method, most, report, tolerance)
+        point, steps = minimise(loss_and_gradient, start, limits, method, most, onward, tolerance)
+        return point[: len(moving)] if move else offsets, point[len(moving) :], steps
 
     def _relocated(
         self,
@@ -228,7 +206,6 @@ class Solver:
         sites: Sites,
         iterations: int,
         clipped: int,
-        move: bool,
     ) -> Solution:
         loss, _ = self.objective(offsets, variables, problem, sites)
         strategy = self.local.hyperparameters

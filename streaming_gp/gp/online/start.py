@@ -13,8 +13,8 @@ from scipy import linalg
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.export import constrained_value, describe_kernel
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.merging import least_lost
 from streaming_gp.gp.fit.points import NUGGET
+from streaming_gp.gp.fit.projection import least_lost
 from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.online.state import OnlinePrior, OnlineState, positive_covariances, state_on
 from streaming_gp.gp.outputs import PairKernel

@@ -11,8 +11,7 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Fitter
-from streaming_gp.gp.fit.fitted import Batch, Fitted
+from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
 from streaming_gp.gp.process.process import Process
