@@ -3,6 +3,7 @@
 import gc
 import os
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def _collect_garbage_seldom():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_model_of_each_kind():
+    """Regressions of labels hold nothing that changes: one of each kind traces a rule once."""
+    from streaming_gp import linear
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("logistic_regression", "probit_regression"):
+            patch.setattr(linear, name, cache(getattr(linear, name)))
+        yield
 
 
 @pytest.fixture

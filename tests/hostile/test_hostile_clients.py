@@ -6,13 +6,13 @@ import gpflow
 import numpy as np
 import pytest
 
-from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
+from streaming_gp import bnn, datasets, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, Normal, Renyi
 from streaming_gp.pvi.guards import FailedError, checks_of, read
 from streaming_gp.pvi.refusals import describe, failure_of, means_a_misfit
 from streaming_gp.pvi.task import encode_answer
-from tests.oracles.reference import assert_same, regression_data, server
+from tests.oracles.reference import assert_same, conjugate_model, regression_data, server
 from tests.tolerances import ALGEBRA
 
 
@@ -45,7 +45,7 @@ POISONS = {
 
 @pytest.mark.parametrize("name", POISONS)
 def test_a_spoiled_answer_is_refused_and_the_others_go_on(rng, name):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     shards = datasets.partition_iid(X, Y, 4)
     clients = pvi.make_clients(model, shards, pvi.AnalyticUpdate())
     how, message = POISONS[name]
@@ -60,7 +60,7 @@ def test_a_spoiled_answer_is_refused_and_the_others_go_on(rng, name):
 
 
 def test_limits_are_the_server_s_or_the_model_s_or_the_rule_s(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     lax, clutter = pvi.Checks(max_shift=np.inf), mixture.ClutterModel(mixture.Clutter([[1.0]]), 1.0)
 
     def limits(model, data, rule, checks=None):
@@ -86,7 +86,7 @@ class Late:
 
 
 def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 5), Late())
     spoiled = Spoiled(pvi.AnalyticUpdate(), scaled(np.nan))
     clients["c3"] = replace(clients["c3"], update=spoiled)
@@ -105,7 +105,7 @@ def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
 
 
 def test_a_client_that_is_never_heard_is_named_once_while_others_are(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
     clients["c1"] = replace(clients["c1"], update=Spoiled(pvi.AnalyticUpdate(), scaled(np.nan)))
     with pytest.warns(UserWarning, match="data of 'c1': its first 3 .* not finite") as warned:
@@ -115,7 +115,7 @@ def test_a_client_that_is_never_heard_is_named_once_while_others_are(rng):
 
 def test_a_client_that_is_never_heard_in_a_single_round_is_named_at_its_end(rng):
     """As where one pass over conjugate clients is all that is wanted, and one has large units."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     shards = datasets.partition_iid(X, Y, 3)
     shards[1] = (1e5 * shards[1][0], shards[1][1])
     found = server(model, shards, pvi.AnalyticUpdate())
@@ -127,7 +127,7 @@ def test_a_client_that_is_never_heard_in_a_single_round_is_named_at_its_end(rng)
 
 
 def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 2), Late())
     found = pvi.Server(model.prior(), clients)
     with pytest.warns(UserWarning, match="round 1"):
@@ -148,7 +148,7 @@ def test_a_run_in_which_one_client_is_heard_once_goes_on(rng):
 )
 def test_a_rule_that_does_not_fit_ends_the_run_once_all_clients_have_said_so(rng, schedule, rounds):
     """Averaging is for mean-field posteriors, and this one has a full covariance."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate())
     found = server(model, datasets.partition_iid(X, Y, 3), rule)
     with (
@@ -161,7 +161,7 @@ def test_a_rule_that_does_not_fit_ends_the_run_once_all_clients_have_said_so(rng
 
 def test_a_client_whose_rule_does_not_fit_ends_nothing_for_the_others(rng):
     """Also where it is the only one that the first round asks."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
     averaging = pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate())
     clients["c2"] = replace(clients["c2"], update=averaging)
@@ -191,7 +191,7 @@ def waken(server):
 
 
 def test_an_answer_counts_once(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
     rule = pvi.Damping(0.5, 2)
     stale = found.ask("c0")
@@ -245,7 +245,7 @@ def test_a_network_is_as_good_with_a_client_that_spoils_answers_in_any_round(mni
 
 
 def test_an_answer_to_a_question_from_before_its_client_was_removed_is_refused(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
     pvi.fit(found, pvi.Sequential())
     ask = found.ask("c1")

@@ -8,7 +8,14 @@ import streaming_gp as sgp
 from streaming_gp import datasets, linear, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
-from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.oracles.reference import (
+    assert_same,
+    conjugate_model,
+    labelled_data,
+    pooled,
+    regression_data,
+    server,
+)
 from tests.tolerances import ALGEBRA
 
 GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
@@ -16,7 +23,7 @@ LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
 def test_a_client_that_leaves_takes_what_it_said_with_it(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     shards = datasets.partition_iid(X, Y, 3)
     found = server(model, shards, pvi.AnalyticUpdate())
     pvi.fit(found, pvi.Sequential())
@@ -42,7 +49,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, name, tmp_path):
     """In the middle of a run, with questions open; and from a file, whoever is there."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 4), pvi.AnalyticUpdate())
     late, there = clients["c3"], {name: clients[name] for name in ("c0", "c1", "c2")}
     found, path = pvi.Server(model.prior(), there), tmp_path / "run.npz"
@@ -68,7 +75,7 @@ def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, nam
 
 @pytest.mark.parametrize("rho", [1.0, 0.5])
 def test_nobody_writes_to_what_the_ledger_holds(rho, rng, tmp_path):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
     found = pvi.Server(model.prior(), clients)
     pvi.fit(found, pvi.Sequential(damping=rho))
@@ -82,7 +89,7 @@ def test_nobody_writes_to_what_the_ledger_holds(rho, rng, tmp_path):
 
 
 def test_a_warm_start_is_shared_out_evenly(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
     q = Normal.from_mean_covariance(np.ones(3), 0.5 * np.eye(3)).as_arrays()
     found.warm_start(q)
@@ -128,7 +135,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path, name):
 
 
 def test_files_that_do_not_fit_are_refused(rng, tmp_path):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
     pvi.fit(found)
     path = tmp_path / "run.npz"
@@ -156,7 +163,7 @@ def test_what_makes_no_sense_is_refused(rng, make, message):
 
 
 def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     clients = pvi.make_clients(model, [(X, Y)], pvi.AnalyticUpdate())
     for prior in (linear.BayesianLinearRegression(4).prior(), sgp.StreamingGP(*GP).prior()):
         with pytest.raises(InvalidDataError, match=r"client 'c0' has as prior .* but the prior is"):
@@ -165,7 +172,7 @@ def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
 
 def test_any_prior_of_that_kind_will_do(rng):
     """With means in U[-0.1, 0.1], as PGVI takes them, and variances of their own."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     mean, precision = rng.uniform(-0.1, 0.1, 3), np.diag([1.0, 2.0, 3.0])
     prior = Normal(precision @ mean, precision)
     clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.FixedPointUpdate())

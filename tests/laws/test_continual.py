@@ -6,7 +6,14 @@ import pytest
 
 from streaming_gp import bnn, linear, pvi
 from streaming_gp.errors import InvalidDataError
-from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, task_of
+from tests.oracles.reference import (
+    assert_same,
+    conjugate_model,
+    labelled_data,
+    pooled,
+    regression_data,
+    task_of,
+)
 from tests.tolerances import ALGEBRA
 
 
@@ -24,7 +31,7 @@ def in_tasks(data, number=3):
 
 @pytest.mark.parametrize("coreset_size", [0, 5])
 def test_of_a_conjugate_model_the_posterior_is_that_of_all_tasks(rng, coreset_size):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     server = learned(model, in_tasks((X, Y)), pvi.AnalyticUpdate(), coreset_size)
     assert_same(server.posterior, pooled(model, X, Y), ALGEBRA)
     names = [f"task {n}" for n in range(3)] + ["coreset 2"] * (coreset_size > 0)

@@ -21,6 +21,7 @@ from streaming_gp.pvi.updates.sampling import effective_samples, match_weighted
 from tests.oracles import reference
 from tests.oracles.reference import (
     assert_same,
+    conjugate_model,
     labelled_data,
     pooled,
     regression_data,
@@ -73,7 +74,7 @@ def one_by_one(X, Y):
     ],
 )
 def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_clients):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = fitted(model, datasets.partition_iid(X, Y, num_clients), one_sweep(alpha))
     assert_same(found.posterior, pooled(model, X, Y), 1e-9)
     product = model.prior().as_factor() * model.likelihood_factor(X, Y)
@@ -157,7 +158,7 @@ def test_equal_weights_are_as_many_effective_samples_as_there_are():
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_assumed_density_filtering_counts_a_datum_as_often_as_it_passes(rng, passes):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = pvi.AssumedDensityUpdate(passes)(task_of(model, X, Y))
     assert_same(found.factor, model.likelihood_factor(X, Y) ** passes, 1e-9)
     product = model.prior().as_factor() * found.factor
@@ -336,7 +337,7 @@ def test_sweeps_over_one_datum_minimise_the_alpha_divergence(alpha):
 
 
 def test_of_a_conjugate_model_weights_are_equal_and_distributed_ep_is_exact(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     update = pvi.DistributedEPUpdate(pvi.AnalyticUpdate(), num_samples=300)
     found = fitted(model, datasets.partition_iid(X, Y, 4), update)
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
@@ -582,7 +583,7 @@ def test_with_single_data_as_pieces_under_one_q_it_is_averaged_ep(task):
 
 
 def test_of_a_conjugate_model_averaged_ep_is_exact_after_one_pass(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     task = task_of(model, X, Y)
     found = pvi.TiedUpdate(pvi.AnalyticUpdate(), pieces=7, averaged=True)(task)
     assert_same(model.prior().times([found.factor]), pooled(model, X, Y), ALGEBRA)

@@ -9,6 +9,7 @@ from streaming_gp import datasets, linear, pvi
 from streaming_gp.expfam import ExponentialFamily, MeanFieldNormal, Normal
 from tests.oracles.reference import (
     assert_same,
+    conjugate_model,
     labelled_data,
     pooled,
     regression_data,
@@ -50,7 +51,7 @@ def pairs():
 
 @pytest.mark.parametrize(("update", "name"), pairs())
 def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 5), update)
     schedule, rounds = SCHEDULES[name]
     history = pvi.fit(found, schedule, rounds)
@@ -60,7 +61,7 @@ def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
 
 
 def test_evidence_adds_up_over_sequential_clients(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 4), pvi.AnalyticUpdate())
     history = pvi.fit(found, pvi.Sequential())
     product = model.prior().as_factor() * model.likelihood_factor(X, Y)
@@ -190,7 +191,7 @@ def test_minibatches_within_a_client_and_between_clients_are_eqs_12_to_15(rng):
     share of its factor makes way, ρ' = Lρ; between clients a client's own. (Eq. 15 is printed with
     a minus sign, which eq. 14 and eq. 13 do not have.)
     """
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rho, own = 0.3, model.likelihood_factor(X, Y) ** 0.7
     within = task_of(model, X, Y, own)
     rows = next(within.minibatches(15))

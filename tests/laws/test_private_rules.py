@@ -24,6 +24,7 @@ from streaming_gp.pvi.privacy.gradients import clipped_sum_of
 from streaming_gp.pvi.privacy.rule import Draws, secure_draws, seeded_draws
 from tests.oracles.reference import (
     assert_same,
+    conjugate_model,
     labelled_data,
     pooled,
     random_member,
@@ -58,7 +59,7 @@ def test_their_length_is_that_of_the_fisher_metric(family):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_noise_and_clipping_clients_reach_the_pooled_posterior(rng, kind):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     parts = {"parts": 2} if kind == "averaging" else {}
     rule = KINDS[kind](
         pvi.AnalyticUpdate(), budget=FREE, clip=np.inf, noise_multiplier=0.0, insecure_seed=0,

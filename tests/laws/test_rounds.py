@@ -6,12 +6,19 @@ import pytest
 from streaming_gp import datasets, linear, plotting, pvi
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
-from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.oracles.reference import (
+    assert_same,
+    conjugate_model,
+    labelled_data,
+    pooled,
+    regression_data,
+    server,
+)
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
 def test_messages_and_bytes_are_counted_both_ways(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 4), pvi.AnalyticUpdate())
     history = pvi.fit(found, pvi.Synchronous(), 2, evaluate=lambda q: {"mean": q.mean[0]})
     natural = 8 * (3 + 9)
@@ -27,7 +34,7 @@ def test_messages_and_bytes_are_counted_both_ways(rng):
 
 def test_curves_of_several_histories_are_drawn(rng):
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, [(X, Y)], pvi.AnalyticUpdate())
     history = pvi.fit(found, rounds=3, evaluate=lambda q: {"error": float(q.variance[0])})
     plotting.learning_curves(axes, {"mine": history}, "error", "bytes")
@@ -56,7 +63,7 @@ def test_asynchronous_runs_replay_exactly_and_say_how_stale_answers_were(rng):
 
 
 def test_early_stopping_ends_a_run_that_rests(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, [(X, Y)], pvi.AnalyticUpdate())
     seen = []
     history = pvi.fit(
@@ -143,7 +150,7 @@ def test_peers_go_where_sequential_pvi_goes_visit_by_visit(rng):
 
 
 def test_of_a_conjugate_model_one_round_is_exact_and_a_second_changes_nothing(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     shards = datasets.partition_iid(X, Y, 4)
     for rounds in (1, 2):
         peers = pvi.make_peers(model, shards, pvi.AnalyticUpdate())
@@ -173,7 +180,7 @@ def test_a_visit_that_ends_at_no_distribution_leaves_the_peer_as_it_was(rng):
 
 
 def test_peers_that_have_begun_and_none_at_all_are_refused(rng):
-    model = linear.BayesianLinearRegression(3, 0.09)
+    model = conjugate_model()
     peers = pvi.make_peers(model, [regression_data(rng)], pvi.AnalyticUpdate())
     pvi.pass_around(model.prior(), peers)
     for wrong in ([], peers):

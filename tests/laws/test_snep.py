@@ -13,7 +13,14 @@ from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
 from streaming_gp.pvi.updates.sampling import Target, match_draws
 from tests.oracles import reference
-from tests.oracles.reference import assert_same, labelled_data, pooled, regression_data, server
+from tests.oracles.reference import (
+    assert_same,
+    conjugate_model,
+    labelled_data,
+    pooled,
+    regression_data,
+    server,
+)
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
 AT_ONCE = pvi.Synchronous(damping=1.0)
@@ -85,14 +92,14 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 
 @pytest.mark.parametrize("beta", [pytest.param(1.0, marks=pytest.mark.slow), 2.0])
 def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=50, outer=1)
     found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=15)
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
 
 
 def test_as_printed_it_has_the_same_fixed_point(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.SNEPUpdate(
         ExactGaussian(), learning_rate=0.2, sync=10, outer=10, loop=pvi.PublishedLoop()
     )
@@ -106,7 +113,7 @@ def test_as_printed_it_has_the_same_fixed_point(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(("beta", "outer"), [(1.0, 10), (0.5, 10), (1.0, 50)])
 def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.2, sync=50, outer=outer)
     found, wanted = server(model, datasets.partition_iid(X, Y, 2), rule), pooled(model, X, Y)
     mean, covariance = wanted.moments()
@@ -233,7 +240,7 @@ class Given:
 @pytest.mark.parametrize("loop", [pvi.StabilisedLoop(), pvi.PublishedLoop()])
 def test_what_the_tilted_distribution_is_when_the_cavity_has_moved(rng, loop):
     """Eq. 20: θ' of the newest outer iteration as printed, or with the new cavity in it."""
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.SNEPUpdate(ExactGaussian(), learning_rate=1e-3, sync=1, outer=100, loop=loop)
     worker = rule.worker()
     own = Normal.from_mean_covariance(np.ones(3), 0.3 * np.eye(3)).as_arrays().as_factor()
@@ -498,7 +505,7 @@ def test_a_precision_takes_as_many_draws_as_leave_a_degree_of_freedom(family, fe
 
 
 def test_moment_sharing_with_exact_moments_is_ep(rng):
-    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    (X, Y), model = regression_data(rng), conjugate_model()
     shards = datasets.partition_iid(X, Y, 2)
     rule = pvi.MomentSharingUpdate(ManyTimes())
     found = fitted(model, shards, rule, 1, pvi.Sequential())

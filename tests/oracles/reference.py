@@ -2,15 +2,22 @@
 of the package's exponential families; and small problems for servers and clients.
 """
 
+from functools import cache
 from types import SimpleNamespace
 
 import gpflow
 import numpy as np
 import scipy.stats
 
-from streaming_gp import expfam, pvi
+from streaming_gp import expfam, linear, pvi
 
 FAMILY_DIMENSION, FAMILY_COMPONENTS = 3, 2
+
+
+@cache
+def conjugate_model():
+    """Of :func:`regression_data`: one for all tests that do not change it, which trace once."""
+    return linear.BayesianLinearRegression(3, 0.09)
 
 
 def random_member(family, seed):
