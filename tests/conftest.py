@@ -2,7 +2,6 @@
 
 import gc
 import os
-import warnings
 from functools import cache
 from pathlib import Path
 
@@ -40,6 +39,13 @@ def pytest_configure(config):
     _collect_garbage_seldom()
     if "STREAMING_GP_DATA" not in os.environ and _NEIGHBOUR.is_dir():
         os.environ["STREAMING_GP_DATA"] = str(_NEIGHBOUR)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"barrett", "mnist", "wine", "kin8nm"} & set(item.fixturenames):
+            item.add_marker("data")
 
 
 def _collect_garbage_seldom():
@@ -113,13 +119,6 @@ def mnist():
         return datasets.load_mnist(download=False)
     except StreamingGPError as error:
         pytest.skip(f"MNIST is not here: {error}")
-
-
-@pytest.fixture
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def uci(name):

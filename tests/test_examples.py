@@ -1,35 +1,18 @@
-"""The paper's experiments: their figures as bounds, and the scripts from end to end."""
+"""Examples and experiments from end to end, in their quick runs."""
 
-import argparse
-import dataclasses
 import io
 import json
 import runpy
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from itertools import islice
 from pathlib import Path
 
-import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import streaming_gp as sgp
-from experiments.measured import active_learning, bayesian_optimisation, posterior_averaging
-from experiments.papers import (
-    federated_sweep_methods,
-    federated_sweeps,
-    generalised_mnist,
-    generalised_stopping,
-    posterior_server_networks,
-)
-from streaming_gp import bnn, pvi
-from streaming_gp.datasets import Split, load_banana
-from streaming_gp.metrics import error_rate, mean_negative_log_density, smse
-
+pytestmark = pytest.mark.example
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -84,65 +67,6 @@ def results_of_process(script, out, *options):
     return json.loads((out / "results.json").read_text())
 
 
-def stream_banana(hyperparameters, sizes, seed=0):
-    """Test error and NLPD after every batch."""
-    data = load_banana()
-    order = np.argsort(data.X[:, 0], kind="stable")
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
-        gpflow.likelihoods.Bernoulli(),
-        pseudo_points=sgp.PrivatePseudoPoints(10),
-        hyperparameters=hyperparameters,
-        seed=seed,
-    )
-    scores = []
-    for rows in np.split(order, np.cumsum(sizes)[:-1]):
-        model.update((data.X[rows], data.Y[rows]))
-        probability = model.predict_y(data.X_test)[0]
-        density = model.predict_log_density((data.X_test, data.Y_test))
-        scores.append((error_rate(probability, data.Y_test), mean_negative_log_density(density)))
-    return np.array(scores)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_three_ordered_banana_batches_are_learned(seed):
-    error, nlpd = stream_banana(sgp.VariationalHyperparameters(), [134, 133, 133], seed)[-1]
-    assert error <= 0.102
-    assert nlpd <= 0.243
-
-
-@pytest.mark.slow
-def test_ten_points_mislead_maximum_likelihood_of_the_newest_batch_alone():
-    sizes = [134, 10, 256]
-    vi = stream_banana(sgp.VariationalHyperparameters(), sizes)
-    ml = stream_banana(sgp.PointHyperparameters(), sizes)
-    newest = stream_banana(sgp.PointHyperparameters(remember=False), sizes)
-    assert vi[-1, 0] <= 0.13
-    assert vi[1, 1] < vi[0, 1] + 0.01  # ten points do no harm
-    assert ml[1, 1] < ml[0, 1] + 0.05  # and little to a point that answers to what is known
-    assert newest[1, 1] > newest[0, 1] + 0.1  # but to one that does not
-
-
-@pytest.mark.slow
-@pytest.mark.data
-def test_a_barrett_stream_reaches_the_paper(barrett):
-    X_mean, X_sd = barrett.X.mean(axis=0), barrett.X.std(axis=0)
-    y = barrett.Y[:, 2:3]
-    X, X_test = (barrett.X - X_mean) / X_sd, (barrett.X_test - X_mean) / X_sd
-    Y, Y_test = ((a - y.mean()) / y.std() for a in (y, barrett.Y_test[:, 2:3]))
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(lengthscales=np.full(21, 4.0)),
-        gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=sgp.PrivatePseudoPoints(10),
-    )
-    for rows in np.array_split(np.argsort(X[:, 0], kind="stable"), 24):
-        model.update((X[rows], Y[rows]))
-    assert model.posterior_process.num_pseudo_points == 240
-    assert smse(model.predict_f(X_test)[0], Y_test) <= 0.085
-
-
-@pytest.mark.example
 def test_the_short_banana_example_draws_the_stream(tmp_path):
     records = results_of_process("examples/banana.py", tmp_path, "--quick")["stream"]
     assert [one["method"] for one in records] == 3 * ["VI"] + 3 * ["ML"]
@@ -150,19 +74,16 @@ def test_the_short_banana_example_draws_the_stream(tmp_path):
     assert (tmp_path / "banana_stream.png").stat().st_size > 20_000
 
 
-@pytest.mark.example
 def test_a_file_is_read_on_where_a_model_was_stopped(tmp_path):
     summary = results_of("examples/csv_stream.py", tmp_path, "--quick")["summary"]
     assert (summary["batches"], summary["rows"] + summary["skipped"]) == (4, 2000)
     assert summary["smse"] < 0.01
 
 
-@pytest.mark.example
 def test_the_short_example_of_bayesian_optimisation_comes_near_the_minimum(tmp_path):
     assert results_of("examples/bayesian_optimisation.py", tmp_path, "--quick")["regret"][-1] < 0.2
 
 
-@pytest.mark.example
 def test_the_short_example_of_a_changing_world_forgets(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
     found = results_of("examples/changing_world.py", tmp_path, "--quick")
@@ -171,15 +92,12 @@ def test_the_short_example_of_a_changing_world_forgets(tmp_path):
     assert rows["alarm"]["smse_end"] < 0.01
 
 
-@pytest.mark.example
 def test_three_places_learn_one_function_and_one_withdraws(tmp_path):
     results = results_of("examples/federated_gp.py", tmp_path, "--quick")
     assert results["rounds"][-1]["test_smse"] < 0.01
     assert results["removed"]["deviation_at_2"] > 0.1
 
 
-@pytest.mark.example
-@pytest.mark.data
 def test_the_short_federated_example_has_the_lists_that_are_promised(mnist, tmp_path):
     methods = ("--methods", "pvi-sync,bcm-split")
     runs = results_of("examples/federated_mnist.py", tmp_path, "--quick", *methods)["runs"]
@@ -190,8 +108,6 @@ def test_the_short_federated_example_has_the_lists_that_are_promised(mnist, tmp_
     assert [{len(one[name]) for name in lists} for one in runs] == [{2}, {1}]
 
 
-@pytest.mark.example
-@pytest.mark.data
 def test_the_short_private_example_spends_its_budget_and_no_more(mnist, tmp_path):
     pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
     rounds = results_of("examples/private_federation.py", tmp_path, "--quick")["rounds"]
@@ -199,7 +115,6 @@ def test_the_short_private_example_spends_its_budget_and_no_more(mnist, tmp_path
     assert rounds[-1]["test_error"] < rounds[0]["test_error"]
 
 
-@pytest.mark.example
 def test_the_banana_example_writes_figures_and_numbers(tmp_path):
     done = finished("experiments.papers.banana", tmp_path, "--quick")
     for figure in ("banana_stream.png", "banana_failure.png", "banana_methods.png"):
@@ -211,23 +126,19 @@ def test_the_banana_example_writes_figures_and_numbers(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_the_banana_example_with_its_own_nuts_run(tmp_path):
     results = results_of("experiments.papers.banana", tmp_path, "--nuts-samples", "50")
     assert results["nuts"]["samples"] == 50
     assert {r["method"] for r in results["batch"]} == {"VI", "ML"}
 
 
-@pytest.mark.example
-@pytest.mark.data
 def test_the_barrett_example_writes_figures_and_numbers(barrett, tmp_path):
     results = results_of("examples/barrett_stream.py", tmp_path, "--quick")
     assert [r["batch"] for r in results["batches"]] == list(range(1, 7))
     assert (tmp_path / "barrett_stream.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_path):
     results = results_of("experiments.measured.seven_torques", tmp_path, "--quick")
     assert [one["pseudo_points"] for one in results["summary"]] == [28, 28]
@@ -235,7 +146,6 @@ def test_the_example_of_seven_torques_compares_with_seven_models(barrett, tmp_pa
     assert (tmp_path / "seven_torques.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
     options = ("--quick", "--source", "simulated")
@@ -261,7 +171,6 @@ def test_the_robot_arm_example_resumes_and_needs_no_data(tmp_path):
         assert (tmp_path / figure).stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_the_endless_stream_stays_within_its_budget(tmp_path):
     results = results_of_process("experiments.measured.endless_stream", tmp_path, "--quick")
@@ -271,7 +180,6 @@ def test_the_endless_stream_stays_within_its_budget(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_a_stream_that_is_killed_loses_nothing(tmp_path):
     rows = results_of_process("experiments.measured.killed_stream", tmp_path, "--quick")["summary"]
     assert sum(row["kills"] for row in rows) >= 5
@@ -280,7 +188,6 @@ def test_a_stream_that_is_killed_loses_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_threads_see_committed_states_alone(tmp_path):
     for row in results_of_process("experiments.measured.many_threads", tmp_path, "--quick")[
         "summary"
@@ -290,7 +197,6 @@ def test_threads_see_committed_states_alone(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
     results = results_of_process("experiments.measured.small_updates", tmp_path, "--quick")
     for kind, worst in (("regression", 0.5), ("labels", 0.4)):  # zero, or one half, has 0.7 or 0.5
@@ -300,7 +206,6 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
         assert all(None not in row.values() for row in rows)  # others cannot absorb
 
 
-@pytest.mark.example
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
     first, last = results_of("experiments.measured.rows_of_a_batch", tmp_path, "--quick")["summary"]
     assert 0.0 < last["nats"] < first["nats"]
@@ -310,7 +215,6 @@ def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
     rows = results_of("experiments.papers.stochastic_ep_readings", tmp_path, "--quick")["summary"]
     found = [float(row["test_log_likelihood"].split()[0]) for row in rows]
@@ -321,7 +225,6 @@ def test_readings_of_the_kernel_probit_table_are_set_beside_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
     few, enough = results_of("experiments.measured.overconfidence", tmp_path, "--quick")["summary"]
     assert few["warned"]
@@ -332,7 +235,6 @@ def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_tiny_batches_go_on_and_add_up(tmp_path):
     (row,) = results_of("experiments.measured.tiny_batches", tmp_path, "--quick")["summary"]
     assert row["all_finite"]
@@ -343,7 +245,6 @@ def test_tiny_batches_go_on_and_add_up(tmp_path):
     assert row["largest_unexplained"] < 1e-9
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     pytest.importorskip("river", reason="the river extra is not installed")
@@ -356,8 +257,7 @@ def test_an_alarm_finds_a_changed_function_that_full_memory_does_not(tmp_path):
     assert (tmp_path / "changing_world.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_three_arms_in_turn_are_the_one_model_that_sees_all_batches(barrett, tmp_path):
     rows = results_of("experiments.measured.three_arms", tmp_path, "--quick")["summary"]
     found = {(one["epsilon"], one["order"]): one["beyond_one_model"] for one in rows}
@@ -382,8 +282,6 @@ def test_three_organisations_bear_mishaps(tmp_path):
         assert (one["failed"], one["refused"]) == (0, 0)
 
 
-@pytest.mark.example
-@pytest.mark.data
 def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
     found = results_of("examples/control_loop.py", tmp_path, "--quick")["summary"]
     assert found["points"] == 2000
@@ -391,7 +289,6 @@ def test_the_control_loop_predicts_before_it_learns(barrett, tmp_path):
     assert found["factor"] == "online-1"
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     finished("experiments.papers.stochastic_ep", tmp_path, "--quick")
@@ -410,7 +307,6 @@ def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
         assert (tmp_path / figure).stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_memory(tmp_path):
     results = results_of("experiments.papers.sampled_moments", tmp_path, "--quick")
@@ -423,7 +319,6 @@ def test_one_factor_for_all_pieces_is_near_distributed_ep_at_a_fraction_of_its_m
     assert all(float(row["mean_error"].split()[0]) < 0.3 for row in rows.values())
 
 
-@pytest.mark.example
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "more_runs", "more_parameters"), [("learned", 0, 1), ("fixed", 1, 0)]
@@ -453,7 +348,6 @@ def test_the_network_example_of_stochastic_ep_resumes_and_counts_memory(
     assert (tmp_path / "out" / "stochastic_ep_networks.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_the_posterior_server_example_resumes_and_comes_near_its_reference(tmp_path):
     finished("experiments.papers.posterior_server", tmp_path, "--quick")
@@ -483,7 +377,6 @@ def test_the_clutter_example_finds_the_exact_moments_and_forgets_the_partition(t
         assert (tmp_path / name).stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
     found = results_of("experiments.papers.influence", tmp_path, "--quick")["influence"]
@@ -493,7 +386,6 @@ def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
     assert (tmp_path / "influence.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.slow
 def test_the_mixture_stream_finds_its_clusters(tmp_path):
     results = results_of("examples/mixture_stream.py", tmp_path, "--quick")
@@ -502,8 +394,6 @@ def test_the_mixture_stream_finds_its_clusters(tmp_path):
     assert (tmp_path / "mixture_stream.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
-@pytest.mark.data
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
     finished("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural")
@@ -518,8 +408,6 @@ def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.example
-@pytest.mark.data
 def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tmp_path):
     finished("experiments.measured.short_visits", tmp_path, "--quick")
     written = (tmp_path / "results.json").read_bytes()
@@ -531,8 +419,7 @@ def test_the_example_of_short_visits_begins_all_rules_at_one_posterior(mnist, tm
     assert (tmp_path / "short_visits.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods", "gvi-1-core,gvi-10-cores")
     finished("experiments.papers.federated_sweeps", tmp_path, *options)
@@ -549,38 +436,6 @@ def test_the_sweep_chooses_by_held_back_images_and_resumes(mnist, tmp_path):
     assert (tmp_path / "mnist_label.png").stat().st_size > 10_000
 
 
-def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
-    rng = np.random.default_rng(0)
-    X, Y = rng.random((40, 784), np.float32), rng.integers(10, size=(40, 1)).astype(float)
-    data = Split(X, Y, X, Y)
-    task = federated_sweeps.Task(
-        "pvi-sync", "iid", 1e-3, 0.1, 0, "mnist", quick=True, choose=True, longer=8
-    )
-
-    def stop(one):
-        raise KeyboardInterrupt
-
-    whole = federated_sweeps.perform(data, tmp_path / "whole", task, lambda one: None)
-    with pytest.raises(KeyboardInterrupt):
-        federated_sweeps.perform(data, tmp_path / "halves", task, stop)
-    halves = federated_sweeps.perform(data, tmp_path / "halves", task, lambda one: None)
-    assert halves["round"] == whole["round"] == [1, 2]
-    assert halves["test_nll"] == whole["test_nll"]
-    assert not list((tmp_path / "halves").iterdir())
-
-
-def test_minibatches_of_one_class_are_a_whole_epoch():
-    labels = np.repeat([0.0, 1.0, 2.0], [10, 20, 30])[:, None]
-    task = federated_sweep_methods.OneClassTask(
-        None, (np.zeros((60, 1)), labels), None, None, None, seed=3
-    )
-    epoch = list(islice(task.minibatches(10), 6))
-    assert sorted(np.concatenate(epoch)) == list(range(60))
-    assert all(len(np.unique(labels[rows])) == 1 for rows in epoch)
-
-
-@pytest.mark.example
-@pytest.mark.data
 def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnist, tmp_path):
     results = results_of("examples/continual.py", tmp_path, "--quick")
     assert [one["coreset"] for one in results["runs"]] == [0, 40]
@@ -590,8 +445,7 @@ def test_tasks_are_learned_one_after_another_and_the_first_is_not_forgotten(mnis
     assert (tmp_path / "continual.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
     results = results_of("experiments.measured.hostile_client", tmp_path, "--quick")
     refused = {(one["partition"], one["client"]): one["refused"] for one in results["summary"]}
@@ -601,8 +455,7 @@ def test_a_hostile_client_is_the_only_one_refused(mnist, tmp_path):
     assert all(np.isfinite(one["last_nll"]) for one in results["summary"])
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tmp_path):
     choice = ("--quick", "--seeds", "1", "--epsilons", "2", "--models", "logistic")
     rows = results_of("experiments.measured.private_federation", tmp_path, *choice)["summary"]
@@ -615,7 +468,6 @@ def test_private_federation_spends_what_it_is_given_and_keeps_its_runs(mnist, tm
 
 
 @pytest.mark.slow
-@pytest.mark.example
 def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
     rows = results_of("experiments.measured.hostile_client", tmp_path, "--quick", "--lies")["lies"]
     found = {(row["shards"], row["rule"]): row for row in rows}
@@ -626,8 +478,7 @@ def test_a_liar_is_held_back_and_honest_clients_are_not(tmp_path):
     assert not any(row["flipped_refused"] + row["surest_refused"] for row in rows)
 
 
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_path):
     script, options = "experiments.papers.posterior_server_networks", ("--quick", "--studies")
     first = finished(script, tmp_path, *options, "methods")
@@ -645,36 +496,7 @@ def test_the_network_example_resumes_and_shares_runs_between_studies(mnist, tmp_
         assert (tmp_path / f"{study}.png").stat().st_size > 10_000
 
 
-def test_only_what_is_fast_is_run_by_more_seeds(tmp_path):
-    arguments = argparse.Namespace(
-        studies="methods", epochs=1.0, quick=False, full=False, seed=3, under=300.0, out=tmp_path
-    )
-
-    def keep(task):
-        seconds = 100.0 if task.method == "adam" else 300.0
-        record = {"label": task.method, "seed": task.seed, "epochs": 1.0, "seconds": [seconds]}
-        posterior_server_networks.write_json(tmp_path / "runs" / task.name, record)
-
-    first = posterior_server_networks.tasks_of(3, arguments)
-    assert len(first) == 5
-    assert not posterior_server_networks.tasks_of(4, arguments)  # before anything was run
-    for task in first[:-1]:
-        keep(task)
-    assert not posterior_server_networks.kept(arguments)  # one setting was not run
-    keep(first[-1])
-    (repeated,) = posterior_server_networks.tasks_of(4, arguments)
-    assert repeated == dataclasses.replace(first[-1], seed=4)
-    assert repeated.method == "adam"
-    keep(repeated)
-    runs = posterior_server_networks.kept(arguments)
-    assert [one["seed"] for one in runs["methods"]] == [3, 3, 3, 3, 3, 4]
-    once, more = posterior_server_networks.command(arguments, runs).split("; ")
-    assert "--repetitions 1 --studies methods" in once
-    assert "--repetitions 2 --under 300 --studies methods" in more
-
-
-@pytest.mark.example
-@pytest.mark.data
+@pytest.mark.slow
 def test_the_generalised_example_resumes(mnist, tmp_path):
     finished("experiments.papers.generalised_mnist", tmp_path, "--quick", "--studies", "divergence")
     both = finished(
@@ -692,20 +514,7 @@ def test_the_generalised_example_resumes(mnist, tmp_path):
         assert (tmp_path / f"mnist_{study}.png").stat().st_size > 10_000
 
 
-def test_wrong_labels_are_as_many_as_asked_for_and_uniform_among_the_others():
-    Y = np.repeat(np.arange(10.0, dtype=np.float32), 5000)[:, None]
-    found = generalised_mnist.contaminated(Y, 0.4, seed=1)
-    wrong = found != Y
-    assert found.dtype == Y.dtype
-    assert abs(wrong.mean() - 0.4) < 0.01
-    by_label = np.bincount(found[wrong].astype(int), minlength=10) / wrong.sum()
-    np.testing.assert_allclose(by_label, 0.1, atol=0.01)
-    np.testing.assert_array_equal(generalised_mnist.contaminated(Y, 0.0, seed=1), Y)
-
-
-@pytest.mark.example
 @pytest.mark.slow
-@pytest.mark.data
 def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path):
     results = results_of("experiments.papers.generalised_stopping", tmp_path, "--quick")
     rows = results["summary"]
@@ -721,21 +530,7 @@ def test_the_study_of_stopping_says_how_many_epochs_visits_took(mnist, tmp_path)
     assert (tmp_path / "mnist_stopping.png").stat().st_size > 10_000
 
 
-def test_random_prior_means_are_uniform_and_the_network_s_variances_stay():
-    net = bnn.MeanFieldBNN([100, 100], gpflow.likelihoods.Softmax(100), prior_variance=0.5)
-    setting = generalised_stopping.Stopping(prior_means=0.1)
-    mean, variance = setting.prior(net, 3).moments()
-    assert np.abs(mean).max() <= 0.1
-    counts, _ = np.histogram(mean, 5, (-0.1, 0.1))
-    np.testing.assert_allclose(counts / len(mean), 0.2, atol=0.02)
-    np.testing.assert_allclose(variance, 0.5, rtol=1e-6)
-    assert not np.array_equal(mean, setting.prior(net, 4).moments()[0])
-    np.testing.assert_array_equal(generalised_stopping.Stopping().prior(net, 3).moments()[0], 0.0)
-
-
-@pytest.mark.example
 @pytest.mark.slow
-@pytest.mark.data
 def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_path):
     results = results_of(
         "experiments.papers.generalised_sequential", tmp_path, "--quick", "--studies", "start"
@@ -750,7 +545,6 @@ def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_
     assert (tmp_path / "mnist_start.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
 @pytest.mark.parametrize(
     ("program", "options"),
     [
@@ -773,7 +567,6 @@ def test_bad_options_end_a_program_with_one_line(request, tmp_path, program, opt
     assert "Traceback" not in errors
 
 
-@pytest.mark.example
 def test_bad_data_end_an_example_with_one_line(tmp_path):
     (tmp_path / "banana").mkdir()
     (tmp_path / "banana" / "banana.csv").write_text("not the data")
@@ -785,7 +578,6 @@ def test_bad_data_end_an_example_with_one_line(tmp_path):
     assert "Traceback" not in errors
 
 
-@pytest.mark.example
 def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
     rows = results_of("experiments.measured.bayesian_optimisation", tmp_path, "--quick")["summary"]
     assert [row["method"] for row in rows] == ["streaming, four pending", "refit, compiled once"]
@@ -801,21 +593,6 @@ def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
     assert (tmp_path / "bayesian_optimisation.png").is_file()
 
 
-@pytest.mark.example
-def test_the_functions_that_are_optimised_have_their_minima_where_they_are_known():
-    problems = bayesian_optimisation.PROBLEMS
-    at = {
-        "Branin": [(np.pi + 5.0) / 15.0, 2.275 / 15.0],
-        "Hartmann-6": [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573],
-    }
-    for name, problem in problems.items():
-        value = problem.function(np.array([at[name]]))
-        np.testing.assert_allclose(value, problem.minimum, atol=1e-6)
-        others = problem.function(np.random.default_rng(0).uniform(size=(1000, problem.dim)))
-        assert others.min() > problem.minimum
-
-
-@pytest.mark.example
 def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
     (found,) = results_of("experiments.measured.million_points", tmp_path, "--quick")["summary"]
     assert found["points"] == 20_000
@@ -826,7 +603,6 @@ def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
     assert (tmp_path / "million_points.png").is_file()
 
 
-@pytest.mark.example
 def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
     rows = results_of("experiments.measured.active_learning", tmp_path, "--quick")["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 4
@@ -839,22 +615,7 @@ def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
     assert (tmp_path / "active_learning.png").is_file()
 
 
-@pytest.mark.example
-def test_the_row_that_is_asked_for_is_the_one_that_tells_most(rng):
-    """What it gains is what conditioning on it does, with noise."""
-    candidates, references = active_learning.CANDIDATES, active_learning.REFERENCES
-    root = rng.standard_normal((candidates + references, 5))
-    covariance, noise = root @ root.T, 0.3
-    left = [
-        np.trace((covariance - np.outer(c, c) / (c[one] + noise))[candidates:, candidates:])
-        for one, c in enumerate(covariance[:candidates])
-    ]
-    assert active_learning.best(covariance, noise) == np.argmin(left)
-
-
-@pytest.mark.example
 @pytest.mark.slow  # eleven methods compile
-@pytest.mark.data
 def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     once = ("--quick", "--seeds", "1", "--divided", "iid")
     rows = results_of("experiments.measured.clients_that_differ", tmp_path, *once)["summary"]
@@ -867,39 +628,6 @@ def test_all_methods_learn_from_clients_that_differ(mnist, tmp_path):
     assert (tmp_path / "clients_that_differ.png").is_file()
 
 
-def test_local_sgd_takes_the_steps_of_sgd_and_averages_them(rng):
-    num_rows = 3 * posterior_averaging.AT_ONCE - 4  # minibatches of two make no whole calls
-    X = rng.standard_normal((num_rows, 2)).astype(np.float32)
-    Y = (X[:, :1] > 0.0).astype(np.float32)
-    net = bnn.MeanFieldBNN([2, 3, 2], gpflow.likelihoods.Softmax(2))
-    q = net.initial(0)
-    task = pvi.LocalTask(net, (X, Y), q, None, q, seed=0)
-    rule = posterior_averaging.LocalSGD(epochs=2, batch_size=2, rate=0.3, proximal=0.5)
-    last, means = rule.walked(task, np.asarray(q.mean))
-    theta, iterates = tf.constant(q.mean), []
-    for rows in islice(task.minibatches(2), len(X)):
-        with tf.GradientTape() as tape:
-            tape.watch(theta)
-            loss = -0.5 * tf.reduce_sum(net.log_likelihood(theta[None], X[rows], Y[rows]))
-        theta = theta - 0.3 * (tape.gradient(loss, theta) + 0.5 * (theta - q.mean))
-        iterates.append(theta.numpy())
-    np.testing.assert_allclose(last, theta, atol=1e-5)
-    wanted = np.reshape(iterates, [2, len(X) // 2, -1]).mean(axis=1)
-    np.testing.assert_allclose(means, wanted, atol=1e-5)
-
-
-def test_posterior_averaging_solves_with_a_covariance_that_is_shrunk(rng):
-    samples, start = rng.standard_normal((4, 6)), rng.standard_normal(6)
-    rho = 1.0 / (1.0 + 3.0 * 0.5)
-    covariance = rho * np.eye(6) + (1.0 - rho) * np.cov(samples.T)
-    wanted = np.linalg.solve(covariance, start - samples.mean(axis=0))
-    found = posterior_averaging.shrunk_solve(samples, start, 0.5)
-    np.testing.assert_allclose(found, wanted, atol=1e-9)
-    averaged = posterior_averaging.shrunk_solve(samples[:1], start, 0.5)
-    np.testing.assert_allclose(averaged, start - samples[0], atol=1e-9)
-
-
-@pytest.mark.example
 @pytest.mark.slow
 def test_a_large_csv_file_is_learned_in_bounded_memory_and_after_kills(tmp_path):
     alone, killed = results_of_process("experiments.measured.csv_stream", tmp_path, "--quick")[

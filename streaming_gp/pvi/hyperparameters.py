@@ -266,7 +266,7 @@ def _data_term(model: Any, q: Any, data: Data, seed: int) -> SecondOrder:
 def _derivatives(model: Any) -> Callable[..., Any]:
     """Value, gradient [H] and Hessian [H, H] of the expected log-likelihood by hyperparameters."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def derivatives(family: Any, natural: Any, X: Any, Y: Any, seed: Any) -> Any:
         variables = model.trainable_variables
         with tf.GradientTape() as outer:

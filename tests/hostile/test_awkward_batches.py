@@ -209,11 +209,10 @@ def heavy_tails():
 
 
 @pytest.mark.parametrize(
-    "points",
-    [EVERY_INPUT, sgp.ConditionalPseudoPoints(20)],
-    ids=["all", "conditional"],
+    ("points", "seed"),
+    [(EVERY_INPUT, 0), (EVERY_INPUT, 3), (sgp.ConditionalPseudoPoints(20), 1)],
+    ids=["all", "all of another seed", "conditional"],
 )
-@pytest.mark.parametrize("seed", [0, 1, 3])
 def test_a_function_is_found_among_outliers(points, seed):
     """Not left wherever the prior was by data that are too far from it to count."""
     rng = np.random.default_rng(seed)
@@ -227,11 +226,15 @@ def test_a_function_is_found_among_outliers(points, seed):
     assert info.clipped_sites == 0
 
 
-@pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(
-    "points",
-    [sgp.PrivatePseudoPoints("all"), sgp.PrivatePseudoPoints(8), sgp.SharedPseudoPoints(12)],
-    ids=["all", "private", "shared"],
+    ("points", "learn"),
+    [
+        (EVERY_INPUT, True),
+        (sgp.PrivatePseudoPoints(8), False),
+        (sgp.SharedPseudoPoints(12), True),
+        (sgp.SharedPseudoPoints(12), False),
+    ],
+    ids=["all", "private", "shared", "shared and known"],
 )
 def test_counts_in_the_hundreds_are_learned(points, learn, rng):
     X = rng.uniform(-3.0, 3.0, (90, 1))

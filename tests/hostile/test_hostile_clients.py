@@ -223,7 +223,6 @@ class SometimesSpoiled:
 
 
 @pytest.mark.slow
-@pytest.mark.data
 def test_a_network_is_as_good_with_a_client_that_spoils_answers_in_any_round(mnist):
     net = bnn.MeanFieldBNN([784, 100, 10], gpflow.likelihoods.Softmax(10))
     shards = datasets.partition_iid(mnist.X[:20_000], mnist.Y[:20_000], 10)

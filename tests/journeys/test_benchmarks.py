@@ -215,7 +215,6 @@ def test_the_drifting_stream_moves_away_from_its_beginning():
     assert np.std(moved[:500]) > 2.0 * np.std(moved[500:])
 
 
-@pytest.mark.data
 def test_the_arm_is_sorted_by_the_named_joint(barrett):
     arm = streams.load("barrett3-by1-500")
     X, Y = arm.joined()
@@ -360,7 +359,6 @@ def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatc
 
 
 @pytest.mark.example
-@pytest.mark.data
 def test_the_command_resumes_and_says_how_a_rival_fails(kin8nm, tmp_path):
     first = run(tmp_path, "--only", "banana-10/private", "banana-10/window-500")
     assert first.returncode == 0, first.stderr

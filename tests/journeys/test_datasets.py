@@ -58,7 +58,6 @@ def test_data_that_are_nowhere_are_named(nowhere):
         datasets.load_robot_arm("no-such-arm")
 
 
-@pytest.mark.data
 def test_images_and_partitions(mnist):
     data = mnist
     assert data.X.shape == (60_000, 784)
@@ -316,7 +315,6 @@ def test_uci_files_that_are_something_else_are_named(nowhere):
         datasets.load_uci("kin8nm", folder=nowhere)
 
 
-@pytest.mark.data
 def test_the_wine_data_are_those_of_the_papers(wine):
     assert wine.X.shape == (1439, 11)
     assert wine.X_test.shape == (160, 11)

@@ -27,7 +27,6 @@ from tests.oracles.site_of_tests import PLACES, known, patients, server_of, want
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 pytestmark = [pytest.mark.nvflare, pytest.mark.xdist_group("three places")]
 ROOT = Path(__file__).resolve().parents[2]
-DAMPING = pvi.Damping(1.0, 3)
 
 
 class Places:

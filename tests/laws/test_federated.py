@@ -37,19 +37,11 @@ SCHEDULES = {
 }
 
 
-MANY_ROUNDS = ("damped", "by client")
+OF_EITHER_RULE = [(pvi.FixedPointUpdate(), name) for name in SCHEDULES]
+OF_EITHER_RULE += [(pvi.AnalyticUpdate(), name) for name in ("sequential", "synchronous")]
 
 
-def pairs():
-    """Rules and schedules; the analytic rule goes through many rounds with the slow tests."""
-    for rule in (pvi.AnalyticUpdate, pvi.FixedPointUpdate):
-        for name in SCHEDULES:
-            is_slow = rule is pvi.AnalyticUpdate and name in MANY_ROUNDS
-            marks = [pytest.mark.slow] * is_slow
-            yield pytest.param(rule(), name, id=f"{rule.__name__}-{name}", marks=marks)
-
-
-@pytest.mark.parametrize(("update", "name"), pairs())
+@pytest.mark.parametrize(("update", "name"), OF_EITHER_RULE)
 def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
     (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 5), update)

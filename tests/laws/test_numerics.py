@@ -32,10 +32,6 @@ def lower(whole):
     return np.asfortranarray(np.tril(whole))
 
 
-def assert_stands_for(lower, wanted):
-    np.testing.assert_allclose(symmetric.full(lower), wanted, atol=ALGEBRA)
-
-
 @pytest.mark.parametrize("columns", [1, 3])
 def test_products_and_solutions(rng, columns):
     L, B = np.tril(rng.standard_normal((5, 5))) + 3 * np.eye(5), rng.standard_normal((5, columns))

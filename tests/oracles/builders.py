@@ -128,25 +128,3 @@ def model_of(hyperparameters, the_kernel=None, **options):
         the_kernel or kernel(), gpflow.likelihoods.Gaussian(0.1),
         pseudo_points=EVERY_INPUT, hyperparameters=hyperparameters, **options,
     )  # fmt: skip
-
-
-THAT_FORGET = [
-    {"forgetting": sgp.Fading(0.5)},
-    {"hyperparameters": sgp.VariationalHyperparameters(forgetting_factor=0.5)},
-]
-
-
-def forgotten_is_not_learned_again(stream, data, settings):
-    """The model of three batches of a stream, each of which learned; the precision of the first,
-    and what it is to be: that of the batch alone, to the power to which it is forgotten.
-
-    :param stream: Gives a model, and what was done, for data, a batch size, and settings.
-    """
-    X, Y = data
-    model, infos = stream(data, 20, **settings)
-    assert len(infos) == 3
-    assert all(info.iterations > 0 for info in infos)
-    alone, _ = stream((X[:20], Y[:20]), 20, **settings)
-    power = 0.25 if "forgetting" in settings else 1.0
-    (oldest,), (fresh,) = (one.factors["batch-0"].pseudo_observations for one in (model, alone))
-    return model, oldest.precision, power * fresh.precision

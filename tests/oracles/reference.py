@@ -3,7 +3,6 @@ of the package's exponential families; and small problems for servers and client
 """
 
 from functools import cache
-from types import SimpleNamespace
 
 import gpflow
 import numpy as np
@@ -151,27 +150,6 @@ def independent_bound(
     q_a = given_b(Z_a, mean_a, K_aa)
     prior_a = (mean_a, K_aa) if prior_of_earlier is None else prior_of_earlier
     return data_term - kl + expected(q_a, (m, S)) - expected(q_a, prior_a)
-
-
-def points_of(model):
-    """q(u) of all shared points at the ε of a model without a mean function, as
-    N(intercept, scale scaleᵀ); their prior; and what they are conditioned on.
-    """
-    (one,) = model.posterior_process.compact.pseudo_observations
-    prior = model.kernel(one.Z).numpy() + one.nugget * np.eye(len(one.Z))
-    R = one.precision_factor[0]
-    covariance = np.linalg.inv(np.linalg.inv(prior) + R @ R.T)
-    mean = covariance @ R @ one.pseudo_targets[0]
-    scale = np.linalg.cholesky(0.5 * (covariance + covariance.T))
-    q = SimpleNamespace(Z=one.Z, nugget=one.nugget, intercept=mean[None], scale=scale[None])
-    return q, (np.zeros(len(one.Z)), prior), one
-
-
-def log_evidence_of(one, kernel):
-    """``log ∫ t(a) p(a | ε) da`` of pseudo-observations, less their 2π."""
-    R, s = one.precision_factor[0], one.pseudo_targets[0][:, 0]
-    B = np.eye(len(R)) + R.T @ (kernel(one.Z).numpy() + one.nugget * np.eye(len(R))) @ R
-    return -0.5 * (s @ np.linalg.solve(B, s) + np.linalg.slogdet(B)[1])
 
 
 def svgp_at_optimum(data, kernel, likelihood, Z):

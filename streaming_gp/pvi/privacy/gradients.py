@@ -244,7 +244,7 @@ class NoisyVariational(VariationalUpdate):
 def _compiled_step(optimiser: StochasticOptimiser, divergence: Divergence) -> Callable[..., Any]:
     """One step whose data term is linear, with this gradient."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def step(family: Any, state: Any, given: Any, gradient: Any) -> Any:
         cavity = Factor(getattr(family, "of", family), *given)
 
@@ -306,7 +306,7 @@ def clipped_sum_of(model: Model, loss: Any) -> ClippedSum:
     if isinstance(model, ClippedGradientModel):
         own: ClippedGradientModel = model
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(autograph=False, reduce_retracing=True)
         def by_formula(
             family: Any, numbers: Any, X: Any, Y: Any, w: Any, seed: Any, clip: Any, spread: Any
         ) -> tf.Tensor:
@@ -316,7 +316,7 @@ def clipped_sum_of(model: Model, loss: Any) -> ClippedSum:
         return by_formula
     expected = expected_log_likelihood_of(model, loss)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def row_by_row(
         family: Any, numbers: Any, X: Any, Y: Any, w: Any, seed: Any, clip: Any, spread: Any
     ) -> tf.Tensor:

@@ -219,7 +219,7 @@ class PointWorker:
 def _compiled_step(model: Any, optimiser: GradientOptimiser) -> Callable[..., Any]:
     """One step of the optimiser on one minibatch, and its gradient."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def step(state: State, X: Any, Y: Any, scale: Any) -> tuple[State, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(state[0])

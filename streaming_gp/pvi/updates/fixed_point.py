@@ -125,7 +125,7 @@ def natural_gradient(model: Model, loss: Any, jit: bool) -> Callable[..., Factor
     given = model if loss is None and isinstance(model, NaturalGradientModel) else None
     expected = expected_log_likelihood_of(model, loss)
 
-    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    @tf.function(autograph=False, jit_compile=jit, reduce_retracing=not jit)
     def compiled(family: Any, natural: Any, X: Any, Y: Any, seed: Any, scale: Any) -> Any:
         q = family(*natural)
         if given is not None:

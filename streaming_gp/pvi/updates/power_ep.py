@@ -304,7 +304,7 @@ def sweep(
 
 
 def _compiled(model: Any, step: Any, jit: bool) -> Callable[..., Any]:
-    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    @tf.function(autograph=False, jit_compile=jit, reduce_retracing=not jit)
     def compiled(
         family: Any, cavity: Any, factor: Any, sites: Any, X: Any, Y: Any, rows: Any
     ) -> Any:

@@ -234,7 +234,7 @@ def _compiled_steps(
     Of minibatches X [K, B, ...] and Y [K, B, ...] only the first ``number`` are seen.
     """
 
-    @tf.function(jit_compile=jit, reduce_retracing=not jit)
+    @tf.function(autograph=False, jit_compile=jit, reduce_retracing=not jit)
     def steps(
         family: Any, state: Any, given: Any, X: Any, Y: Any, seed: Any, scale: Any, number: Any
     ) -> Any:
@@ -262,7 +262,7 @@ def _compiled_objective(
 ) -> Callable[..., Any]:
     """Free energy and its gradient by unconstrained numbers."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def objective(family: Any, numbers: Any, given: Any, X: Any, Y: Any, seed: Any) -> Any:
         return value_and_gradient(
             family,
