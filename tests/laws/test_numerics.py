@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from streaming_gp.numerics import symmetric, triangular
+from streaming_gp.numerics import triangular
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.quadrature import (
     gauss_hermite,
@@ -25,11 +25,6 @@ seeds = st.integers(0, 2**31 - 1)
 def whole(rng):
     matrix = rng.standard_normal((6, 6))
     return matrix + matrix.T
-
-
-@pytest.fixture
-def lower(whole):
-    return np.asfortranarray(np.tril(whole))
 
 
 @pytest.mark.parametrize("columns", [1, 3])
