@@ -397,7 +397,7 @@ class Fitter:
         if takes_over:
             inputs = places.inputs(np.concatenate([*(one.Z for one in members), X]))
         weights = partial(self.one_epsilon.site_weights, data, Y, epsilon)
-        Z, nugget = placed(places, inputs, place, weights, len(inputs.X) - len(X))
+        Z, nugget = placed(places.covariance, inputs, place, weights, len(inputs.X) - len(X))
         return Start(places, data, Z, nugget, 0.0, spread(inputs.X))
 
     def _solution(

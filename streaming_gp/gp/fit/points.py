@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,24 +72,9 @@ class Inputs(NamedTuple):
         return Inputs(X[some], V[:, :, some], mean[:, some], variance[:, some])
 
 
-class AtOneEpsilon(Protocol):
-    """A process at one ε, in groups of latent functions: where points can be placed."""
-
-    def inputs(self, X: np.ndarray) -> Inputs:
-        """Inputs [N, D] under the process.
-
-        :raises NumericalError: if covariances with inputs so large are wrong.
-        """
-        ...
-
-    def covariance(self, one: Inputs, other: Inputs) -> np.ndarray:
-        """Covariances [G, N, K] of f; white noise is shared by no two sets of inputs."""
-        ...
-
-
 @dataclass(frozen=True)
 class Places:
-    """Inputs under a process of pseudo-observations.
+    """Inputs under a process of pseudo-observations, in groups of latent functions.
 
     :param process: The process at one ε.
     """
@@ -97,7 +82,10 @@ class Places:
     process: DenseProcess
 
     def inputs(self, X: np.ndarray) -> Inputs:
-        """:raises NumericalError: as :meth:`.DenseProcess.marginals`."""
+        """Inputs [N, D] under the process.
+
+        :raises NumericalError: as :meth:`.DenseProcess.marginals`.
+        """
         V, prior = self.process.project(X), self.process.prior.variance(X)
         variance = prior - np.einsum("grn,grn->gn", V, V)
         refuse_far_below_zero(variance, prior)
@@ -106,12 +94,13 @@ class Places:
         )
 
     def covariance(self, one: Inputs, other: Inputs) -> np.ndarray:
+        """Covariances [G, N, K] of f; white noise is shared by no two sets of inputs."""
         prior = self.process.prior.covariance(one.X, other.X)
         return prior - stacks.product(stacks.transposed(one.V), other.V)
 
 
 def placed(
-    places: AtOneEpsilon,
+    covariance: Callable[[Inputs, Inputs], np.ndarray],
     inputs: Inputs,
     place: Place,
     site_weights: Callable[[], np.ndarray],
@@ -119,6 +108,7 @@ def placed(
 ) -> tuple[np.ndarray, float]:
     """Points [M, D] at chosen inputs, and their nugget; averages over groups say what they explain.
 
+    :param covariance: Gives cavity covariances [G, N, K] of f.
     :param site_weights: As of :class:`Candidates`.
     :param num_present: Likewise.
     :raises NumericalError: if the cavity covariance is not finite.
@@ -128,7 +118,7 @@ def placed(
         raise NumericalError("the cavity covariance at the batch is not finite")
 
     def between(one: Inputs, other: Inputs) -> np.ndarray:
-        return np.asarray(np.mean(places.covariance(one, other), axis=0))
+        return np.asarray(np.mean(covariance(one, other), axis=0))
 
     candidates = Candidates(
         inputs.X,

@@ -133,9 +133,19 @@ class Warnings:
 
     def _targets(self, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray) -> None:
         """A distribution over ε is held by its prior where targets are of another size, noise that
-        is far from it the most. Targets that all are what the prior expects have no size.
+        is far from it the most. Targets that all are at the prior mean have no size.
         """
-        expected, width, mean_square = log_sizes(self._local, q, X, Y)
+        local, center = self._local, np.asarray(q.mean)
+        at_mean = PriorAt(local.prior, center[None]).mean(X)
+        residual = Y - np.moveaxis(at_mean, 0, 1).reshape(len(X), -1)
+        if not residual.any():
+            return
+        mean_square = float(np.log(max(np.mean(residual**2), np.finfo(float).tiny)))
+        draws = center + standard_normals(NUM_DRAWS, len(center), seed=0) @ np.transpose(q.scale)
+        of_f = PriorAt(local.prior, draws).variance(X).reshape(NUM_DRAWS, -1).mean(axis=1)
+        noise = [np.mean(1.0 / local.noise_precision(epsilon, X)) for epsilon in draws]
+        log_variance = np.log(of_f + np.asarray(noise))
+        expected, width = float(log_variance.mean()), float(log_variance.std())
         if np.isfinite(mean_square) and abs(mean_square - expected) > MOST_WIDTHS * width:
             size, wanted = np.exp(0.5 * mean_square), np.exp(0.5 * expected)
             self._warn(
@@ -154,8 +164,12 @@ class Warnings:
         """
         if len(X) < LEAST_LOOKED_AT:
             return
+        local, few = self._local, X[:: -(-len(X) // MOST_LOOKED_AT)]
         longest = np.asarray(q.mean) + MOST_WIDTHS * np.linalg.norm(q.scale, axis=1)
-        apart = lengthscales_apart(self._local, longest, X[:: -(-len(X) // MOST_LOOKED_AT)])
+        kernels = list(chain(*map(_with_lengthscales, latent_kernels(local.gp.kernel))))
+        with local.parameters.substituted(tf.constant(longest)):
+            scaled = [kernel.scale(kernel.slice(few, None)[0]).numpy() for kernel in kernels]
+        apart = max(map(_median_to_the_nearest, scaled), default=0.0)
         if apart > MOST_APART:
             self._warn(
                 "inputs",
@@ -165,38 +179,6 @@ class Warnings:
                 "prior_log_scale",
                 PoorFitWarning,
             )
-
-
-def log_sizes(
-    local: LocalModel, q: expfam.Gaussian, X: np.ndarray, Y: np.ndarray
-) -> tuple[float, float, float]:
-    """Mean and standard deviation under q(ε) of the log variance of Y, and the log of the mean
-    square of these Y [N, P] about the prior mean at X [N, D]; −∞ if all are equal to it.
-    """
-    normals = standard_normals(NUM_DRAWS, len(np.asarray(q.mean)), seed=0)
-    draws = np.asarray(q.mean) + normals @ np.transpose(q.scale)
-    of_f = PriorAt(local.prior, draws).variance(X).reshape(NUM_DRAWS, -1).mean(axis=1)
-    noise = [np.mean(1.0 / local.noise_precision(epsilon, X)) for epsilon in draws]
-    log_variance = np.log(of_f + np.asarray(noise))
-    at_mean = PriorAt(local.prior, np.asarray(q.mean)[None]).mean(X)
-    residual = Y - np.moveaxis(at_mean, 0, 1).reshape(len(X), -1)
-    smallest = np.finfo(float).tiny if residual.any() else 0.0
-    with np.errstate(divide="ignore"):
-        mean_square = float(np.log(max(np.mean(residual**2), smallest)))
-    return float(log_variance.mean()), float(log_variance.std()), mean_square
-
-
-def lengthscales_apart(local: LocalModel, epsilon: np.ndarray, X: np.ndarray) -> float:
-    """The distance in lengthscales of an input from the nearest other one: the median over inputs,
-    of the kernel that has the largest; zero where no kernel has lengthscales to learn.
-
-    :param epsilon: The hyperparameters [E].
-    :param X: Inputs [N, D]; equal ones count once.
-    """
-    kernels = list(chain(*map(_with_lengthscales, latent_kernels(local.gp.kernel))))
-    with local.parameters.substituted(tf.constant(epsilon)):
-        scaled = [kernel.scale(kernel.slice(X, None)[0]).numpy() for kernel in kernels]
-    return max(map(_median_to_the_nearest, scaled), default=0.0)
 
 
 def _with_lengthscales(kernel: Kernel) -> Iterator[Stationary]:
