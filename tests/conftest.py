@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from streaming_gp.errors import StreamingGPError
-from tests.oracles.reference import smooth_data
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: more threads would only wait
@@ -36,7 +35,8 @@ def fitted_server(model, shards, update, schedule, rounds):
 
 
 def pytest_configure(config):
-    _collect_garbage_seldom()
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        _collect_garbage_seldom()  # who only hands tests to workers needs no TensorFlow
     if "STREAMING_GP_DATA" not in os.environ and _NEIGHBOUR.is_dir():
         os.environ["STREAMING_GP_DATA"] = str(_NEIGHBOUR)
 
@@ -75,6 +75,8 @@ def rng():
 
 @pytest.fixture
 def data(rng):
+    from tests.oracles.reference import smooth_data
+
     return smooth_data(rng, 90)
 
 

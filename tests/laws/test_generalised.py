@@ -293,17 +293,6 @@ def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stati
         np.testing.assert_allclose(a, b, rtol=LIMIT, atol=5 * LIMIT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", expfam.GAUSSIANS)
-def test_natural_gradients_end_where_local_fits_end(rng, family):
-    settings = {"loss": losses.GeneralisedCrossEntropy(0.3), "divergence": expfam.Renyi(0.5)}
-    model, data = linear.logistic_regression(2, family=family), labelled(rng)
-    optimum = fitted(model, data, rounds=8, **settings)
-    found = reached(pvi.FixedPointUpdate(steps=10, damping=0.3, **settings), model, data, 12)
-    for a, b in zip(optimum.natural, found.natural, strict=True):
-        np.testing.assert_allclose(a, b, rtol=10 * LIMIT, atol=10 * LIMIT)
-
-
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_natural_gradients_of_other_divergences_tend_to_those_of_kl(rng, family):
     model, data = linear.logistic_regression(2, family=family), labelled(rng)

@@ -21,12 +21,6 @@ LAWS = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
 
 
-@pytest.fixture
-def whole(rng):
-    matrix = rng.standard_normal((6, 6))
-    return matrix + matrix.T
-
-
 @pytest.mark.parametrize("columns", [1, 3])
 def test_products_and_solutions(rng, columns):
     L, B = np.tril(rng.standard_normal((5, 5))) + 3 * np.eye(5), rng.standard_normal((5, columns))
