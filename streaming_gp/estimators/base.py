@@ -10,12 +10,15 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import tensorflow as tf
+from scipy.special import log_ndtr
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LocalOptimiser,
     PrivatePseudoPoints,
+    PseudoObservations,
     PseudoPointStrategy,
     StreamingGP,
 )
@@ -24,7 +27,7 @@ from streaming_gp.gp import (
 class Estimator:
     """The arguments that all estimators have, and the model of scaled inputs that they make."""
 
-    kernel: gpflow.kernels.Kernel | None
+    kernel: gpflow.kernels.Kernel | str | None
     pseudo_points: PseudoPointStrategy | None
     hyperparameters: HyperparameterStrategy | None
     optimiser: LocalOptimiser | None
@@ -42,7 +45,12 @@ class Estimator:
         :param pseudo_points: The strategy where the user gave none.
         :param options: Further arguments of the model.
         """
-        kernel = default_kernel(num_inputs) if self.kernel is None else copy.deepcopy(self.kernel)
+        if self.kernel is None or isinstance(self.kernel, str):
+            kernel = default_kernel(num_inputs, self.kernel or "squared-exponential")
+        else:
+            kernel = copy.deepcopy(self.kernel)
+        if isinstance(getattr(likelihood, "variance", None), TargetNoise):
+            see_columns(kernel, num_inputs)
         return StreamingGP(
             kernel,
             likelihood,
@@ -143,14 +151,49 @@ def default_kernel(num_inputs: int, name: str = "squared-exponential") -> gpflow
         return KERNELS[name](lengthscales=each)
 
 
+class TargetNoise(gpflow.functions.Function):
+    """Variance [N, P] of Gaussian noise that differs from target to target, and by row.
+
+    :param num_targets: The number P of targets.
+    :param is_weighted: Whether the last column of the inputs has the weight of each row, by which
+        the variance is divided.
+    """
+
+    def __init__(self, num_targets: int, is_weighted: bool) -> None:
+        super().__init__()
+        transform = gpflow.utilities.positive(base="exp")
+        self.variance = gpflow.Parameter(np.full(num_targets, 0.1), transform=transform)
+        self.is_weighted = is_weighted
+
+    def __call__(self, X: tf.Tensor) -> tf.Tensor:
+        weight = X[..., -1:] if self.is_weighted else tf.ones_like(X[..., :1])
+        return self.variance / weight
+
+
+def see_columns(kernel: gpflow.kernels.Kernel, number: int) -> None:
+    """Let every part of a kernel see the first columns only, of those that it sees."""
+    for part in kernel.submodules:
+        if isinstance(part, gpflow.kernels.Kernel) and not hasattr(part, "kernels"):
+            part.active_dims = np.arange(number)[part.active_dims]
+    if not hasattr(kernel, "kernels"):
+        kernel.active_dims = np.arange(number)[kernel.active_dims]
+
+
 def default_likelihood(
-    num_classes: int | None = None, least_variance: float | None = None
+    num_classes: int | None = None,
+    least_variance: float | None = None,
+    num_targets: int = 1,
+    is_weighted: bool = False,
 ) -> gpflow.likelihoods.Likelihood:
     """Gaussian noise, or a probit for two classes, or a softmax for several.
 
     :param num_classes: The number of classes; None for regression.
     :param least_variance: A lower bound of the noise's variance.
+    :param num_targets: The number of targets, each with noise of its own.
+    :param is_weighted: As in :class:`TargetNoise`.
     """
+    if num_targets > 1 or is_weighted:
+        return gpflow.likelihoods.Gaussian(TargetNoise(num_targets, is_weighted))
     if num_classes is None:
         with logarithmic_parameters():
             return gpflow.likelihoods.Gaussian(0.1, variance_lower_bound=least_variance)
@@ -202,3 +245,60 @@ def class_probabilities(mean: np.ndarray) -> np.ndarray:
     """
     both = np.hstack([1.0 - mean, mean]) if mean.shape[1] == 1 else mean
     return both / both.sum(axis=1, keepdims=True)
+
+
+NODES, WIDTH, ROWS = 48, 6.0, 200
+"""Of the integral over the largest value: nodes, deviations on either side, rows at a time."""
+
+
+def largest_probabilities(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """The probability that each of C independent Gaussians is the largest: [N, C].
+
+    ``∫ N(t; m_c, v_c) Π_{j ≠ c} Φ((t − m_j) / √v_j) dt``, by the trapezoidal rule.
+
+    :param mean: Means [N, C].
+    :param variance: Variances [N, C].
+    """
+    parts = []
+    for start in range(0, len(mean), ROWS):
+        m, deviation = mean[start : start + ROWS], np.sqrt(variance[start : start + ROWS])
+        width = WIDTH * deviation.max(axis=1, keepdims=True)
+        t = m.max(axis=1, keepdims=True) + width * np.linspace(-1.0, 1.0, NODES)
+        z = (t[:, :, None] - m[:, None]) / deviation[:, None]  # [N, K, C]
+        log_below = log_ndtr(z)
+        log_others = log_below.sum(axis=2, keepdims=True) - log_below
+        p = np.exp(log_others - 0.5 * z**2).sum(axis=1) / deviation
+        parts.append(p / p.sum(axis=1, keepdims=True))
+    return np.concatenate(parts)
+
+
+def with_columns(model: StreamingGP, places: np.ndarray, number: int) -> StreamingGP:
+    """A model whose observations have further columns, which were zero in all rows so far.
+
+    The targets of a Gaussian process without a mean are linear in the observations, so that this
+    is the model that had known of them, at fixed hyperparameters.
+
+    :param places: The places of the present columns among all.
+    :param number: The number of all columns.
+    :raises InvalidDataError: if functions do not share a kernel, or factors are no
+        pseudo-observations.
+    """
+    state = model.state
+
+    def extended(one: Any) -> Any:
+        if not isinstance(one, PseudoObservations) or len(one.precision_factor) != 1:
+            raise InvalidDataError(
+                "classes that come later want factors that stand alone and one kernel for all; "
+                "name all classes in the first partial_fit"
+            )
+        targets = np.zeros((*one.pseudo_targets.shape[:2], number))
+        targets[..., places] = one.pseudo_targets
+        return replace(one, pseudo_targets=targets)
+
+    factors = {
+        name: replace(factor, pseudo_observations=tuple(map(extended, factor.pseudo_observations)))
+        for name, factor in state.factors.items()
+    }
+    state = replace(state, factors=factors, dims=(state.dims[0], number))
+    parts = (copy.deepcopy(one) for one in (model.kernel, model.likelihood))
+    return StreamingGP.from_state(state, *parts)

@@ -32,7 +32,9 @@ _EPOCH, _DAY = np.datetime64("1970-01-01", "us"), np.timedelta64(1, "D")
 
 def is_table(batch: Any) -> bool:
     """Whether a batch has named columns: a table of pandas, polars or Arrow, or a mapping."""
-    return isinstance(batch, Mapping) or any(hasattr(batch, n) for n in ("columns", "column_names"))
+    if isinstance(batch, Mapping) or hasattr(batch, "collect_schema"):  # no warning of polars
+        return True
+    return any(hasattr(batch, name) for name in ("columns", "column_names"))
 
 
 def as_table(batch: Any) -> Any:

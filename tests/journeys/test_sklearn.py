@@ -15,6 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streaming_gp as sgp
+from streaming_gp.estimators.base import largest_probabilities
 from streaming_gp.sklearn import (
     StreamingGPClassifier,
     StreamingGPRegressor,
@@ -203,8 +204,6 @@ def test_several_classes_arrive_one_after_another(rng):
     X = rng.uniform(-1.0, 1.0, (120, 1))
     y = np.digitize(X[:, 0], [-0.4, 0.4]) * 10
     stream = StreamingGPClassifier(**AT_EVERY_INPUT)
-    with pytest.raises(ValueError, match="classes must be given in the first"):
-        stream.partial_fit(X, y)
     for label in (0, 10, 20):
         rows = y == label
         stream.partial_fit(X[rows], y[rows], classes=[0, 10, 20])
@@ -214,6 +213,104 @@ def test_several_classes_arrive_one_after_another(rng):
         stream.partial_fit(X, y, classes=[0, 10])
     with pytest.raises(ValueError, match="none of the classes"):
         stream.partial_fit(X[:1], [30])
+
+
+def test_a_label_that_comes_later_is_as_if_it_had_been_known(rng):
+    """At fixed hyperparameters bit for bit; and the probability is that of the largest function."""
+    X = rng.uniform(-1.0, 1.0, (60, 1))
+    y = np.array(["low", "mid", "top"])[np.digitize(X[:, 0], [-0.4, 0.4])]
+    fixed = {
+        "pseudo_points": sgp.PrivatePseudoPoints("all"),
+        "hyperparameters": sgp.FixedHyperparameters(),
+    }
+    known, grown = StreamingGPClassifier(**fixed), StreamingGPClassifier(**fixed)
+    grown.partial_fit(X[y == "mid"], y[y == "mid"])
+    assert set(grown.predict(X)) == {"mid"}
+    for label in ("top", "low"):
+        grown.partial_fit(X[y == label], y[y == label])
+    for rows in (y == "mid", y == "top", y == "low"):
+        if not hasattr(known, "model_"):
+            known._start(X[rows], y, is_regressed=True, looks_sorted=True, may_grow=True)
+        known.partial_fit(X[rows], y[rows])
+    assert list(grown.classes_) == ["low", "mid", "top"] == list(known.classes_)
+    probability = grown.predict_proba(X)
+    np.testing.assert_allclose(probability, known.predict_proba(X), rtol=1e-10, atol=1e-14)
+    assert grown.score(X, y) > 0.9
+    m, v = np.array([[0.3, -0.2, 0.1]]), np.array([[0.5, 0.2, 1.0]])
+    draws = m + np.sqrt(v) * rng.standard_normal((200_000, 3))
+    shares = np.bincount(draws.argmax(axis=1)) / len(draws)
+    np.testing.assert_allclose(largest_probabilities(m, v)[0], shares, atol=5e-3)
+
+
+def test_weights_divide_the_noise_and_every_target_has_its_own(rng):
+    X = np.linspace(0.0, 5.0, 12)[:, None]
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(12)
+    weight = rng.integers(0, 3, 12)
+
+    def regressor(**options):
+        kernel = gpflow.kernels.SquaredExponential() + gpflow.kernels.Linear()
+        points, fixed = sgp.PrivatePseudoPoints("all"), sgp.FixedHyperparameters()
+        return StreamingGPRegressor(
+            kernel, **{"pseudo_points": points, "hyperparameters": fixed, "scale": False, **options}
+        )
+
+    weighted = regressor().fit(X, y, sample_weight=weight)
+    repeated = regressor().fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    for one, other in zip(
+        weighted.predict(X, return_cov=True), repeated.predict(X, return_cov=True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="not given in the first"):
+        regressor().fit(X, y).partial_fit(X, y, sample_weight=np.ones(12))
+    with pytest.raises(TypeError, match="sample_weights"):
+        regressor().fit(X, y, sample_weights=weight)
+    X = rng.uniform(-3.0, 3.0, (200, 1))
+    noise = [0.1, 1.0] * rng.standard_normal((200, 2))
+    learned = regressor(hyperparameters=None, scale=True).fit(X, np.sin(2.0 * X) + noise)
+    _, deviation = learned.predict(X[:5], return_std=True)
+    np.testing.assert_allclose(deviation, np.tile([0.1, 1.0], (5, 1)), rtol=0.3)
+
+
+def test_draws_have_the_mean_and_covariance_of_predict(rng):
+    X, y = wave(rng, 40)
+    model = StreamingGPRegressor(**QUICK).fit(X, np.column_stack([y, -y]))
+    mean, covariance = model.predict(X[:3], return_cov=True)
+    assert covariance.shape == (3, 3, 2)
+    draws = model.sample_y(X[:3], 4000, random_state=1)
+    assert draws.shape == (3, 2, 4000)
+    deviation = np.sqrt(covariance[[0, 1, 2], [0, 1, 2]])
+    np.testing.assert_allclose(draws.mean(axis=2), mean, atol=0.1 * deviation.max())
+    for target in range(2):
+        found = np.cov(draws[:, target])
+        np.testing.assert_allclose(found, covariance[..., target], atol=0.1 * found.max())
+    np.testing.assert_allclose(model.predict(X[:3], return_std=True)[1], deviation)
+    with pytest.raises(ValueError, match="not both"):
+        model.predict(X, return_std=True, return_cov=True)
+
+
+def test_frames_mean_the_same_as_arrays(rng):
+    """Booleans and categories of numbers are numbers, lazy frames are collected, and what is no
+    number is refused by name, as in tables."""
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    flag, size = rng.uniform(size=30) < 0.5, rng.integers(1, 4, 30)
+    X, y = np.column_stack([flag, size]).astype(float), rng.standard_normal(30)
+    frame = pandas.DataFrame({"flag": flag, "size": pandas.Categorical(size)})
+    wanted = StreamingGPRegressor(**QUICK).fit(X, y).predict(X)
+    for one in (frame, polars.DataFrame({"flag": flag, "size": size}).lazy()):
+        model = StreamingGPRegressor(**QUICK).fit(one, y)
+        assert list(model.feature_names_in_) == ["flag", "size"]
+        np.testing.assert_allclose(model.predict(one), wanted, rtol=1e-8)
+    for column in (
+        pandas.to_timedelta(size, "D"),
+        pandas.date_range("2024-01-01", periods=30),
+        [[1.0]] * 30,
+        ["word"] * 30,
+    ):
+        with pytest.raises(ValueError, match="'size'"):
+            model.predict(frame.assign(size=column))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"flag": "other"}))
 
 
 def test_what_cannot_be_fitted_is_refused(rng):
