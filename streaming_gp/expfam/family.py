@@ -199,10 +199,16 @@ class ExponentialFamily(abc.ABC):
         """The same member held in NumPy arrays."""
         return type(self)(*(np.asarray(eta) for eta in self.natural))
 
+    @property
+    def in_numpy(self) -> bool:
+        """Whether it is held in NumPy arrays, and nothing is traced: small members are worked with
+        many times faster so.
+        """
+        return isinstance(self.natural[0], np.ndarray) and tf.executing_eagerly()
+
     def held(self, value: Array) -> Array:
         """A value in the kind of arrays that the member is held in, NumPy's or TensorFlow's."""
-        in_numpy = isinstance(self.natural[0], np.ndarray) and tf.executing_eagerly()
-        return np.asarray(value) if in_numpy else value
+        return np.asarray(value) if self.in_numpy else value
 
     def mean_parameters(self) -> tuple[tf.Tensor, ...]:
         """``μ = E[T(x)] = ∂A/∂η``."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import tensorflow as tf
+from scipy.linalg import cho_solve, solve_triangular
 
 from streaming_gp.expfam.family import ExponentialFamily, Factor, is_finite, is_positive_definite
 from streaming_gp.numerics.draws import standard_normal
@@ -130,8 +131,8 @@ class Gaussian(ExponentialFamily):
         return tf.linalg.diag(tf.sqrt(self.variance))
 
     def log_partition(self) -> tf.Tensor:
-        quadratic = tf.reduce_sum(tf.square(self.precision_mean) / self.precision)
-        return 0.5 * quadratic - self._half_logdet()
+        sum_of = np.sum if self.in_numpy else tf.reduce_sum
+        return 0.5 * sum_of(self.precision_mean**2 / self.precision) - self._half_logdet()
 
     @staticmethod
     def is_proper_natural(*natural: Any) -> bool:
@@ -251,6 +252,8 @@ class MeanFieldNormal(Gaussian):
         return cls.from_mean_variance(mean, tf.square(tf.linalg.diag_part(scale)))
 
     def _half_logdet(self) -> tf.Tensor:
+        if self.in_numpy:
+            return 0.5 * np.sum(np.log(self.precision))
         return 0.5 * tf.reduce_sum(tf.math.log(self.precision))
 
     @staticmethod
@@ -399,7 +402,9 @@ class Normal(Gaussian):
         ``(I − B V)⁻¹ B = B + B S (I − Sᵀ B S)⁻¹ Sᵀ B``.
         """
         identity = tf.eye(tf.shape(self.precision)[0], dtype=by_covariance.dtype)
-        root = tf.linalg.triangular_solve(self._chol(), identity, adjoint=True)
+        root = tf.linalg.triangular_solve(
+            tf.linalg.cholesky(self.precision), identity, adjoint=True
+        )
         bend = by_mean[:, None] * by_mean[None, :] - 2.0 * by_covariance
         inside = tf.matmul(root, tf.concat([bend, by_mean[:, None]], 1), transpose_a=True)
         chol = tf.linalg.cholesky(identity - tf.matmul(inside[:, :-1], root))
@@ -436,34 +441,50 @@ class Normal(Gaussian):
     def mean(self) -> Any:
         if self._moments is not None:
             return self._moments[0]
-        return self.held(tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0])
+        if self.in_numpy:
+            return cho_solve((self._chol(), True), self.precision_mean, check_finite=False)
+        return tf.linalg.cholesky_solve(self._chol(), self.precision_mean[:, None])[:, 0]
 
     @property
     def covariance(self) -> Any:
         """The covariance [D, D]."""
         if self._moments is not None:
             return self._moments[1]
+        if self.in_numpy:
+            identity = np.eye(len(self.precision), dtype=self.precision.dtype)
+            return cho_solve((self._chol(), True), identity, check_finite=False)
         identity = tf.eye(tf.shape(self.precision)[0], dtype=self.precision.dtype)
-        return self.held(tf.linalg.cholesky_solve(self._chol(), identity))
+        return tf.linalg.cholesky_solve(self._chol(), identity)
 
     @property
     def variance(self) -> Any:
-        return self.held(tf.linalg.diag_part(self.covariance))
+        if self.in_numpy:
+            return np.diagonal(self.covariance).copy()
+        return tf.linalg.diag_part(self.covariance)
 
     @property
     def scale(self) -> tf.Tensor:
         return tf.linalg.cholesky(self.covariance)
 
-    def _chol(self) -> tf.Tensor:
-        return tf.linalg.cholesky(self.precision)
+    def _chol(self) -> Any:
+        """NaN where there is none, as TensorFlow's own."""
+        if not self.in_numpy:
+            return tf.linalg.cholesky(self.precision)
+        try:
+            return np.linalg.cholesky(self.precision)
+        except np.linalg.LinAlgError:
+            return np.full_like(self.precision, np.nan)
 
     def log_partition(self) -> tf.Tensor:
         chol = self._chol()
+        if self.in_numpy:
+            white = solve_triangular(chol, self.precision_mean, lower=True, check_finite=False)
+            return 0.5 * np.sum(white**2) - np.sum(np.log(np.diagonal(chol)))
         white = tf.linalg.triangular_solve(chol, self.precision_mean[:, None])
         return 0.5 * (tf.reduce_sum(tf.square(white)) - logdet_from_cholesky(chol))
 
     def _half_logdet(self) -> tf.Tensor:
-        return 0.5 * logdet_from_cholesky(self._chol())
+        return 0.5 * logdet_from_cholesky(tf.linalg.cholesky(self.precision))
 
     @staticmethod
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:

@@ -135,6 +135,10 @@ def synchronous_round(
     """All shards at once; see :meth:`.StreamingGP.synchronous_round`."""
     check_allowed(state.settings.pseudo_points, "rounds")
     state.settings.hyperparameters.check_round()
+    if not isinstance(shards, Mapping):
+        raise InvalidDataError(
+            f"wanted a mapping from the names of shards to (X, Y), got a {type(shards).__name__}"
+        )
     if not shards:
         raise InvalidDataError("a synchronous round needs at least one shard, got none")
     rho = 1.0 / len(shards) if damping is None else damping

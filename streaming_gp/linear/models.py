@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.inputs import require_positive, require_positive_integer
+from streaming_gp.inputs import make_read_only, require_positive, require_positive_integer
 from streaming_gp.linear.panels import log_expected_power
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.numerics.linalg import LOG_TWO_PI
@@ -46,11 +46,16 @@ class GeneralisedLinearModel:
         self.likelihood = likelihood
         self.prior_variance = prior_variance
         self.family = family
+        self._prior: tuple[float, Gaussian] | None = None  # as it was asked for last
 
     def prior(self) -> Gaussian:
         """``N(θ; 0, prior_variance I)``."""
-        scale = np.sqrt(self.prior_variance) * np.eye(self.num_inputs)
-        return self.family.from_mean_scale(np.zeros(self.num_inputs), scale).as_arrays()
+        if self._prior is None or self._prior[0] != self.prior_variance:
+            scale = np.sqrt(self.prior_variance) * np.eye(self.num_inputs)
+            prior = self.family.from_mean_scale(np.zeros(self.num_inputs), scale).as_arrays()
+            make_read_only(prior)
+            self._prior = self.prior_variance, prior
+        return self._prior[1]
 
     def initial(self, seed: int) -> Gaussian:
         """The prior."""
@@ -117,6 +122,9 @@ class GeneralisedLinearModel:
         """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
         X = as_matrix("X", X, self.num_inputs)
         mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
+        if isinstance(self.likelihood, gpflow.likelihoods.Bernoulli):  # quadrature rounds beyond 1
+            mean = tf.clip_by_value(mean, 0.0, 1.0)
+            variance = mean * (1.0 - mean)
         return mean.numpy(), variance.numpy()
 
 
@@ -136,11 +144,24 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         require_positive("noise_variance", noise_variance)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         super().__init__(num_inputs, likelihood, prior_variance, family)
+        self._noise: tuple[float, float] | None = None  # unconstrained, and as it is
 
     @property
     def noise_variance(self) -> float:
-        """σ² now."""
-        return float(self.likelihood.variance.numpy())
+        """σ² now. TensorFlow is slow to say it, and is asked again only where it has changed."""
+        now = float(self.likelihood.variance.unconstrained_variable.numpy())
+        if self._noise is None or self._noise[0] != now:
+            self._noise = now, float(self.likelihood.variance.numpy())
+        return self._noise[1]
+
+    def natural_gradient_in_numpy(self, q: Gaussian, X: np.ndarray, Y: np.ndarray) -> Factor:
+        """``∂/∂μ Σ_n E_q[log p(y_n | θᵀx_n)]`` by the mean parameters μ of q, as a factor."""
+        XX, noise = X.T @ X, self.noise_variance
+        precision = {0: np.trace(XX) / len(XX), 1: np.diagonal(XX), 2: XX}[np.ndim(q.precision)]
+        mean = np.asarray(q.mean)
+        pull = X.T @ Y[:, 0] - XX @ mean
+        pull = pull + (precision @ mean if np.ndim(precision) == 2 else precision * mean)
+        return Factor(self.family, (pull / noise, np.asarray(precision / noise)))
 
     def likelihood_factor(self, X: np.ndarray, Y: np.ndarray) -> Factor:
         """``Π_n N(y_n; θᵀx_n, σ²)`` as a factor of θ with full covariance.

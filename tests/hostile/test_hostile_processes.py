@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streaming_gp import engines, pvi
-from streaming_gp.engines import ray as ray_engine
+from streaming_gp.pvi.client import Resident
 from tests.hostile.test_answers import MODEL, clients
 
 pytest.importorskip("ray")
@@ -58,21 +58,27 @@ class Hostile:
         self.__dict__.update(state)
         if os.getpid() == self.home:
             return
-        if self.kind == "object":
-            ray_engine.encode_answer = lambda answer: Touches(self.path)
-        if self.kind == "error that runs":
-            error = RuntimeError(Touches(self.path))
-            ray_engine.encode_answer = lambda answer: (_ for _ in ()).throw(error)
-        if self.kind == "noise":
-            ray_engine.encode_answer = lambda answer: os.urandom(1000)
+        honest = Resident.message
+
+        def message(resident, task):
+            if task.client_id != "c1":
+                return honest(resident, task)
+            if self.kind == "error that runs":
+                raise RuntimeError(Touches(self.path))
+            noise = {"noise": os.urandom(1000), "size": bytes(10**7)}
+            return noise.get(self.kind) or Touches(self.path)
+
+        if self.kind in ("object", "error that runs", "noise", "size"):
+            Resident.message = message
 
 
 KINDS = {
     "error": "HeldBackError: one",
     "exit": "SystemExit: 3",
-    "death": "its actor died 1 times",
+    "death": "its process died 1 times",
+    "size": "too large: 10000000 bytes",
     "object": "no message",
-    "error that runs": "no message",
+    "error that runs": "OtherError",
     "noise": "no npz archive",
 }
 

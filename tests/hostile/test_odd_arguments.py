@@ -118,6 +118,7 @@ DATA = dates(), targets(dates())
 CALLS = {
     "damping": (lambda m: m.revisit("batch-0", DATA, damping="0.5"), "damping must be a number"),
     "round": (lambda m: m.synchronous_round({"a": DATA}, damping=0), r"must lie in \(0, 1\]"),
+    "round of a list": (lambda m: m.synchronous_round([DATA]), "wanted a mapping .* got a list"),
     "samples": (lambda m: m.predict_f_samples(dates(), 2.0), "must be a positive integer"),
     "samples negative": (lambda m: m.predict_f_samples(dates(), -1), "must be positive"),
     "seed": (lambda m: m.predict_f_samples(dates(), 2, seed=-1), "seed must be an integer"),
@@ -270,6 +271,7 @@ GAUSSIAN_PROCESSES = [
     (sgp.IndependentPseudoPoints, {"number": 5, "growth": 0}, "positive integer"),
     (sgp.LocalOptimiser, {"max_iterations": 0}, "max_iterations"),
     (sgp.LocalOptimiser, {"rounds": 0}, "rounds"),
+    (sgp.LocalOptimiser, {"method": "LBFGS"}, "method must be in .*got 'LBFGS'"),
     (sgp.LocalOptimiser, {"location_iterations": -1}, "location_iterations"),
     *((HYPERPARAMETERS, {"forgetting_factor": f}, "forgetting_factor") for f in (0.0, 1.1, NAN)),
     (HYPERPARAMETERS, {"num_samples": 3}, "num_samples"),

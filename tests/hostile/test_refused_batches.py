@@ -113,14 +113,16 @@ def test_sites_that_are_not_finite_are_refused(rng, bound):
     assert not model.factors
 
 
-def test_a_callback_that_raises_stops_the_update_and_changes_nothing(rng, trained):
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, StopIteration])
+def test_a_callback_that_raises_stops_the_update_and_changes_nothing(rng, trained, raised):
+    """Also by what SciPy would take for the end of the fit."""
     X, Y = labelled(rng)
     before = predicted(trained, X)
 
     def stop(progress):
-        raise KeyboardInterrupt
+        raise raised
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises((KeyboardInterrupt, RuntimeError)):
         trained.update((X, Y), callback=stop)
     assert_unchanged(trained, X, before)
 

@@ -343,4 +343,5 @@ def test_a_site_without_its_data_costs_its_own_answer(tmp_path):
     server = pvi.Server(model.prior(), clients)
     (one,) = pvi.fit(server, pvi.Synchronous(), 1, engines.Ray())
     assert set(one.failed) == {"c1"}
-    assert "FileNotFoundError" in one.failed["c1"]
+    assert one.failed["c1"].startswith("DataError")
+    assert "FileNotFoundError" not in str(one)

@@ -11,6 +11,7 @@ from streaming_gp import datasets, expfam, linear, losses, pvi, testing
 from streaming_gp.errors import NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.pvi.updates.fixed_point import natural_gradient
 from tests.oracles.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA
 
@@ -31,6 +32,17 @@ def test_a_model_s_own_natural_gradient_is_taken_but_not_for_another_loss(rng):
     for model, given, power in ((plain, None, 1.0), (doubled, None, 2.0), (doubled, loss, 1.0)):
         found = pvi.FixedPointUpdate(loss=given)(task_of(model, X, Y))
         assert_same(found.factor, likelihood**power, ALGEBRA)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_of_gaussian_noise_the_natural_gradient_in_numpy_is_that_of_the_graph(rng, family):
+    model = linear.BayesianLinearRegression(3, 0.3, family=family)
+    X, Y = rng.standard_normal((7, 3)), rng.standard_normal((7, 1))
+    q = family.from_mean_scale(rng.standard_normal(3), np.diag([0.5, 0.2, 1.0])).as_arrays()
+    graph = natural_gradient(model, None, False)(q, X, Y, np.zeros(2, np.int32), 2.0)
+    assert_same(model.natural_gradient_in_numpy(q, X, Y) ** 2.0, graph, ALGEBRA)
+    model.likelihood.variance.assign(0.1)
+    assert model.noise_variance == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.4])

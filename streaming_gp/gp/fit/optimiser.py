@@ -27,6 +27,7 @@ NUGGET_ATTEMPTS = 4
 
 R = TypeVar("R")
 
+METHODS = ("l-bfgs-b", "tnc", "slsqp", "trust-constr")
 Report = Callable[[int, float], None]
 """Called with (iteration, free energy)."""
 
@@ -42,7 +43,7 @@ class LocalOptimiser:
     :param tolerance: The gain in nats: a run ends when its last five iterations together raised the
         free energy by less. Differences of free energies far below one are lost on predictions.
     :param method: The name of a method of ``scipy.optimize.minimize`` that takes gradients and
-        bounds, such as L-BFGS-B, TNC or SLSQP.
+        bounds: L-BFGS-B, TNC, SLSQP or trust-constr.
     :param rounds: The number of alternations of site steps and optimiser runs, for likelihoods that
         are not Gaussian.
     :param site_steps: The largest number of fixed-point steps in each round (PVI 2018, eq. 10).
@@ -53,7 +54,7 @@ class LocalOptimiser:
         q(ε), after that.
     :param projection_iterations: The number of iterations over locations when earlier factors are
         projected onto fewer points.
-    :raises InvalidDataError: if a number is out of its range.
+    :raises InvalidDataError: if a number is out of its range, or there is no such method.
     """
 
     max_iterations: int = 50
@@ -68,6 +69,8 @@ class LocalOptimiser:
     def __post_init__(self) -> None:
         if min(self.max_iterations, self.rounds, self.site_steps) < 1:
             raise InvalidDataError("max_iterations, rounds and site_steps must be positive")
+        if self.method.lower() not in METHODS:
+            raise InvalidDataError(f"method must be in {list(METHODS)}, got {self.method!r}")
         for name in ("tolerance", "location_iterations", "projection_iterations"):
             require_not_negative(name, getattr(self, name))
 
@@ -207,7 +210,11 @@ def reporter(callback: Callback | None, batch_id: str, max_iterations: int) -> R
         raise InvalidDataError(f"callback must be a function or None, got {callback!r:.100}")
 
     def report(iteration: int, free_energy: float) -> None:
-        if callback is not None:
+        if callback is None:
+            return
+        try:
             callback(Progress(batch_id, iteration, max_iterations, free_energy))
+        except StopIteration as error:  # by which SciPy would end the fit, as if it were done
+            raise RuntimeError("the callback raised StopIteration") from error
 
     return report
