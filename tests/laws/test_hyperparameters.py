@@ -175,9 +175,7 @@ def mixed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make", [coregionalised, *(pytest.param(k, marks=pytest.mark.slow) for k in (changing, mixed))]
-)
+@pytest.mark.parametrize("make", [coregionalised, changing, mixed])
 def test_unusual_kernels_learn_a_distribution(rng, make):
     X = rng.uniform(-2, 2, (40, 1))
     if make is coregionalised:

@@ -497,14 +497,7 @@ def test_expectation_propagation_has_nearly_the_posterior_s_moments(center, clut
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    [
-        expfam.Normal,
-        pytest.param(expfam.MeanFieldNormal, marks=pytest.mark.slow),
-        pytest.param(expfam.IsotropicNormal, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_expectation_propagation_ends_where_no_tilted_moment_moves(family):
     """In two dimensions, whatever the number of clients: every tilted distribution has q's own
     moments, as its family keeps them.

@@ -101,15 +101,10 @@ def test_as_many_shared_points_as_data_are_exact(rng, new_inputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "likelihood", ["regression", pytest.param("classification", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("likelihood", ["regression", "classification"])
 @pytest.mark.parametrize(
     "hyperparameters",
-    [
-        sgp.VariationalHyperparameters(),
-        pytest.param(sgp.PointHyperparameters(remember=True), marks=pytest.mark.slow),
-    ],
+    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters(remember=True)],
     ids=["variational", "point"],
 )
 def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
