@@ -89,7 +89,7 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
         "pandas": {"estimators"},
         "polars": set(),
         "pyarrow": {"frames", "command_line"},
-        "matplotlib": {"plotting", "command_line"},
+        "matplotlib": {"plotting", "command_line", "pvi"},
         "ray": {"engines"},
         "nvflare": {"engines"},
         "flwr": {"engines"},

@@ -397,6 +397,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         return self._store.ask(self.modules, stream.fit_factor, data, cavity, own, hold)
 
+    def default_update(self) -> federated.GPUpdate:
+        """For ``pvi.run``."""
+        return federated.GPUpdate()
+
     def largest_factor(self, num_data: int) -> int:
         """The bytes of the largest factor that a client of so many rows can answer by."""
         number = getattr(self.settings.pseudo_points, "number", None)

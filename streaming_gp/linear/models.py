@@ -16,6 +16,7 @@ from streaming_gp.linear.panels import log_expected_power
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import gauss_hermite
+from streaming_gp.pvi import AnalyticUpdate, FixedPointUpdate, UpdateRule
 from streaming_gp.validation import Data, as_data, as_matrix
 
 NUM_NODES = 40
@@ -60,6 +61,10 @@ class GeneralisedLinearModel:
     def initial(self, seed: int) -> Gaussian:
         """The prior."""
         return self.prior()
+
+    def default_update(self) -> UpdateRule:
+        """For ``pvi.run``: natural gradients."""
+        return FixedPointUpdate()
 
     def as_data(self, X: Any, Y: Any) -> Data:
         """Arrays X [N, D] and Y [N, 1], float64.
@@ -162,6 +167,10 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         pull = X.T @ Y[:, 0] - XX @ mean
         pull = pull + (precision @ mean if np.ndim(precision) == 2 else precision * mean)
         return Factor(self.family, (pull / noise, np.asarray(precision / noise)))
+
+    def default_update(self) -> UpdateRule:
+        """For ``pvi.run``: exact where the posterior has a full covariance."""
+        return AnalyticUpdate() if self.family is Normal else FixedPointUpdate()
 
     def likelihood_factor(self, X: np.ndarray, Y: np.ndarray) -> Factor:
         """``Π_n N(y_n; θᵀx_n, σ²)`` as a factor of θ with full covariance.

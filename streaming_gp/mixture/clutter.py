@@ -16,6 +16,7 @@ from streaming_gp.losses import Loss
 from streaming_gp.mixture.gaussian_mixture import as_points
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import normal_nodes
+from streaming_gp.pvi import FixedPointUpdate, UpdateRule
 from streaming_gp.pvi.guards import Checks
 
 _NO_PROCESS = (
@@ -159,6 +160,10 @@ class ClutterModel:
     def initial(self, seed: int) -> Gaussian:
         """The prior."""
         return self.prior()
+
+    def default_update(self) -> UpdateRule:
+        """For ``pvi.run``: natural gradients."""
+        return FixedPointUpdate()
 
     def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
         """X without columns, and Y [N, D].

@@ -89,6 +89,10 @@ class GaussianMixture:
         even = Dirichlet(np.ones(self.num_components))
         return DirichletNormalWishart.of(even, start).as_arrays()
 
+    def default_update(self) -> UpdateRule:
+        """For ``pvi.run``: variational message passing."""
+        return FixedPointUpdate()
+
     def as_data(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
         """X without columns, and Y [N, D].
 

@@ -39,6 +39,7 @@ from streaming_gp.pvi.model import (
 )
 from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
+from streaming_gp.pvi.run import run
 from streaming_gp.pvi.schedule import (
     Arrivals,
     Asynchronous,
@@ -202,6 +203,7 @@ __all__ = [
     "make_peers",
     "pass_around",
     "require",
+    "run",
     "serve",
     "step",
 ]

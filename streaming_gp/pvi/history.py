@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.serialization import storable
 
 
@@ -121,6 +122,38 @@ class History:
             {**asdict(one), "bytes": one.bytes_down + one.bytes_up, **one.metrics}
             for one in self.rounds
         ]
+
+    def plot(self, metrics: Sequence[str] | None = None, against: str = "round") -> Any:
+        """Draw metrics against what they cost, with clients that were not heard below.
+
+        :param metrics: Their names; all that ``evaluate`` gave if None, and the free energy where
+            there are none.
+        :param against: "round", "seconds", "simulated_seconds", "messages" or "bytes".
+        :returns: a matplotlib figure, with one axes for each metric, and one for failures if there
+            were any.
+        :raises InvalidDataError: if there is no round, or no such metric.
+        """
+        import matplotlib.pyplot as plt
+
+        records = self.to_records()
+        known = list({name: None for one in self.rounds for name in one.metrics})
+        wanted = list(metrics) if metrics is not None else known or ["free_energy"]
+        missing = [name for name in (*wanted, against) if not any(name in r for r in records)]
+        if missing or not wanted:
+            raise InvalidDataError(f"no {missing or 'metrics'} to plot: there are {known}")
+        unheard = [len(one.unheard) for one in self.rounds]
+        number = len(wanted) + any(unheard)
+        figure = plt.figure(figsize=(6.0, 2.0 + 1.5 * number), layout="constrained")
+        panels = figure.subplots(number, sharex=True, squeeze=False)[:, 0]
+        for panel, name in zip(panels, wanted, strict=False):
+            points = [(record[against], record[name]) for record in records if name in record]
+            panel.plot(*zip(*points, strict=True), ".-")
+            panel.set_ylabel(name.replace("_", " "))
+        if any(unheard):
+            panels[-1].bar(self.column(against), unheard, width=0.5)
+            panels[-1].set_ylabel("not heard")
+        panels[-1].set_xlabel(against.replace("_", " "))
+        return figure
 
     def column(self, name: str) -> list[Any]:
         """One field or metric over rounds.
