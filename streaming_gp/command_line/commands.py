@@ -19,6 +19,7 @@ from streaming_gp.command_line.folder import Settings
 from streaming_gp.command_line.learned import Learned
 from streaming_gp.command_line.plans import Plan
 from streaming_gp.command_line.scores import score
+from streaming_gp.command_line.site import site as site
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.estimators.base import default_kernel, default_likelihood
 from streaming_gp.frames.files import Table

@@ -118,6 +118,18 @@ def parser() -> argparse.ArgumentParser:
     add("journal", type=Path, help="folder of a fit")
     add("--out", type=Path, required=True, help="folder to draw figures into; made if missing")
 
+    add = _command(commands, "site", "answer the coordinator of a federation for a site's data")
+    add("program", type=Path, help="Python file that defines site, a pvi.Site, or sites")
+    add("--check", action="store_true", help="only see that its data can be learned from")
+    add("--begin-record", action="store_true", help="say that nothing of these data was ever told: "
+        "its record of privacy begins")  # fmt: skip
+    add("--nvflare", type=Path, metavar="KIT", help="connect by this startup kit of NVFlare")
+    add("--flower", metavar="ADDRESS", help="connect to the Flower SuperNode at this host:port")
+    add("--secret", type=Path, help="file with the secret that the SuperNode was started with")
+    add("--certificate", type=Path, help="file that the SuperNode's certificate is verified by")
+    add("--address", help="host:port of the coordinator, if not the kit's (NVFlare)")
+    add("--inbox", type=Path, help="file for the results that the coordinator publishes")
+
     add = _command(commands, "demo", "stream data that are made up, to see that it works")
     add("--seed", type=_count, default=0, help="seed of the data")
     return root

@@ -147,6 +147,19 @@ def plot(options: argparse.Namespace) -> Plan:
     return _learned(options, None)
 
 
+def site(options: argparse.Namespace) -> None:
+    """Serve by one engine, or check.
+
+    :raises InvalidDataError: if there is no program, or not one engine to serve it by.
+    """
+    if not options.program.is_file():
+        raise InvalidDataError(f"there is no program {options.program}")
+    if not options.check and (options.nvflare is None) == (options.flower is None):
+        raise InvalidDataError("wanted one of --nvflare KIT and --flower ADDRESS, or --check")
+    if options.flower is not None and options.secret is None:
+        raise InvalidDataError("--flower wants --secret, the file that its SuperNode was given")
+
+
 def demo(options: argparse.Namespace) -> None:
     """Nothing has to be there."""
 

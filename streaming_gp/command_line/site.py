@@ -12,11 +12,10 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.privacy import begin_record
 
 
-def site(options: argparse.Namespace) -> dict[str, Any]:
+def site(options: argparse.Namespace, plan: None) -> dict[str, Any]:
     """Check the sites of a program, or serve them until the process is ended.
 
-    :raises InvalidDataError: if the program has no sites, their data cannot be read, or there is
-        not one engine to serve them by.
+    :raises InvalidDataError: if the program has no sites, or their data cannot be read.
     """
     sites = sites_of(options.program)
     if options.begin_record:
@@ -37,11 +36,9 @@ def sites_of(program: Path) -> list[pvi.Site]:
 
     :raises InvalidDataError: if it has neither.
     """
-    if not program.is_file():
-        raise InvalidDataError(f"there is no program {program}")
     names = runpy.run_path(str(program))
     given = names.get("sites", names.get("site"))
-    sites = [given] if isinstance(given, pvi.Site) else list(given or ())
+    sites = list(given) if isinstance(given, (list, tuple)) else [given]
     if not sites or not all(isinstance(one, pvi.Site) for one in sites):
         raise InvalidDataError(f"{program} must define site, a pvi.Site, or sites, several of them")
     return sites
@@ -55,10 +52,6 @@ def _record_of(one: pvi.Site) -> str:
 
 
 def _engine(options: argparse.Namespace) -> Any:
-    if (options.nvflare is None) == (options.flower is None):
-        raise InvalidDataError("wanted one of --nvflare KIT and --flower ADDRESS, or --check")
     if options.nvflare is not None:
         return engines.NVFlare(options.nvflare, address=options.address, inbox=options.inbox)
-    if options.secret is None:
-        raise InvalidDataError("--flower wants --secret, the file that its SuperNode was given")
     return engines.Flower(options.flower, options.secret, options.certificate, inbox=options.inbox)

@@ -188,6 +188,30 @@ def test_wrong_usage_ends_with_2():
     assert b"--journal" in subprocess.run(command("fit", "--help"), capture_output=True).stdout
 
 
+PROGRAM = """
+import numpy as np
+from streaming_gp import linear, pvi
+from streaming_gp.pvi import privacy
+
+X = np.random.default_rng(0).standard_normal((20, 2))
+rule = privacy.PrivateChanges(
+    pvi.FixedPointUpdate(), budget=privacy.Budget(1.0), record={record!r}
+)
+model = linear.logistic_regression(2)
+site = pvi.Site("clinic", model, rule, 20, lambda: (X, 1.0 * (X[:, :1] > 0.0)))
+"""
+
+
+def test_a_site_sees_that_its_data_can_be_learned_from(capsys, tmp_path):
+    program, record = tmp_path / "clinic.py", tmp_path / "spent"
+    program.write_text(PROGRAM.format(record=str(record)))
+    assert answer(capsys, "site", program, "--check", "--begin-record") == {"rows": {"clinic": 20}}
+    assert [path.name for path in record.iterdir()] == ["clinic.lock"]
+    assert "wanted one of --nvflare KIT" in failure(capsys, "site", program)
+    program.write_text("site = 3")
+    assert "must define site" in failure(capsys, "site", program, "--check")
+
+
 @pytest.mark.slow
 def test_a_fit_that_is_killed_again_and_again_ends_the_same(data, fitted, tmp_path):
     folder = tmp_path / "journal"

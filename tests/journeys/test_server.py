@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import datasets, linear, pvi, samplers
+from streaming_gp import bnn, datasets, linear, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.pvi.run import default_update
+from tests.oracles.builders import regressor
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -20,6 +22,39 @@ from tests.tolerances import ALGEBRA
 
 GP = gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian()
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+
+
+def test_one_call_is_what_most_people_do(rng, tmp_path):
+    (X, Y), model = regression_data(rng), linear.BayesianLinearRegression(3, 0.09)
+    shards, path = datasets.partition_iid(X, Y, 3), tmp_path / "run.npz"
+
+    def evaluate(q):
+        return {"error": float(np.mean((X @ np.asarray(q.mean)[:, None] - Y) ** 2))}
+
+    found = pvi.run(model, shards, 1, "sequential", evaluate=evaluate, checkpoint=path)
+    assert_same(found.posterior, pooled(model, X, Y), 1e-9)
+    again = pvi.run(model, shards, 3, evaluate=evaluate, checkpoint=path)
+    assert len(again.history) == 3
+    assert [axes.get_ylabel() for axes in again.history.plot().axes] == ["error"]
+    assert again.history.plot(["free_energy"], against="bytes").axes[0].get_xlabel() == "bytes"
+    with pytest.raises(InvalidDataError, match=r"no \['loss'\] to plot"):
+        again.history.plot(["loss"])
+    with pytest.raises(InvalidDataError, match="got 'parallel'"):
+        pvi.run(model, shards, schedule="parallel")
+
+
+@pytest.mark.parametrize(
+    ("model", "rule"),
+    [
+        (regressor(), sgp.GPUpdate),
+        (linear.logistic_regression(2), pvi.FixedPointUpdate),
+        (linear.BayesianLinearRegression(2), pvi.AnalyticUpdate),
+        (mixture.GaussianMixture(2, 2), pvi.FixedPointUpdate),
+        (bnn.MomentNetwork(2), pvi.VariationalUpdate),
+    ],
+)
+def test_a_model_knows_the_rule_that_it_is_made_for(model, rule):
+    assert type(default_update(model)) is rule
 
 
 def test_a_client_that_leaves_takes_what_it_said_with_it(rng):
