@@ -37,8 +37,8 @@ def sites_of(program: Path) -> list[pvi.Site]:
     :raises InvalidDataError: if it has neither.
     """
     names = runpy.run_path(str(program))
-    given = names.get("sites", names.get("site"))
-    sites = list(given) if isinstance(given, (list, tuple)) else [given]
+    given: Any = names.get("sites", names.get("site"))
+    sites: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not sites or not all(isinstance(one, pvi.Site) for one in sites):
         raise InvalidDataError(f"{program} must define site, a pvi.Site, or sites, several of them")
     return sites
