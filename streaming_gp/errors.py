@@ -21,6 +21,10 @@ class NumericalError(StreamingGPError, ArithmeticError):
     """A matrix that stayed indefinite, or an objective that stayed non-finite."""
 
 
+class ForkedError(StreamingGPError, RuntimeError):
+    """A process that was forked after TensorFlow had run, in which it would wait for ever."""
+
+
 class BudgetSpentError(StreamingGPError, RuntimeError):
     """A client whose privacy budget is spent declines to answer."""
 

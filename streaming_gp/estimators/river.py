@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import copy
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf, isinf
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import gpflow
@@ -21,6 +21,7 @@ from streaming_gp.estimators.base import (
     class_probabilities,
     default_likelihood,
 )
+from streaming_gp.frames.columns import number, words
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LearningSchedule,
@@ -45,35 +46,47 @@ LEAST_NOISE = 1e-4
 class RowEstimator(Estimator):
     """Rows wait until they are a batch, which a :class:`~streaming_gp.StreamingGP` learns.
 
-    The names of the inputs, and all scales, are those of the first batch.
+    The names of the inputs, and all scales, are those of the first batch. Rows without any feature
+    before it say no more than what targets there are.
     """
 
     def __init__(
         self,
-        kernel: gpflow.kernels.Kernel | None,
-        pseudo_points: PseudoPointStrategy | None,
-        hyperparameters: HyperparameterStrategy | None,
-        optimiser: LocalOptimiser | None,
-        learning: LearningSchedule | None,
-        batch_size: int,
-        features: tuple[Hashable, ...] | None,
-        scale: bool,
-        seed: int,
+        kernel: gpflow.kernels.Kernel | str | None = None,
+        pseudo_points: PseudoPointStrategy | None = None,
+        hyperparameters: HyperparameterStrategy | None = None,
+        optimiser: LocalOptimiser | None = None,
+        learning: LearningSchedule | None = None,
+        batch_size: int = 50,
+        budget: int = 400,
+        features: tuple[Hashable, ...] | None = None,
+        scale: bool = True,
+        drift_detector: Any = None,
+        seed: int = 0,
     ) -> None:
         require_positive_integer("batch_size", batch_size)
+        require_positive_integer("budget", budget)
         self.kernel = kernel
         self.pseudo_points = pseudo_points
         self.hyperparameters = hyperparameters
         self.optimiser = optimiser
         self.learning = learning
         self.batch_size = batch_size
+        self.budget = budget
         self.features = features
         self.scale = scale
+        self.drift_detector = drift_detector
         self.seed = seed
+        self._detector = copy.deepcopy(drift_detector)
+        self._silent: deque[float] = deque(maxlen=batch_size)
+        self._begin()
+
+    def _begin(self) -> None:
+        """As if nothing had been learned yet; rows that wait go on waiting."""
         self._model: StreamingGP | None = None
         self._names: tuple[Hashable, ...] = ()
         self._inputs = self._targets = Scaling(np.zeros(0), np.ones(0))
-        self._waiting: list[tuple[Row, float]] = []
+        self._waiting: list[tuple[Row, float]] = getattr(self, "_waiting", [])
 
     @property
     def model(self) -> StreamingGP | None:
@@ -92,7 +105,7 @@ class RowEstimator(Estimator):
         :param y: The targets or labels.
         :raises InvalidDataError: as :meth:`learn_one`, or if there are not as many of them as rows.
         """
-        rows, targets = _rows_of(X), [self._as_target(one) for one in y.tolist()]
+        rows, targets = _rows_of(X), [self._as_target(one) for one in y]
         if len(rows) != len(targets):
             raise InvalidDataError(f"got {len(rows)} rows and {len(targets)} targets")
         self._take([*zip(rows, targets, strict=True)])
@@ -102,6 +115,9 @@ class RowEstimator(Estimator):
 
         :returns: whether there was a batch.
         """
+        if self._model is None and self.features is None:
+            self._silent.extend(target for row, target in rows if not row)
+            rows = [(row, target) for row, target in rows if row]
         waiting, size = [*self._waiting, *rows], self.batch_size
         is_full = len(waiting) >= size
         while len(waiting) >= size:
@@ -127,6 +143,20 @@ class RowEstimator(Estimator):
         model.update((_scaled(rows, names, inputs), targets.scaled(Y)))
         self._check(model)
         self._names, self._inputs, self._targets, self._model = names, inputs, targets, model
+
+    def _watch(self, error: float) -> None:
+        """Give the error of a row to the detector; where it sees a change, all is forgotten but
+        the rows that wait.
+        """
+        if self._detector is not None and self._model is not None:
+            self._detector.update(error)
+            if self._detector.drift_detected:
+                self._begin()
+
+    @property
+    def _targets_so_far(self) -> list[float]:
+        """Those of all rows before the first batch."""
+        return [*self._silent, *(target for _, target in self._waiting)]
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         raise NotImplementedError
@@ -158,8 +188,9 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     are placed already cannot be rescaled: do not put river's running ``StandardScaler`` before it.
     The deviation of the noise is at least a hundredth of that of the first batch's targets.
 
-    :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; by default a
-        squared exponential with one lengthscale for each input.
+    :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; or the name of
+        one, ``"squared-exponential"`` (the default), ``"matern32"`` or ``"matern52"``, with one
+        lengthscale for each input.
     :param pseudo_points: A strategy whose factors stand alone; by default one point at every input,
         and 300 at most.
     :param hyperparameters: A strategy; :class:`~streaming_gp.VariationalHyperparameters` by
@@ -171,26 +202,22 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     :param budget: The largest number of points that predictions rest on.
     :param features: The names of the inputs, where the first batch may not have them all.
     :param scale: Whether to scale. If not, a missing feature is at 0.
+    :param drift_detector: A change detector of river, such as ``drift.ADWIN()``, which gets the
+        absolute error of each row before it is learned, in units of the first batch's deviation.
+        Where it sees a change the model begins anew, with the rows that wait.
     :param seed: The seed of all random numbers.
-    :raises InvalidDataError: if ``batch_size`` is not a positive integer.
+    :raises InvalidDataError: if ``batch_size`` or ``budget`` is not a positive integer.
+
+    .. code-block:: python
+
+        model = StreamingGPRegressor(drift_detector=drift.ADWIN())
+        for x, y in datasets.TrumpApproval():
+            y_pred = model.predict_one(x, with_dist=True)  # y_pred.mu, y_pred.sigma
+            model.learn_one(x, y)
     """
 
-    def __init__(
-        self,
-        kernel: gpflow.kernels.Kernel | None = None,
-        pseudo_points: PseudoPointStrategy | None = None,
-        hyperparameters: HyperparameterStrategy | None = None,
-        optimiser: LocalOptimiser | None = None,
-        learning: LearningSchedule | None = None,
-        batch_size: int = 50,
-        budget: int = 400,
-        features: tuple[Hashable, ...] | None = None,
-        scale: bool = True,
-        seed: int = 0,
-    ) -> None:
-        strategies = kernel, pseudo_points, hyperparameters, optimiser, learning
-        super().__init__(*strategies, batch_size, features, scale, seed)
-        self.budget = budget
+    def _begin(self) -> None:
+        super()._begin()
         self._online: OnlineGP | None = None
 
     # ---- learning ----
@@ -204,6 +231,8 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
         :raises NumericalError: if a batch is full and a covariance stays indefinite.
         """
         row, target = as_features(x), self._as_target(y)
+        if self._detector is not None and self._model is not None:
+            self._watch(abs(target - self._predict(row)[0]) / float(self._targets.unit[0]))
         online, is_last = self._online_model(), len(self._waiting) + 1 >= self.batch_size
         if online is not None and not is_last:
             online.update(*self._datum(row, target))
@@ -253,20 +282,23 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
         mean, variance = self._predict(as_features(x))
         if not with_dist:
             return mean
-        return proba.Gaussian._from_state(n=1, m=mean, sig=variance, ddof=0)
+        distribution, half = proba.Gaussian(), float(np.sqrt(0.5 * variance))
+        for value in (mean - half, mean + half):  # the two that have this mean and variance
+            distribution.update(value)
+        return distribution
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The mean of the target in each row of a frame, under the frame's own index."""
         import pandas as pd
 
         means = [self._predict(row)[0] for row in _rows_of(X)]
-        return pd.Series(means, index=X.index, dtype=float)
+        return pd.Series(means, index=getattr(X, "index", None), dtype=float)
 
     def _predict(self, row: Row) -> tuple[float, float]:
         """Mean and variance of a new observation."""
         online = self._online_model()
         if online is None:
-            targets = np.array([target for _, target in self._waiting] or [0.0])
+            targets = np.array(self._targets_so_far or [0.0])
             return float(targets.mean()), float(targets.var()) or 1.0
         assert self._model is not None
         mean, variance = online.predict(self._as_inputs([row])[0])
@@ -293,7 +325,8 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
 
     :param classes: The labels.
     :param kernel: A GPflow kernel, as in :class:`StreamingGPRegressor`; so are further arguments.
-    :param pseudo_points: A strategy; by default ten points a batch, and 100 at most.
+    :param pseudo_points: A strategy; by default ten points a batch, and ``budget`` at most.
+    :param drift_detector: As there; it gets 1 for a row whose label was wrong, else 0.
     :raises InvalidDataError: if ``batch_size`` is not a positive integer, or there are not at least
         two classes.
     """
@@ -301,18 +334,20 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
     def __init__(
         self,
         classes: tuple[Hashable, ...] = (False, True),
-        kernel: gpflow.kernels.Kernel | None = None,
+        kernel: gpflow.kernels.Kernel | str | None = None,
         pseudo_points: PseudoPointStrategy | None = None,
         hyperparameters: HyperparameterStrategy | None = None,
         optimiser: LocalOptimiser | None = None,
         learning: LearningSchedule | None = None,
         batch_size: int = 100,
+        budget: int = 100,
         features: tuple[Hashable, ...] | None = None,
         scale: bool = True,
+        drift_detector: Any = None,
         seed: int = 0,
     ) -> None:
         strategies = kernel, pseudo_points, hyperparameters, optimiser, learning
-        super().__init__(*strategies, batch_size, features, scale, seed)
+        super().__init__(*strategies, batch_size, budget, features, scale, drift_detector, seed)
         self.classes = classes
         if len(set(classes)) != len(classes) or len(classes) < 2:
             raise InvalidDataError(f"classes must be at least two different labels, got {classes}")
@@ -333,10 +368,13 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
             classes.
         :raises NumericalError: if a batch is full and a covariance stays indefinite.
         """
-        self._take([(as_features(x), self._as_target(y))])
+        row, target = as_features(x), self._as_target(y)
+        if self._detector is not None and self._model is not None:
+            self._watch(float(np.argmax(self._probabilities([row])[0]) != target))
+        self._take([(row, target)])
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
-        return default_likelihood(len(self.classes)), PrivatePseudoPoints(10, budget=100)
+        return default_likelihood(len(self.classes)), PrivatePseudoPoints(10, budget=self.budget)
 
     def _as_target(self, value: Any) -> float:
         try:
@@ -362,14 +400,16 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         import pandas as pd
 
         probabilities = self._probabilities(_rows_of(X))
-        return pd.DataFrame(probabilities, index=X.index, columns=pd.Index(list(self.classes)))
+        return pd.DataFrame(
+            probabilities, index=getattr(X, "index", None), columns=pd.Index(list(self.classes))
+        )
 
     def _probabilities(self, rows: Sequence[Row]) -> np.ndarray:
         """[N, C], in the order of the classes."""
         if not rows:
             return np.zeros((0, len(self.classes)))
         if self._model is None:
-            counts = Counter(label for _, label in self._waiting)
+            counts = Counter(self._targets_so_far)
             frequencies = np.array([1.0 + counts[number] for number in range(len(self.classes))])
             return np.tile(frequencies / frequencies.sum(), (len(rows), 1))
         mean, _ = self._model.predict_y(self._as_inputs(rows))
@@ -391,19 +431,17 @@ def as_features(x: Any) -> Row:
 
 
 def as_number(name: str, value: Any) -> float:
-    """A number of Python or NumPy as a float; None is NaN, and a flag is 0 or 1.
+    """A number as a float, as columns of tables are read; None is NaN, and a flag is 0 or 1.
 
     :raises InvalidDataError: if it is anything else, or infinite.
     """
-    if value is None:
-        return float("nan")
     try:
-        number = float(value) if isinstance(value, (Real, np.bool_)) else inf
-    except OverflowError:  # an integer beyond all floats
-        number = inf
-    if isinf(number):
+        found = number(name, value)
+    except InvalidDataError:
+        found = inf
+    if isinf(found):
         raise InvalidDataError(f"{name} must be a finite number, got {value!r:.100}")
-    return number
+    return found
 
 
 def names_in(rows: Iterable[Row]) -> tuple[Hashable, ...]:
@@ -424,5 +462,9 @@ def _scaled(rows: Sequence[Row], names: Sequence[Hashable], scaling: Scaling) ->
 
 
 def _rows_of(X: Any) -> list[Row]:
-    """The rows of a pandas frame, by name."""
-    return [as_features(row) for row in X.to_dict("records")]
+    """The rows of a frame, by name."""
+    X = X.collect() if hasattr(X, "collect") else X
+    columns = (words(str(name), X[name]) for name in X.columns)
+    return [
+        as_features(dict(zip(X.columns, row, strict=True))) for row in zip(*columns, strict=True)
+    ]

@@ -667,8 +667,20 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         for batch_id, factor in self.factors.items():
             print(f"  {batch_id:<12} {len(factor.Z):>5} pseudo-points")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and shallow copies.
+
+        :raises InvalidDataError: as :attr:`state`, if what the model rests on was changed by hand.
+        """
+        self._store.current(self.modules)
+        return self.__dict__
+
     def __deepcopy__(self, memo: dict[int, Any]) -> StreamingGP:
-        """A model that continues the stream on its own, without a journal."""
+        """A model that continues the stream on its own, without a journal.
+
+        :raises InvalidDataError: as :attr:`state`.
+        """
+        self._store.current(self.modules)
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
         with self._store.lock:

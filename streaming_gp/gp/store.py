@@ -17,6 +17,7 @@ from streaming_gp.gp.prediction import Posterior, prediction_draws
 from streaming_gp.gp.state import State
 from streaming_gp.gp.structure import Modules
 from streaming_gp.inputs import make_read_only
+from streaming_gp.numerics.threads import refuse_after_fork
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,9 @@ class Turn:
         :param name: The change that is made.
         :raises InvalidDataError: within another change of the same thread, which would wait for
             itself; or where TensorFlow only builds a graph.
+        :raises ForkedError: in a process that was forked after TensorFlow ran.
         """
+        refuse_after_fork()
         if self._lock.locked() and self._owner == threading.get_ident():
             raise InvalidDataError(
                 "the model is being changed already, by the call that this one is made from, such "
@@ -114,7 +117,9 @@ class Store:
         :param modules: Kernel, mean function and likelihood.
         :param input_dim: D.
         :param output_dim: P, where that is known; guessed before any data.
+        :raises ForkedError: in a process that was forked after TensorFlow ran.
         """
+        refuse_after_fork()
         with tf.init_scope():  # conditioning happens now, even while a caller is being traced
             refuse_in_graphs("a prediction")
             with self.lock:

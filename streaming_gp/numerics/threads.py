@@ -1,4 +1,4 @@
-"""Processors and memory: one BLAS thread for many small steps, and pages that are kept.
+"""Processors and memory: one BLAS thread for many small steps, pages that are kept, and forks.
 
 On matrices of a few hundred rows, more threads mostly wait for one another: they cost CPU time, and
 on a busy machine now and then a step of many milliseconds.
@@ -6,6 +6,8 @@ on a busy machine now and then a step of many milliseconds.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg  # noqa: F401  so that its BLAS is loaded before it is looked for
 from threadpoolctl import ThreadpoolController
+
+from streaming_gp.errors import ForkedError
 
 FEW_ROWS = 4000
 """Below so many rows of a matrix one BLAS thread is enough."""
@@ -67,3 +71,29 @@ def keep_freed_memory() -> None:
     its time on getting the same pages again and again.
     """
     np.empty(LARGEST_KEPT, np.uint8)
+
+
+_is_fork = False  # of a process in which TensorFlow had run: its threads are not here
+
+
+def _note_fork() -> None:
+    global _is_fork
+    context = sys.modules.get("tensorflow.python.eager.context")
+    _is_fork = _is_fork or getattr(getattr(context, "_context", None), "_initialized", False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_after_fork() -> None:
+    """Refuse to work where TensorFlow would wait for threads that only the parent process has.
+
+    :raises ForkedError: if this process was forked after TensorFlow ran.
+    """
+    if _is_fork:
+        raise ForkedError(
+            "this process was forked after TensorFlow had run, which does not work in it: start "
+            'processes by multiprocessing.get_context("spawn") or joblib\'s default backend, or '
+            "fork before the first model is made"
+        )

@@ -12,6 +12,7 @@ from typing import Any
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import require_positive_integer, typed
+from streaming_gp.numerics.threads import refuse_after_fork
 from streaming_gp.pvi.engine import Engine, Serial
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
@@ -85,12 +86,14 @@ def fit(
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive, or all clients have left.
+    :raises ForkedError: in a process that was forked after TensorFlow ran.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds;
         its ``reasons`` say why, by client, in full where that may be told in this process.
         The first round of that kind gives a warning, with what went wrong. The end comes as soon
         as each of the server's clients has failed with an ``InvalidDataError`` and none has
         answered: further rounds do not mend a rule that does not fit the model.
     """
+    refuse_after_fork()
     require_positive_integer("rounds", rounds)
     schedule, engine = schedule or Synchronous(), engine or Serial()
     first = len(server.history)

@@ -1,5 +1,11 @@
 """Within graphs and under eager functions: it works, or there is one clear error."""
 
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
 import gpflow
 import numpy as np
 import pytest
@@ -67,3 +73,52 @@ def test_functions_may_be_run_eagerly(unchanged):
     finally:
         tf.config.run_functions_eagerly(False)
     np.testing.assert_allclose(found, wanted, rtol=THROUGH_CHOLESKY)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_is_refused_at_once():
+    """TensorFlow's threads are not there; what was made before it ran works."""
+    code = """
+import os
+import gpflow, numpy as np, streaming_gp as sgp
+from streaming_gp.errors import ForkedError
+
+def exit_code(work):
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except ForkedError:
+            os._exit(7)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+X = np.linspace(0.0, 5.0, 20)[:, None]
+
+def learn():
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )
+    model.update((X, np.sin(X)))
+    return model
+
+assert exit_code(learn) == 0
+model = learn()
+assert exit_code(lambda: model.update((X, X))) == exit_code(lambda: model.predict_f(X)) == 7
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("take", [copy.deepcopy, copy.copy, pickle.dumps], ids=lambda f: f.__name__)
+def test_a_model_whose_settings_were_changed_by_hand_is_not_copied(take):
+    """The model itself still predicts by the former degree, which the copy would not know."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.Polynomial(degree=2), gpflow.likelihoods.Gaussian(0.1), **FIXED
+    )
+    model.update((dates(), targets(dates())))
+    take(model)
+    model.kernel.degree = 3
+    with pytest.raises(InvalidDataError, match="degree"):
+        take(model)

@@ -13,7 +13,7 @@ from tests.tolerances import THROUGH_CHOLESKY
 pd = pytest.importorskip("pandas", reason="the river extra is not installed")
 pytest.importorskip("river", reason="the river extra is not installed")
 
-from river import checks, evaluate, metrics, multiclass, proba  # noqa: E402
+from river import checks, drift, evaluate, metrics, multiclass, proba  # noqa: E402
 
 from streaming_gp.river import StreamingGPClassifier, StreamingGPRegressor  # noqa: E402
 
@@ -147,7 +147,9 @@ def assert_refused_batches_change_nothing(model, data, last, message):
 
 def test_a_batch_that_is_refused_leaves_what_was_there(data):
     model = StreamingGPRegressor(scale=False, **QUICK)
-    assert_refused_batches_change_nothing(model, data[:49], ({}, 1e200), "below 1e\\+150 in size")
+    assert_refused_batches_change_nothing(
+        model, data[:49], ({"a": 0.0}, 1e200), "below 1e\\+150 in size"
+    )
 
 
 @pytest.mark.slow
@@ -172,6 +174,47 @@ def test_before_any_row_something_is_predicted():
     classifier.learn_one({"a": 1.0}, True)
     assert classifier.predict_proba_one({}) == {False: 1 / 3, True: 2 / 3}
     assert classifier.predict_one({}) is True
+
+
+def test_rows_without_features_say_only_what_targets_there_are(data):
+    model = StreamingGPRegressor(**QUICK)
+    for x, y in [({}, 1.0), ({"a": None}, 2.0), ({}, 3.0)] * 20:
+        model.learn_one(x, y)
+    assert model.model is None
+    assert model.predict_one({}) == pytest.approx(2.0, rel=0.02)
+    learned(model, data[:50])
+    twin = learned(StreamingGPRegressor(**QUICK), data[:50])
+    assert model.predict_one({"a": 1.0}) == twin.predict_one({"a": 1.0})
+
+
+def test_a_detector_of_river_makes_the_model_begin_anew(data):
+    """Where the function jumps by a hundred deviations."""
+    model = StreamingGPRegressor(drift_detector=drift.PageHinkley(threshold=20.0), **QUICK)
+    learned(model, data)
+    assert model.model is not None
+    later = [(x, y + 1000.0) for x, y in data]
+    learned(model, later[:20])
+    assert model.model is None
+    learned(model, later[20:])
+    assert model.predict_one(data[0][0]) == pytest.approx(1100.0, abs=15.0)
+    fresh = model.clone()
+    assert fresh.drift_detector is not model._detector
+
+
+def test_a_distribution_has_the_digits_of_far_targets(data):
+    model = learned(StreamingGPRegressor(**QUICK), [(x, 1e9 + y) for x, y in data])
+    near = learned(StreamingGPRegressor(**QUICK), data)
+    ours, wanted = (one.predict_one({"a": 1.0}, with_dist=True) for one in (model, near))
+    np.testing.assert_allclose(ours.mu - 1e9, wanted.mu, rtol=1e-5)
+    np.testing.assert_allclose(ours.sigma, wanted.sigma, rtol=1e-4)
+
+
+def test_frames_of_polars_are_learned_too(data, regressor):
+    polars = pytest.importorskip("polars")
+    model = StreamingGPRegressor(**QUICK)
+    model.learn_many(polars.DataFrame([x for x, _ in data]), polars.Series([y for _, y in data]))
+    x = {"a": 1.0, "b": 0.0}
+    assert model.predict_many(polars.DataFrame([x])).tolist() == [regressor.predict_one(x)]
 
 
 def test_arguments_out_of_range_are_refused():
