@@ -82,11 +82,11 @@ class RowEstimator(Estimator):
         self._begin()
 
     def _begin(self) -> None:
-        """As if nothing had been learned yet; rows that wait go on waiting."""
+        """As if no row had come yet."""
         self._model: StreamingGP | None = None
         self._names: tuple[Hashable, ...] = ()
         self._inputs = self._targets = Scaling(np.zeros(0), np.ones(0))
-        self._waiting: list[tuple[Row, float]] = getattr(self, "_waiting", [])
+        self._waiting: list[tuple[Row, float]] = []
 
     @property
     def model(self) -> StreamingGP | None:
@@ -145,9 +145,7 @@ class RowEstimator(Estimator):
         self._names, self._inputs, self._targets, self._model = names, inputs, targets, model
 
     def _watch(self, error: float) -> None:
-        """Give the error of a row to the detector; where it sees a change, all is forgotten but
-        the rows that wait.
-        """
+        """Give the error of a row to the detector; where it sees a change, all is forgotten."""
         if self._detector is not None and self._model is not None:
             self._detector.update(error)
             if self._detector.drift_detected:
@@ -204,7 +202,7 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     :param scale: Whether to scale. If not, a missing feature is at 0.
     :param drift_detector: A change detector of river, such as ``drift.ADWIN()``, which gets the
         absolute error of each row before it is learned, in units of the first batch's deviation.
-        Where it sees a change the model begins anew, with the rows that wait.
+        Where it sees a change the model begins anew, with that row.
     :param seed: The seed of all random numbers.
     :raises InvalidDataError: if ``batch_size`` or ``budget`` is not a positive integer.
 

@@ -115,7 +115,7 @@ assert exit_code(lambda: model.update((X, X))) == exit_code(lambda: model.predic
 def test_a_model_whose_settings_were_changed_by_hand_is_not_copied(take):
     """The model itself still predicts by the former degree, which the copy would not know."""
     model = sgp.StreamingGP(
-        gpflow.kernels.Polynomial(degree=2), gpflow.likelihoods.Gaussian(0.1), **FIXED
+        gpflow.kernels.Polynomial(degree=2), gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED
     )
     model.update((dates(), targets(dates())))
     take(model)
