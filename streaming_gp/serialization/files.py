@@ -10,6 +10,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -188,14 +189,10 @@ def _sync_folder(folder: Path) -> None:
 def packed(kind: str, tree: Any, classes: Classes) -> bytes:
     """The bytes of the file that :func:`write` writes; the same for the same tree."""
     structure, arrays = encode(tree, classes)
-    try:
-        package = metadata.version(FORMAT)
-    except metadata.PackageNotFoundError:
-        package = "not installed"
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "package": package,
+        "package": _package_version(),
         "kind": kind,
         "tree": structure,
     }
@@ -206,6 +203,14 @@ def packed(kind: str, tree: Any, classes: Classes) -> bytes:
         archive.comment = bytes(_DIGEST_SIZE)
     content = buffer.getvalue()[:-_DIGEST_SIZE]
     return content + hashlib.sha256(content).digest()
+
+
+@cache
+def _package_version() -> str:
+    try:
+        return metadata.version(FORMAT)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
