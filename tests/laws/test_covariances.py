@@ -153,12 +153,7 @@ def test_a_first_batch_of_few_data_in_many_dimensions(rng):
     assert np.isfinite(model.predict_f(X)).all()
 
 
-ONE_BY_ONE = pytest.mark.xfail(
-    strict=True, reason="batches learn one after another, and not yet from all rows so far: .0016"
-)
-
-
-@pytest.mark.parametrize("order", [8, pytest.param(20, marks=ONE_BY_ONE)])
+@pytest.mark.parametrize("order", [8, 20])
 def test_a_plant_without_noise_is_learned_from_batches(order):
     """Its columns have few values, and a lengthscale next to nothing is tried on the way.
 
