@@ -22,10 +22,10 @@ _NAMES = {
         FileFormatError ImproperError InvalidDataError NoAnswerError NumericalError StreamingGPError
     """,
     "gp": """
-        ConditionalPseudoPoints EveryUpdate Fading FixedHyperparameters ForgetNothing GPUpdate
-        IndependentPseudoPoints LocalOptimiser NeverLearn OwnPseudoPoints PointHyperparameters
-        PrivatePseudoPoints Progress SharedPseudoPoints SlidingWindow StreamingGP UntilSettled
-        UpdateInfo VariationalHyperparameters
+        ConditionalPseudoPoints Dense EveryUpdate Fading FixedHyperparameters ForgetNothing GPUpdate
+        IndependentPseudoPoints LocalOptimiser NearestNeighbors NeverLearn OwnPseudoPoints
+        PointHyperparameters PrivatePseudoPoints Progress SharedPseudoPoints SlidingWindow
+        StreamingGP UntilSettled UpdateInfo VariationalHyperparameters WhenGrown
     """,
     "tables": "TableGP stream",
     "": """

@@ -15,6 +15,7 @@ from scipy.special import log_ndtr
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import (
+    DataObservations,
     HyperparameterStrategy,
     LocalOptimiser,
     PrivatePseudoPoints,
@@ -286,6 +287,10 @@ def with_columns(model: StreamingGP, places: np.ndarray, number: int) -> Streami
     state = model.state
 
     def extended(one: Any) -> Any:
+        if isinstance(one, DataObservations) and one.is_gaussian and one.num_groups == 1:
+            Y = np.zeros((len(one.Y), number))
+            Y[:, places] = one.Y
+            return replace(one, Y=Y)
         if not isinstance(one, PseudoObservations) or len(one.precision_factor) != 1:
             raise InvalidDataError(
                 "classes that come later want factors that stand alone and one kernel for all; "

@@ -25,10 +25,17 @@ from streaming_gp.gp.hyperparameters import (
     PointHyperparameters,
     UntilSettled,
     VariationalHyperparameters,
+    WhenGrown,
 )
 from streaming_gp.gp.model import StreamingGP
 from streaming_gp.gp.online import OnlineGP
-from streaming_gp.gp.process import Process, PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.process import (
+    DataObservations,
+    Process,
+    PseudoObservations,
+    PseudoPointFactor,
+)
+from streaming_gp.gp.process.conditioning import Dense, NearestNeighbors
 from streaming_gp.gp.state import State
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
@@ -44,6 +51,8 @@ __all__ = [
     "Candidates",
     "Conditional",
     "ConditionalPseudoPoints",
+    "DataObservations",
+    "Dense",
     "EveryUpdate",
     "Exact",
     "Fading",
@@ -58,6 +67,7 @@ __all__ = [
     "LocalBound",
     "LocalFunction",
     "LocalOptimiser",
+    "NearestNeighbors",
     "NeverLearn",
     "OnlineGP",
     "OwnPseudoPoints",
@@ -79,4 +89,5 @@ __all__ = [
     "UpdateInfo",
     "Variational",
     "VariationalHyperparameters",
+    "WhenGrown",
 ]

@@ -55,7 +55,7 @@ class CompiledGP:
     @cached_property
     def posteriors(self) -> PosteriorCache:
         """The newest posterior of the model."""
-        return PosteriorCache(self.local, self.outputs.posterior)
+        return PosteriorCache(self.local, self.outputs.posterior, self.fitter.data)
 
     @cached_property
     def terms(self) -> HyperparameterTerms:
@@ -95,10 +95,14 @@ def compile_gp(
     hyperparameters = settings.hyperparameters
     bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
     gp = bound.gaussian_process(
-        kernel, own["mean_function"], num_functions, 1 if shared else num_functions
+        kernel,
+        own["mean_function"],
+        num_functions,
+        1 if shared else num_functions,
+        likelihood if is_conjugate(likelihood) else None,
     )
     local = LocalModel(gp, likelihood, vector, hyperparameters, *outputs.dims(*dims))
-    fitter = Fitter(bound, local, settings.optimiser)
+    fitter = Fitter(bound, local, settings.optimiser, settings.conditioning)
     return CompiledGP(local, fitter, dims, outputs, structure(modules))
 
 

@@ -17,6 +17,7 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
+from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description, predictor
@@ -65,6 +66,11 @@ def export(path: PathLike, posterior: Posterior) -> None:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
+    if not isinstance(posterior.dense, DenseProcess):
+        raise InvalidDataError(
+            "a process that is conditioned on what is near cannot be exported; wanted Dense() "
+            "conditioning, or compress() before"
+        )
     S, G, C = len(posterior.draws), posterior.local.gp.num_groups, posterior.dense.prior.num_columns
     says_nothing = PseudoObservations(
         np.zeros((1, posterior.local.input_dim)), np.zeros((G, 1, 1)), np.zeros((G, 1, C)), 0.0
@@ -76,7 +82,7 @@ def export(path: PathLike, posterior: Posterior) -> None:
     draws = zip(posterior.draws, chol, white, strict=True)
     content = ExportedGP(
         Z=dense.Z,
-        precision_factor=tuple(_blocks(dense.members)),
+        precision_factor=tuple(_blocks(dense.observed[0])),
         draws=tuple(_draw(posterior, *values) for values in draws),
     )
     predictor.write(path, content)
@@ -87,7 +93,7 @@ def _blocks(members: Iterable[PseudoObservations]) -> Iterator[np.ndarray]:
     for is_diagonal, some in groupby(members, lambda one: one.is_diagonal):
         factors = [one.precision_factor for one in some]
         if is_diagonal:
-            yield np.concatenate([np.diagonal(R, axis1=1, axis2=2) for R in factors], axis=1)
+            yield np.concatenate(factors, axis=1)
         else:
             yield from factors
 

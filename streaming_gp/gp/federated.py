@@ -24,12 +24,12 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit import sites
-from streaming_gp.gp.fit.fit import Fitted
+from streaming_gp.gp.fit.fitted import Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.process.graphs import spec
 from streaming_gp.gp.process.observations import PseudoObservations
-from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of
 from streaming_gp.gp.process.tensors import Stack
 from streaming_gp.inputs import as_name, require_flag
 from streaming_gp.numerics.linalg import solve_lower
@@ -205,7 +205,7 @@ class HyperparameterTerms:
         return self._at_present(self._prior_term, q)
 
     def _at_present(self, term: Callable[..., Any], q: Process, *data: np.ndarray) -> SecondOrder:
-        stack = self._local.gp.stack(plain(q), self._local.input_dim)
+        stack = self._local.gp.stack(observations_of(q), self._local.input_dim)
         at = self._local.parameters.value()
 
         def gradient(epsilon: np.ndarray) -> np.ndarray:
@@ -230,7 +230,9 @@ class HyperparameterTerms:
         error = tf.matmul(inverse, w, transpose_a=True)
         size = tf.cast(tf.size(L[..., 0]), L.dtype)
         trace = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
-        return -gp.log_normaliser(conditioned) - 0.5 * (tf.reduce_sum(tf.square(error)) + trace)
+        return -gp.log_normaliser(stack, conditioned) - 0.5 * (
+            tf.reduce_sum(tf.square(error)) + trace
+        )
 
     def _with_gradient(self, term: Callable[..., tf.Tensor]) -> Callable[..., Any]:
         """The value of a term and its gradient [E] by ε."""

@@ -23,7 +23,7 @@ from streaming_gp.gp.compilation import (
 from streaming_gp.gp.export import export
 from streaming_gp.gp.fit import PowerEP, Variational
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Fitted
+from streaming_gp.gp.fit.fitted import Fitted
 from streaming_gp.gp.fit.optimiser import Callback, LocalOptimiser
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import ForgetNothing, Forgetting
@@ -33,19 +33,21 @@ from streaming_gp.gp.hyperparameters import (
     LearningSchedule,
     ParameterVector,
     VariationalHyperparameters,
+    WhenGrown,
 )
 from streaming_gp.gp.journal import Journal
 from streaming_gp.gp.online.gp import OnlineGP, refuse_foreign
 from streaming_gp.gp.online.state import OnlinePrior, OnlineState
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.prediction import Inputs, Posterior
+from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import Settings, State
 from streaming_gp.gp.store import Store
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.gp.stream import Data, UpdateInfo
-from streaming_gp.gp.structure import Modules, refuse_other_kinds
+from streaming_gp.gp.structure import Modules, lower_noise_bound, refuse_other_kinds
 from streaming_gp.inputs import (
     as_name,
     require_count,
@@ -57,6 +59,9 @@ from streaming_gp.pvi.model import SecondOrder
 from streaming_gp.pvi.step import PropernessPolicy
 from streaming_gp.serialization import PathLike
 from streaming_gp.validation import as_data
+
+DENSE_UP_TO = 8000
+"""By default all points are conditioned on up to so many of them."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +79,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param likelihood: Any GPflow likelihood.
     :param mean_function: Any GPflow mean function; zero by default.
     :param pseudo_points: How many points a batch gets and where, and what becomes of earlier ones.
-        By default one at every input, within a budget of 1,000; ten for each batch where ``alpha``
+        By default one at every input, so that nothing is lost; ten for each batch where ``alpha``
         or ``bound`` say how few points are fitted.
     :param hyperparameters: What is learned about kernel, mean function and likelihood parameters.
     :param num_latent_gps: The number of latent functions; by default what kernel, likelihood and
@@ -87,11 +92,15 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         variational bound (Bui, Yan & Turner 2017).
     :param bound: The local bound, if it is another one than ``alpha`` says.
     :param policy: What to do about improper cavities and posteriors; by default they raise.
-    :param learning: Which updates learn hyperparameters (and where points move to); by default
-        every one. The others absorb their batch at the present q(ε), and so do all updates while
-        labels of classes are all alike.
+    :param learning: Which updates learn hyperparameters (and where points move to); by default,
+        with a point at every input, those by which the stream has doubled since the last one that
+        did, and else every one. The others absorb their batch at the present q(ε), and so do all
+        updates while labels of classes are all alike.
     :param forgetting: What earlier batches still say of f when a new one comes; by default all that
         they have said.
+    :param conditioning: How predictions condition on the points: on all of them
+        (:class:`.Dense`), or on the near ones (:class:`.NearestNeighbors`). By default, with a
+        point at every input, on all up to 8,000 points and on the near ones beyond.
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.
@@ -114,8 +123,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         policy: PropernessPolicy | None = None,
         learning: LearningSchedule | None = None,
         forgetting: Forgetting | None = None,
+        conditioning: Conditioning | None = None,
     ) -> None:
         refuse_other_kinds(kernel, likelihood, mean_function)
+        lower_noise_bound(likelihood)
         require_integer("num_prediction_samples", num_prediction_samples)
         if num_latent_gps is not None:
             require_positive_integer("num_latent_gps", num_latent_gps)
@@ -125,8 +136,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             )
         if pseudo_points is None:  # ten where a bound for few points is asked for
             is_exact = alpha == 0.0 and bound is None
-            every_input = PrivatePseudoPoints("all", budget=1000)
-            pseudo_points = every_input if is_exact else PrivatePseudoPoints(10)
+            pseudo_points = PrivatePseudoPoints("all") if is_exact else PrivatePseudoPoints(10)
+        is_strategy = not isinstance(pseudo_points, type)
+        is_strategy &= isinstance(pseudo_points, PseudoPointStrategy)
+        near = is_strategy and pseudo_points.allowed.near
+        if conditioning is None:
+            conditioning = NearestNeighbors(dense_up_to=DENSE_UP_TO) if near else Dense()
         settings = Settings(
             pseudo_points,
             hyperparameters or VariationalHyperparameters(),
@@ -136,8 +151,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             seed,
             _bound(alpha, bound),
             policy or pvi.RaiseImproper(),
-            learning or EveryUpdate(),
+            learning or (WhenGrown() if near else EveryUpdate()),
             forgetting or ForgetNothing(),
+            conditioning,
         )
         settings.check(likelihood)
         outputs = outputs_of(kernel, likelihood, num_latent_gps)

@@ -19,12 +19,15 @@ import tensorflow as tf
 from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
+from streaming_gp.gp.fit.data import DataFits
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
 from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
 from streaming_gp.gp.process.graphs import at_each_sample, spec
+from streaming_gp.gp.process.nearest import NearestProcess
+from streaming_gp.gp.process.observations import DataObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, plain
+from streaming_gp.gp.process.process import Process, observations_of
 from streaming_gp.gp.process.tensors import Conditioned, GaussianProcess, padded
 from streaming_gp.gp.structure import refuse_indices
 from streaming_gp.inputs import require_count, require_flag, require_positive_integer
@@ -35,6 +38,10 @@ from streaming_gp.validation import as_matrix
 MOST_FACTORISED = 2**28
 """The number of elements of all factorised processes that a posterior holds: two gigabytes, or 16
 values of ε at 4,000 points."""
+
+WORTH_INTEGRATING = 0.01
+"""In nats for each datum: where E values are learned from n data, the density at their mean is
+worse than the integral over them by some E/2n."""
 
 Inputs: TypeAlias = np.ndarray | tf.Tensor
 """Inputs [N, D]: an array; or a tensor, for gradients and inside a caller's graph."""
@@ -68,6 +75,11 @@ def prediction_draws(
     q = process.hyperparameters
     if q is None:
         return parameters.value()[None]
+    observations = process.pseudo_observations
+    if observations and all(isinstance(one, DataObservations) for one in observations):
+        num_data = sum(len(one.Z) for one in observations)
+        if parameters.size <= 2.0 * WORTH_INTEGRATING * num_data:
+            return np.asarray(q.mean)[None]
     affordable = MOST_FACTORISED // max(1, process.num_pseudo_points**2)
     number = next((n for n in (num_samples, 4, 2) if n <= min(num_samples, affordable)), 1)
     if number == 1:
@@ -97,7 +109,7 @@ def log_evidence(local: LocalModel, process: Process) -> tf.Tensor:
         stack = local.gp.stack(compact.pseudo_observations, local.input_dim)
         log_scale = np.asarray(compact.log_scale)  # a Python number would be kept for ever
     with local.parameters.substituted(local.parameters.tensor()):
-        return local.gp.log_normaliser(local.gp.condition(stack)) + log_scale
+        return local.gp.log_normaliser(stack, local.gp.condition(stack)) + log_scale
 
 
 # ---- posteriors ----
@@ -119,7 +131,7 @@ class Posterior:
     process: Process
     draws: np.ndarray
     token: bytes
-    dense: DenseProcess | None
+    dense: DenseProcess | NearestProcess | None
 
     # ---- mixtures over ε ----
 
@@ -224,7 +236,9 @@ class Posterior:
         return at_each(self._draws, *data, *self._latent_moments(data[0], full_cov=False))
 
     def _latent_moments(self, X: Inputs, full_cov: bool) -> Moments:
-        if self.dense is None or tf.is_tensor(X):
+        if isinstance(self.dense, NearestProcess) and tf.is_tensor(X):
+            mean, variance = self.dense.tensors(X, full_cov)
+        elif self.dense is None or tf.is_tensor(X):
             mean, variance = self._tensor_moments(X, full_cov)
         else:
             with blas_threads_for(self.process.num_pseudo_points):
@@ -242,7 +256,7 @@ class Posterior:
         gp, D = self.local.gp, self.local.input_dim
         with tf.init_scope():  # now, even while a caller is being traced
             stack = gp.stack(self.process.compact.pseudo_observations, D)
-            if self.dense is not None:
+            if isinstance(self.dense, DenseProcess):
                 return stack, padded(self.dense, gp.num_groups)
             at_each = self._at_each(gp.condition, [gp.stack_spec(D)])
             factorisation: Conditioned = at_each(self._draws, stack)
@@ -314,10 +328,12 @@ class PosteriorCache:
 
     :param local: The model.
     :param make: Makes a posterior from its fields.
+    :param fits: Fits of the same model, which condition it at one ε.
     """
 
-    def __init__(self, local: LocalModel, make: Callable[..., Posterior]) -> None:
+    def __init__(self, local: LocalModel, make: Callable[..., Posterior], fits: DataFits) -> None:
         self._local = local
+        self._fits = fits
         self._make = make
         self._newest: Posterior | None = None
         self._conditioning = threading.Lock()
@@ -342,19 +358,29 @@ class PosteriorCache:
             newest = self._newest
             if newest is None or newest.token != token or len(newest.draws) != len(draws):
                 dense = None
-                if type(local.gp) is GaussianProcess:
-                    dense = DenseProcess(PriorAt(local.prior, draws))
             elif newest.process is process:
                 return newest
             else:
                 dense, draws = newest.dense, newest.draws
-            if dense is not None:
-                with blas_threads_for(process.num_pseudo_points):
-                    dense = dense.conditioned_on(plain(process))
+            if type(local.gp) is GaussianProcess:
+                dense = self._conditioned(process, draws, dense)
             self._newest = self._make(
                 local=local, process=process, draws=draws, token=token, dense=dense
             )
             return self._newest
+
+    def _conditioned(
+        self, process: Process, draws: np.ndarray, before: DenseProcess | NearestProcess | None
+    ) -> DenseProcess | NearestProcess:
+        if len(draws) == 1:
+            return self._fits.at(draws[0], process)
+        observed, prior = observations_of(process), PriorAt(self._local.prior, draws)
+        number = sum(len(one.Z) for one in observed)
+        start = self._fits.conditioning.unconditioned(prior, number)
+        if type(before) is type(start):
+            start = before
+        with blas_threads_for(number):
+            return start.conditioned_on(observed)
 
 
 # ---- mixtures and samples ----

@@ -12,12 +12,13 @@ import gpflow
 import numpy as np
 
 from streaming_gp import expfam, pvi, serialization
-from streaming_gp.errors import FileFormatError, ImproperError
+from streaming_gp.errors import FileFormatError, ImproperError, InvalidDataError
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.optimiser import LocalOptimiser
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, LearningSchedule
+from streaming_gp.gp.process.conditioning import Conditioning, Dense
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
 from streaming_gp.gp.structure import Modules, structure, values
@@ -34,6 +35,7 @@ _STRATEGIES: dict[str, tuple[type, str]] = {
     "policy": (PropernessPolicy, "RaiseImproper()"),
     "learning": (LearningSchedule, "EveryUpdate()"),
     "forgetting": (Forgetting, "ForgetNothing()"),
+    "conditioning": (Conditioning, "NearestNeighbors()"),
 }
 """The protocol of each, with an example in words, for errors."""
 
@@ -54,6 +56,7 @@ class Settings:
     :param policy: What is done about improper cavities and posteriors.
     :param learning: Which updates learn hyperparameters.
     :param forgetting: What earlier batches still say of f when a new one comes.
+    :param conditioning: How predictions condition on the points.
     """
 
     pseudo_points: PseudoPointStrategy
@@ -66,6 +69,7 @@ class Settings:
     policy: PropernessPolicy
     learning: LearningSchedule
     forgetting: Forgetting
+    conditioning: Conditioning
 
     def check(self, likelihood: gpflow.likelihoods.Likelihood) -> None:
         """Refuse strategies that are none, or do not go together or with a likelihood.
@@ -77,6 +81,11 @@ class Settings:
         self.pseudo_points.local_bound(self.bound, self.hyperparameters)
         self.bound.check(likelihood)
         self.forgetting.check(self.pseudo_points)
+        if not (self.pseudo_points.allowed.near or isinstance(self.conditioning, Dense)):
+            raise InvalidDataError(
+                "conditioning on what is near wants points that are observed one by one, as "
+                f'PrivatePseudoPoints("all") has them, got {self.pseudo_points}'
+            )
 
 
 @storable
@@ -101,6 +110,8 @@ class State:
         :meth:`LearningSchedule.wants`.
     :param time: The time of the newest batch; None before the first one.
     :param only_class: The class of all labels so far, while there is but one.
+    :param num_data: The number of data of all updates.
+    :param num_data_learned: The same at the newest update that learned.
     """
 
     settings: Settings
@@ -113,6 +124,8 @@ class State:
     shift: float = math.inf
     time: float | None = None
     only_class: float | None = None
+    num_data: int = 0
+    num_data_learned: int = 0
 
     @classmethod
     def first(

@@ -21,7 +21,7 @@ from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.compilation import CompiledGP, Functions
 from streaming_gp.gp.federated import refuse_foreign, refuse_sizes, refuse_variational
-from streaming_gp.gp.fit.fit import Batch, Fitted
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.optimiser import Callback, reporter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import faded, next_time
@@ -174,9 +174,12 @@ def step(
         compiled = functions.of(state, (X.shape[1], Y.shape[1]))
         only_class = _only_class(state, functions, checked)
         waits = learn is None and only_class is not None and _can_learn(state, compiled)
+        num_new = sum(len(X) for name, (X, _) in checked.items() if name not in state.factors)
+        num_data = state.num_data + num_new
         if learn is None:  # for the schedule the update with a second class is the first one
             number = state.num_updates if state.only_class is None else 0
-            learn = not waits and settings.learning.wants(number, state.shift)
+            growth = num_data / state.num_data_learned if state.num_data_learned else np.inf
+            learn = not waits and settings.learning.wants(number, state.shift, growth)
 
         ledger, new = state.ledger, shards.keys() - state.factors.keys()
         if time is not None:
@@ -208,7 +211,9 @@ def step(
             epsilon = _point(state, done.ledger, compiled)
         else:
             (epsilon,) = (report.epsilon for report in reports.values())
-        changes: dict[str, Any] = {"only_class": only_class}
+        changes: dict[str, Any] = {"only_class": only_class, "num_data": num_data}
+        if learn:
+            changes["num_data_learned"] = num_data
         if any(report.iterations for report in reports.values()):
             changes["shift"] = _shift(state, epsilon, compiled, done.ledger)
         if time is not None:
@@ -246,8 +251,10 @@ def fit_factor(
 
 def remove(state: State, functions: Functions, batch_id: str) -> tuple[State, None]:
     """A factor divided out; see :meth:`.StreamingGP.remove`."""
-    ledger = state.ledger.without(_changeable(state, batch_id))
-    return _following(state, functions.of(state), ledger), None
+    ledger, compiled = state.ledger.without(_changeable(state, batch_id)), functions.of(state)
+    again = compiled.fitter.data.learned_again(ledger, seed_of(state.settings.seed, 0))
+    ledger, epsilon = (ledger, None) if again is None else again
+    return _following(state, compiled, ledger, epsilon), None
 
 
 def fade(state: State, functions: Functions, power: float) -> tuple[State, None]:

@@ -29,6 +29,8 @@ _KINDS = {
     "likelihood": (gpflow.likelihoods.Likelihood, "a GPflow likelihood"),
     "mean_function": (gpflow.functions.MeanFunction, "a GPflow mean function or None"),
 }
+SMALLEST_NOISE = 1e-12
+"""The lower bound of the variance of Gaussian noise, unless another was chosen."""
 _HAS_COREGIONS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 """By kernel: to look takes milliseconds, at each batch."""
 _REFUSALS = (ValueError, TypeError, tf.errors.InvalidArgumentError, ShapeMismatchError)
@@ -137,6 +139,31 @@ def refuse_other_kinds(kernel: Any, likelihood: Any, mean_function: Any) -> None
         kind, wanted = _KINDS[name]
         if not (isinstance(value, kind) or (value is None and name == "mean_function")):
             raise InvalidDataError(f"{name} must be {wanted}, got {value!r:.100}")
+
+
+def lower_noise_bound(likelihood: Any) -> None:
+    """Let Gaussian noise become as small as data say, where it has GPflow's own lower bound.
+
+    GPflow keeps its variance above 1e-6, so that Cholesky factors of nearly singular matrices stay
+    possible; here these have a jitter of their own. A bound that was chosen stays.
+    """
+    if type(likelihood) is not gpflow.likelihoods.Gaussian:
+        return
+    if likelihood.variance_lower_bound != gpflow.config.default_likelihood_positive_minimum():
+        return
+    likelihood.variance_lower_bound = SMALLEST_NOISE
+    likelihood.scale_lower_bound = SMALLEST_NOISE**0.5
+    for name, lower in (("variance", SMALLEST_NOISE), ("scale", SMALLEST_NOISE**0.5)):
+        value = getattr(likelihood, name)
+        if isinstance(value, gpflow.Parameter):
+            lower_one = gpflow.Parameter(
+                np.maximum(value.numpy(), 2.0 * lower),
+                transform=gpflow.utilities.positive(lower=lower),
+                prior=value.prior,
+                prior_on=value.prior_on,
+                trainable=value.trainable,
+            )
+            setattr(likelihood, name, lower_one)
 
 
 def refuse_misfits(kernel: Any, mean_function: Any, input_dim: int, num_latent: int) -> None:

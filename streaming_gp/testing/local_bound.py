@@ -10,7 +10,7 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import LocalBound, PointHyperparameters, PrivatePseudoPoints, Process
 from streaming_gp.gp.compilation import compile_gp
-from streaming_gp.gp.fit.fit import Batch
+from streaming_gp.gp.fit.fitted import Batch
 from streaming_gp.gp.fit.objective import NO_SITES
 from streaming_gp.testing.assertions import ensure, ensure_close, ensure_storable
 from streaming_gp.testing.stream import (

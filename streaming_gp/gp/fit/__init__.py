@@ -8,7 +8,8 @@ from streaming_gp.gp.fit.bounds import (
     SparseBound,
     Variational,
 )
-from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.frozen import Conditional, Independent
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Progress

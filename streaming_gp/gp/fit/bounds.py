@@ -69,10 +69,15 @@ class LocalBound:
         return 1.0 / noise
 
     def gaussian_process(
-        self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
+        self,
+        kernel: Any,
+        mean_function: Any,
+        num_latent: int,
+        num_groups: int,
+        likelihood: Any = None,
     ) -> GaussianProcess:
         """The prior, which conditions on the pseudo-observations that this bound leaves."""
-        return GaussianProcess(kernel, mean_function, num_latent, num_groups)
+        return GaussianProcess(kernel, mean_function, num_latent, num_groups, likelihood)
 
 
 # ---- q(f) for given sites ----

@@ -139,7 +139,7 @@ class Observed:
         """Members as observations of so many groups of so many columns."""
         nothing = np.zeros((groups, 0, columns))
         return cls(
-            _joined([one.precision_factor for one in members]),
+            _joined([one.square for one in members]),
             np.concatenate([nothing, *(one.pseudo_targets for one in members)], axis=1),
             np.repeat([one.nugget for one in members], [len(one.Z) for one in members]),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,80 +11,30 @@ import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.data import DataFits
+from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.free_energy import kept_free_energy
 from streaming_gp.gp.fit.frozen import FrozenBound, FrozenObjective, FrozenPlaces
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
-from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary, at_every_input
-from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report, with_larger_nuggets
-from streaming_gp.gp.fit.points import Inputs, Place, Places, every_input, placed, spread
-from streaming_gp.gp.fit.projection import GPLedger, Projection, merged, nearby
-from streaming_gp.gp.fit.sites import Sites, is_conjugate, nothing_said
+from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
+from streaming_gp.gp.fit.points import Inputs, Place, Places, placed, spread
+from streaming_gp.gp.fit.projection import GPLedger, Projection, merged
+from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.fit.solve import Solution, Solver
 from streaming_gp.gp.fit.warn import Warnings
+from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.observations import Observations
+from streaming_gp.gp.process.observations import DataObservations, Observations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
-from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of, plain
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 
-Data = tuple[np.ndarray, np.ndarray]
-
+MOST_AT_ONCE = 1000
+"""Of very many points a part is merged after another."""
 MOST_POINTS = 300
 """The free energy of the factor that is kept is computed as long as so few points are held."""
-ROWS = 300
-"""Of a batch with a point at every input ε is learned from so many data at most, under so many
-earlier points near them."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One batch at hand.
-
-    :param name: The name of its factor.
-    :param data: X [N, D] and Y [N, P], validated.
-    :param seed: The seed of the common random numbers over ε.
-    :param report: Called with (iteration, free energy) as a fit goes on.
-    :param hold: Whether points that the batch has had before stay where they are.
-    :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
-    """
-
-    name: str
-    data: Data
-    seed: int
-    report: Report = lambda *_: None
-    hold: bool = False
-    learn: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """The factor of a batch, and what was done.
-
-    :param factor: The factor, undamped.
-    :param epsilon: The point estimate of ε [E].
-    :param free_energy: The local free energy, in nats.
-    :param iterations: The number of optimiser iterations.
-    :param nugget: The variance of the pseudo-points' white noise, in squared units of f.
-    :param clipped_sites: The number of sites whose negative precision was cut off.
-    :param unexplained: The variance of f at the data that the points leave, over that of the
-        sites: a mean.
-    :param shown_error: The standard deviation of errors at the points that the data show, over the
-        predicted one; None where the bound does not know.
-    :param ledger: The ledger that the factor belongs into, if other factors were projected onto
-        other points; else None.
-    """
-
-    factor: PseudoPointFactor
-    epsilon: np.ndarray
-    free_energy: float
-    iterations: int = 0
-    nugget: float = 0.0
-    clipped_sites: int = 0
-    unexplained: float = 0.0
-    shown_error: float | None = None
-    ledger: GPLedger | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +63,16 @@ class Fitter:
     :param bound: The local bound.
     :param local: The model.
     :param optimiser: How the bound is maximised.
+    :param conditioning: How the process is conditioned on points that are observed one by one.
     """
 
-    def __init__(self, bound: LocalBound, local: LocalModel, optimiser: LocalOptimiser) -> None:
+    def __init__(
+        self,
+        bound: LocalBound,
+        local: LocalModel,
+        optimiser: LocalOptimiser,
+        conditioning: Conditioning,
+    ) -> None:
         self.bound = bound
         self.local = local
         self.optimiser = optimiser
@@ -125,6 +82,7 @@ class Fitter:
         self.solver = Solver(self.objective, local, optimiser)
         self.one_epsilon = OneEpsilon(bound, local, optimiser.site_steps)
         self.warnings = Warnings(local)
+        self.data = DataFits(local, optimiser, conditioning)
         self._last: tuple[bytes, DenseProcess] | None = None
 
     # ---- processes at one ε ----
@@ -143,7 +101,7 @@ class Fitter:
         if self._last is None or self._last[0] != token:
             self._last = token, DenseProcess(PriorAt(self.local.prior, epsilon[None]))
         with blas_threads_for(process.num_pseudo_points):
-            self._last = token, self._last[1].conditioned_on(plain(process))
+            self._last = token, self._last[1].conditioned_on(observations_of(process))
         return self._last[1]
 
     def log_normaliser(self, epsilon: np.ndarray, process: Process) -> float:
@@ -235,106 +193,6 @@ class Fitter:
         self._warn(batch, fitted)
         return fitted
 
-    @one_blas_thread()
-    def fit_at_every_input(self, cavity: Process, batch: Batch, most: int | None) -> Fitted:
-        """As :meth:`fit`, with a point at every input: first ε, if anything is learned, then the
-        likelihood at it.
-
-        :param most: The largest number of points; None for no limit.
-        """
-        local, (X, Y) = self.local, batch.data
-        if not batch.learn or not local.hyperparameters.limits(local.parameters):
-            return self.absorb(cavity, batch, self.location(cavity), most)
-        some = np.sort(np.random.default_rng(batch.seed).permutation(len(X))[:ROWS])
-        small = cavity
-        if cavity.num_pseudo_points > ROWS:
-            process = self.at(self.location(cavity), cavity)
-            small = replace(cavity, pseudo_observations=nearby(process, X[some], ROWS))
-        part = replace(batch, data=(X[some], Y[some]))
-
-        def attempt(start: Start) -> Solution:
-            solution = self._solution(small, part, start, move=False)
-            return self.solver.over_enough_values(solution, batch.seed, batch.report)
-
-        solution = with_larger_nuggets(attempt, self.start(small, part, every_input))
-        of_epsilon = _factor_of_epsilon(solution, cavity)
-        after = cavity.times([PseudoPointFactor((), of_epsilon)])
-        sites = None
-        if not self.is_conjugate:
-            sites = nothing_said(len(X), local.gp.num_latent)
-            for all_data, values in zip(sites, solution.sites, strict=True):
-                all_data[some] = values
-        fitted = self.absorb(after, batch, solution.epsilon, most, sites)
-        factor = replace(fitted.factor, hyperparameters=of_epsilon)
-        free_energy = self._kept(cavity, cavity.times([factor]), batch)
-        if free_energy is None:
-            free_energy = fitted.free_energy - _divergence(cavity, after)
-        return replace(
-            fitted, factor=factor, free_energy=free_energy, iterations=solution.iterations
-        )
-
-    def absorb(
-        self,
-        cavity: Process,
-        batch: Batch,
-        epsilon: np.ndarray,
-        most: int | None,
-        sites: Sites | None = None,
-    ) -> Fitted:
-        """The factor of a batch at one ε [E], with a point at every input; a batch of very many
-        data comes part by part.
-
-        :param most: The largest number of points; None for no limit.
-        :param sites: Where sites start, if noise is not Gaussian.
-        """
-        X, Y = batch.data
-        size = most or len(X)
-        fitted, free_energy, clipped = None, 0.0, 0
-        for begin in range(0, len(X), size):
-            rows = slice(begin, begin + size)
-            known = cavity if fitted is None else cavity.times([fitted.factor])
-            start = None if sites is None else sites.rows(rows)
-            part = self._likelihood(known, (X[rows], Y[rows]), epsilon, start)
-            free_energy, clipped = free_energy + part.free_energy, clipped + part.clipped_sites
-            if fitted is not None:
-                prior = PriorAt(self.local.prior, epsilon[None])
-                product = merged(prior, fitted.factor * part.factor, size, self.optimiser)
-                part = replace(part, factor=product)
-            fitted = part
-        assert fitted is not None
-        return replace(fitted, free_energy=free_energy, clipped_sites=clipped)
-
-    def _likelihood(
-        self, cavity: Process, data: Data, epsilon: np.ndarray, start: Sites | None
-    ) -> Fitted:
-        """Data as a factor at every input, at ε [E].
-
-        :param start: Where sites start, if noise is not Gaussian.
-        """
-        X, Y = data
-        if self.is_conjugate:
-            precision = self.local.noise_precision(epsilon, X)
-            sites = Sites(precision * Y, precision)
-            summary = Summary(at_every_input(X, sites, self.local.gp.num_groups))
-            constant = 0.5 * float(np.sum(np.log(precision) - LOG_TWO_PI))
-            factor = PseudoPointFactor((summary.observations,), cavity.unit_of_epsilon, constant)
-            before, after = (
-                self.log_normaliser(epsilon, Process(one.pseudo_observations))
-                for one in (cavity, cavity.times([factor]))
-            )
-            free_energy = after - before + constant
-        else:
-            places = Places(self.at(epsilon, cavity))
-            inputs, one = places.inputs(X), self.one_epsilon
-            seen = one.on_own_points(places, inputs, X, 0.0, epsilon)
-            summary = one.summary(seen, data, epsilon, start=start)
-            assert summary.bound is not None
-            free_energy = summary.bound
-            factor = PseudoPointFactor((summary.observations,), cavity.unit_of_epsilon)
-            factor = self._scaled(factor, epsilon, free_energy, cavity, cavity)
-        free_energy -= self._penalty(cavity, epsilon)
-        return Fitted(factor, epsilon, free_energy, clipped_sites=summary.clipped_sites)
-
     # ---- fewer points ----
 
     @one_blas_thread()
@@ -347,6 +205,15 @@ class Fitter:
         """
         prior = PriorAt(self.local.prior, epsilon[None])
         iterations = self.optimiser.projection_iterations if move else 0
+        if len(factor.Z) > max(4 * number, MOST_AT_ONCE):  # part by part, as it costs the cube
+            first, *others = parts_of(factor, max(number, MOST_AT_ONCE // 4))
+            for part in others:
+                first = self.merged(first * part, epsilon, number, False)
+            factor = first
+        everything = observations_of(Process(factor.pseudo_observations))
+        (observed,) = prior.observed(everything)
+        process = Process(observed, None, factor.log_scale + prior.constant(everything)).compact
+        factor = PseudoPointFactor(plain(process), factor.hyperparameters, process.log_scale)
         fewer = merged(prior, factor, number, self.optimiser, iterations)
         self.warnings.merge(factor, fewer)
         return fewer
@@ -517,6 +384,21 @@ class Fitter:
         unmoved = tf.constant(hyperparameters.unmoved(parameters.size), tf.float64)
         with parameters.substituted(tf.constant(epsilon, tf.float64)):
             return float(hyperparameters.penalty(unmoved, parameters))
+
+
+def parts_of(factor: PseudoPointFactor, size: int) -> Iterator[PseudoPointFactor]:
+    """A factor as a product of others that hold at most so many data each."""
+    known = PseudoPointFactor((), factor.hyperparameters, factor.log_scale)
+    for one in factor.pseudo_observations:
+        if not isinstance(one, DataObservations):
+            known = replace(known, pseudo_observations=(*known.pseudo_observations, one))
+    yield known
+    nothing = None if known.hyperparameters is None else known.hyperparameters**0.0
+    for one in factor.pseudo_observations:
+        if isinstance(one, DataObservations):
+            for start in range(0, len(one.Z), size):
+                rows = one.rows(slice(start, start + size))
+                yield PseudoPointFactor((rows,), nothing)
 
 
 def _factor_of_epsilon(solution: Solution, cavity: Process) -> expfam.Factor | None:

@@ -42,12 +42,13 @@ def kept_free_energy(
     X, Y = data
     mean = np.asarray(q.mean)
     draws = mean + local.hyperparameters.noise(len(mean), seed) @ np.transpose(q.scale)
-    old = DenseProcess(PriorAt(local.prior, draws)).conditioned_on(plain(before))
-    new = old.conditioned_on(plain(after))
+    known, all_known = plain(before), plain(after)
+    old = DenseProcess(PriorAt(local.prior, draws)).conditioned_on(known)
+    new = old.conditioned_on(all_known)
     total = np.sum(local.expected(draws, X, Y, *new.predict(X))[0])
     total += new.log_normaliser - old.log_normaliser
-    both = {id(one) for one in old.members} & {id(one) for one in new.members}
-    for sign, members in ((1.0, old.members), (-1.0, new.members)):
+    both = {id(one) for one in known} & {id(one) for one in all_known}
+    for sign, members in ((1.0, known), (-1.0, all_known)):
         apart = (one for one in members if id(one) not in both)
         total += sign * sum(_expected_log(one, new) for one in apart)
     return float(total) / len(draws) - float(q.kl_divergence(q_before))
@@ -57,7 +58,7 @@ def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
     """``E log t(u)`` of pseudo-observations under a process, over all groups and values of ε."""
     V = process.project(one.Z)
     K = process.prior.covariance(one.Z)
-    last = process.rows[-1].members if process.rows else ()
+    last = process.rows[-1].observed[0] if process.rows else ()
     for start, other in zip(_starts(last), last, strict=True):
         if one.variables == other.variables:  # the points' own white noise is known as well
             V = V + one.nugget * _projected_noise(process, start, other)
@@ -66,7 +67,7 @@ def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
     mean = process.mean(one.Z, V)
     total = 0.0
     for group, m, S in zip(process.prior.groups, mean, covariance, strict=True):
-        R, s = one.precision_factor[group], one.pseudo_targets[group]
+        R, s = one.square[group], one.pseudo_targets[group]
         trace = np.sum(R * (S @ R)) + one.nugget * np.sum(R**2)
         total -= 0.5 * float(np.sum((s - R.T @ m) ** 2) + m.shape[1] * trace)
     return total
@@ -82,6 +83,6 @@ def _projected_noise(process: DenseProcess, start: int, one: PseudoObservations)
     added = np.zeros((len(process.prior.groups), process.size, len(one.Z)))
     for group, L, out in zip(process.prior.groups, row.chol, added, strict=True):
         right = np.zeros((row.size, len(one.Z)))
-        right[start : start + len(one.Z)] = one.precision_factor[group].T
+        right[start : start + len(one.Z)] = one.square[group].T
         out[process.size - row.size :] = triangular.solve(L, right)
     return added

@@ -258,7 +258,7 @@ class FrozenGaussianProcess(GaussianProcess):
         lost, kept = open_and_frozen(V)
         return super().covariance(lost, X) + tf.matmul(kept, kept, transpose_a=True)
 
-    def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
+    def log_normaliser(self, stack: Any, conditioned: Conditioned) -> tf.Tensor:
         """q(u) is normalised."""
         return tf.zeros([], tf.float64)
 
@@ -288,7 +288,12 @@ class FrozenBound(LocalBound, abc.ABC):
     """A bound of q(b | a) at its free-form optimum. Its functions are compiled."""
 
     def gaussian_process(
-        self, kernel: Any, mean_function: Any, num_latent: int, num_groups: int
+        self,
+        kernel: Any,
+        mean_function: Any,
+        num_latent: int,
+        num_groups: int,
+        likelihood: Any = None,
     ) -> GaussianProcess:
         return FrozenGaussianProcess(kernel, mean_function, num_latent, num_groups)
 

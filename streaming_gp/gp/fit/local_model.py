@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,10 @@ import tensorflow as tf
 from streaming_gp.gp.fit.sites import (
     Look,
     Sites,
+    expected_log_densities,
     expected_log_density,
     from_derivatives,
+    predictive_log_density,
     stationary,
 )
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
@@ -60,6 +63,12 @@ class LocalModel:
     def prior(self) -> PriorFunctions:
         """The prior at any values of ε, which fits and predictions share."""
         return PriorFunctions(self.gp, self.parameters, self.input_dim, self.graphs)
+
+    def log_prior(self, epsilon: np.ndarray) -> float:
+        """Minus the penalty of a point ε [E]: its log prior density, in nats."""
+        unmoved = tf.constant(self.hyperparameters.unmoved(self.parameters.size), tf.float64)
+        with self.parameters.substituted(tf.constant(epsilon, tf.float64)):
+            return -float(self.hyperparameters.penalty(unmoved, self.parameters))
 
     def grouped(self, values: np.ndarray) -> np.ndarray:
         """Values of latent functions [N, L] by their groups [G, N, C]."""
@@ -109,6 +118,28 @@ class LocalModel:
 
         return at_each_sample(at, draws, *moments)
 
+    def expected_each(
+        self, epsilon: np.ndarray, X: Any, Y: Any, mean: Any, variance: Any
+    ) -> np.ndarray:
+        """``E_q[log p(y_n | f_n)]`` [N] in nats at ε [E], for moments [N, L]."""
+        return np.asarray(self._of_moments(expected_log_densities)(epsilon, X, Y, mean, variance))
+
+    def log_densities(
+        self, epsilon: np.ndarray, X: Any, Y: Any, mean: Any, variance: Any
+    ) -> np.ndarray:
+        """``log E_q[p(y_n | f_n)]`` [N] in nats at ε [E], for moments [N, L]."""
+        return np.asarray(self._of_moments(_log_densities)(epsilon, X, Y, mean, variance))
+
+    def _of_moments(self, function: Callable[..., tf.Tensor]) -> Compiled:
+        def at(epsilon: tf.Tensor, *arguments: tf.Tensor) -> tf.Tensor:
+            with self.parameters.substituted(epsilon):
+                return function(self.likelihood, *arguments)
+
+        moment = spec(None, self.gp.num_latent)
+        data = spec(None, self.input_dim), spec(None, self.output_dim)
+        size, name = spec(self.parameters.size), function.__name__
+        return self.graphs.compiled(at, size, *data, moment, moment, of=name)
+
     def noise_precision(self, epsilon: np.ndarray, X: np.ndarray) -> np.ndarray:
         """``1/σ²`` [N, P] of Gaussian noise at X [N, D] and at ε [E]."""
         return np.asarray(self._noise_precision(epsilon, X))
@@ -135,3 +166,9 @@ class LocalModel:
         modules = (self.gp.kernel, self.gp.mean_function, self.likelihood)
         variables = (variable for module in modules for variable in module.variables)
         return [variable for variable in variables if id(variable) not in learned]
+
+
+def _log_densities(
+    likelihood: Any, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tf.Tensor:
+    return predictive_log_density(likelihood, X, mean, variance, Y)

@@ -46,8 +46,8 @@ def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObserv
     """Sites [N, L] as pseudo-observations at the inputs X [N, D]."""
     groups = len(X), num_groups, -1
     mean, precision = (np.reshape(part, groups).swapaxes(0, 1) for part in sites)
-    root = np.sqrt(precision[:, :, :1])
-    return PseudoObservations(X, root * np.eye(len(X)), mean / root, nugget=0.0)
+    root = np.sqrt(precision[:, :, 0])
+    return PseudoObservations(X, root, mean / root[:, :, None], nugget=0.0)
 
 
 class Summary(NamedTuple):

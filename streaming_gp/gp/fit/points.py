@@ -131,11 +131,6 @@ def placed(
     return place(candidates), float(NUGGET * np.mean(variance))
 
 
-def every_input(candidates: Candidates) -> np.ndarray:
-    """All candidates."""
-    return candidates.inputs
-
-
 # ---- greedy choices ----
 
 

@@ -140,7 +140,7 @@ class Projection:
     def observed(self, one: PseudoObservations) -> OfPoints:
         """Observations of earlier points as functions of the new ones; their noise is one."""
         A, K, mean = self._earlier(one.Z)
-        R = one.precision_factor
+        R = one.square
         variance = np.sum(R * (K @ R + one.nugget * R), axis=1)
         return OfPoints(A @ R, variance, one.pseudo_targets - transposed(R) @ mean)
 
@@ -158,20 +158,6 @@ class Projection:
 
 
 # ---- the part of a cavity that matters to a batch ----
-
-
-def nearby(process: DenseProcess, X: np.ndarray, number: int) -> tuple[PseudoObservations, ...]:
-    """A process's marginal at ``number`` of its points near X, as pseudo-observations of these.
-
-    A fit asks for the cavity at many values of ε, and what that costs must not grow with the
-    stream. At the ε of the process it is that marginal exactly; at other values of ε they are what
-    they are, observations of f.
-
-    :param X: The inputs of the batch [N, D].
-    :param number: The largest number of points.
-    """
-    chosen = _most_correlated(process, X, number)
-    return (_marginal(process, process.Z[chosen]),) if len(chosen) > 0 else ()
 
 
 def _most_correlated(process: DenseProcess, X: np.ndarray, number: int) -> np.ndarray:
@@ -240,18 +226,17 @@ def merged(
 ) -> PseudoPointFactor:
     """A factor on ``number`` of its points, by which least is lost under the prior.
 
+    :param factor: With one member for each set of points, all of them summaries.
     :param optimiser: Its method and its tolerance count.
     :param iterations: The number in which the points then move to where still less is lost.
     """
-    process = Process(factor.pseudo_observations, None, factor.log_scale).compact
-    members = plain(process)
-    said, constant = thinned(prior, members, number)
-    fewer = PseudoPointFactor((said,), factor.hyperparameters, process.log_scale + constant)
+    observed = plain(Process(factor.pseudo_observations))
+    said, constant = thinned(prior, observed, number)
+    fewer = PseudoPointFactor((said,), factor.hyperparameters, factor.log_scale + constant)
     if iterations > 0:
         with suppress(NumericalError):  # where rounding forbids it the points stay
-            Z = best_places(prior, members, said, optimiser, iterations)
-            product = PseudoPointFactor(members, factor.hyperparameters, process.log_scale)
-            fewer = Projection(prior, Z, said.nugget).of_factor(product)
+            Z = best_places(prior, observed, said, optimiser, iterations)
+            fewer = Projection(prior, Z, said.nugget).of_factor(factor)
     return fewer
 
 
@@ -340,7 +325,7 @@ class Loss:
     def _unweighted(self, B: np.ndarray) -> np.ndarray:
         """``R B`` of every group, for B [G, N, T]."""
         pairs = zip(self._members, self._rows, strict=True)
-        return np.concatenate([one.precision_factor @ B[:, rows] for one, rows in pairs], axis=1)
+        return np.concatenate([one.square @ B[:, rows] for one, rows in pairs], axis=1)
 
 
 def thinned(
@@ -372,7 +357,7 @@ def _about(
     W, h, squares, start = np.zeros((len(mean), len(mean))), np.zeros_like(mean), 0.0, 0
     for one in members:
         mine = slice(start, start + len(one.Z))
-        R = one.precision_factor[group]
+        R = one.square[group]
         residual = one.pseudo_targets[group] - R.T @ mean[mine]
         W[mine, mine] = dense.product(R, R.T)
         h[mine], squares, start = R @ residual, squares + float(np.sum(residual**2)), mine.stop

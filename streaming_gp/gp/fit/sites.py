@@ -85,9 +85,16 @@ def expected_log_density(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
     """``Σ_n E_N(f_n; mean, variance)[log p(y_n | f_n)]``: a scalar, deterministic."""
+    return tf.reduce_sum(expected_log_densities(likelihood, X, Y, mean, variance))
+
+
+def expected_log_densities(
+    likelihood: Likelihood, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tf.Tensor:
+    """``E_N(f_n; mean, variance)[log p(y_n | f_n)]`` [N], deterministic."""
     noise = _monte_carlo_noise(likelihood, mean)
     Y = observations(likelihood, Y)
-    return tf.reduce_sum(likelihood._variational_expectations(X, mean, variance, Y, **noise))
+    return likelihood._variational_expectations(X, mean, variance, Y, **noise)
 
 
 @check_shapes(

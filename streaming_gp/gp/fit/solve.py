@@ -14,7 +14,6 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report, minimise
 from streaming_gp.gp.fit.sites import Sites, is_conjugate, nothing_said
-from streaming_gp.gp.hyperparameters.vector import num_uncertain
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,29 +100,6 @@ class Solver:
         variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
         sites, clipped = self._at_rest(offsets, variables, problem, self._sites_at_first(problem))
         return self._solution(problem, offsets, variables, sites, 0, clipped)
-
-    def over_enough_values(self, solution: Solution, seed: int, report: Report) -> Solution:
-        """A solution whose points rest, or the same fit over more values of ε where they were too
-        few for q(ε).
-
-        The bound is averaged over a few values of ε, and q(ε) is a choice of E means and E widths.
-        Where data say much of ε, all values lie close to each other, and few do. Where they say
-        little of many hyperparameters, some q(ε) does well at the few values alone. That it stays
-        wide shows which is the case. The fit starts anew: where q(ε) was fitted to few values, the
-        bound over others may not be finite.
-        """
-        q, problem, local = solution.q, solution.problem, self.local
-        if q is None or local.parameters.size <= len(problem.noise):
-            return solution
-        mean, deviation = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
-        number = num_uncertain(local.parameters, mean, deviation)
-        noise = local.hyperparameters.noise(len(mean), seed, False, number)
-        if len(noise) <= len(problem.noise):
-            return solution
-        anew = self.solve(replace(problem, noise=noise), report, move=False)
-        return replace(anew, iterations=solution.iterations + anew.iterations)
-
-    # ---- steps ----
 
     def _sites_at_first(self, problem: Problem) -> Sites:
         if self._is_conjugate:

@@ -12,11 +12,11 @@ from streaming_gp.gp.hyperparameters.strategies import (
     PointHyperparameters,
     UntilSettled,
     VariationalHyperparameters,
+    WhenGrown,
 )
 from streaming_gp.gp.hyperparameters.vector import (
     ParameterVector,
     TracedParameterVector,
-    num_uncertain,
 )
 
 __all__ = [
@@ -33,5 +33,5 @@ __all__ = [
     "TracedParameterVector",
     "UntilSettled",
     "VariationalHyperparameters",
-    "num_uncertain",
+    "WhenGrown",
 ]

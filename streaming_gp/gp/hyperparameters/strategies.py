@@ -73,16 +73,12 @@ class HyperparameterStrategy(Protocol):
         """S where it never changes, else None."""
         ...
 
-    def noise(
-        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
-    ) -> np.ndarray:
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
         """Common random numbers [S, E]: the bound is averaged over S values of ε.
 
         :param size: The number E of hyperparameters.
         :param seed: The seed of the numbers.
         :param full: Whether to give as many as the strategy has; otherwise half of them may do.
-        :param num_uncertain: How many hyperparameters a fit has left little known of, which then
-            may have fitted q(ε) to too few values.
         """
         ...
 
@@ -118,6 +114,11 @@ class HyperparameterStrategy(Protocol):
         """The ledger of Gaussian-process factors that a new batch finds."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether ε is that of all data so far, where factors hold them."""
+        ...
+
     def check_round(self) -> None:
         """Refuse that several batches are fitted under one ledger, where that makes no sense.
 
@@ -142,10 +143,12 @@ class _Point:
     def num_draws(self) -> int:
         return 1
 
-    def noise(
-        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
-    ) -> np.ndarray:
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
         return np.zeros((1, size))
+
+    @property
+    def remembers(self) -> bool:
+        return True
 
     def posterior(self, variables: np.ndarray, location: np.ndarray, scale: np.ndarray) -> None:
         return None
@@ -246,6 +249,10 @@ class PointHyperparameters(_Point):
             return DIVERGENCE
         return EVIDENCE if self.remember else None
 
+    @property
+    def remembers(self) -> bool:
+        return bool(self.remember)
+
     def check_round(self) -> None:
         """:raises InvalidDataError: always, as the batches would end at different values of ε."""
         raise InvalidDataError(
@@ -325,15 +332,11 @@ class VariationalHyperparameters:
     def num_draws(self) -> None:
         return None
 
-    def noise(
-        self, size: int, seed: int, full: bool = True, num_uncertain: float = 0.0
-    ) -> np.ndarray:
+    def noise(self, size: int, seed: int, full: bool = True) -> np.ndarray:
         number = FEWEST_SAMPLES if self.num_samples is None else self.num_samples
         if _family(self) is not expfam.MeanFieldNormal:  # correlated
             return standard_normals(max(number, 2 * size), size, seed, whiten=True)
         pairs = number // 2 if full else (number // 2 + 1) // 2
-        if self.num_samples is None and num_uncertain > FEWEST_SAMPLES:
-            pairs = max(pairs, -(-size // 2))
         return standard_normals(2 * pairs, size, seed)
 
     def _whitened(self, variables: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -378,6 +381,10 @@ class VariationalHyperparameters:
             {name: one.saying_less_of_epsilon(share) for name, one in ledger.factors.items()}
         )
 
+    @property
+    def remembers(self) -> bool:
+        return self.forgetting_factor == 1.0
+
     def check_round(self) -> None:
         """Every batch of a round has its own factor of ε."""
 
@@ -400,13 +407,15 @@ def _centred(family: type[expfam.Gaussian], widths: np.ndarray) -> np.ndarray:
 class LearningSchedule(Protocol):
     """Says of every update of a stream whether it learns: a frozen dataclass of plain fields."""
 
-    def wants(self, num_updates: int, shift: float) -> bool:
+    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
         """Whether the next update learns.
 
         :param num_updates: The number of batches so far.
         :param shift: How far the newest update that learned moved ε, as a root mean square over
             its entries, each in standard deviations of q(ε) (in e-folds where ε is a point);
             infinite before there was one.
+        :param growth: The number of data, with those of the update, over that at the newest update
+            that learned; infinite before there was one.
         """
         ...
 
@@ -427,8 +436,28 @@ class EveryUpdate:
         if not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer, got {self.every!r}")
 
-    def wants(self, num_updates: int, shift: float) -> bool:
+    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
         return num_updates % self.every == 0
+
+
+@storable
+@typed
+@dataclass(frozen=True)
+class WhenGrown:
+    """Learn when the stream has grown by so much since it learned last.
+
+    :param by: The number of data over that of then.
+    :raises InvalidDataError: if it is not above 1.
+    """
+
+    by: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.by > 1.0:
+            raise InvalidDataError(f"by must be above 1, got {self.by!r}")
+
+    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
+        return num_updates == 0 or growth >= self.by
 
 
 @storable
@@ -460,7 +489,7 @@ class UntilSettled:
         if self.every is not None and not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer or None, got {self.every!r}")
 
-    def wants(self, num_updates: int, shift: float) -> bool:
+    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
         again = self.every is not None and num_updates % self.every == 0
         return again or shift >= self.shift or self._has_grown(num_updates)
 
@@ -479,5 +508,5 @@ class UntilSettled:
 class NeverLearn:
     """Absorb every batch at the q(ε) that is there."""
 
-    def wants(self, num_updates: int, shift: float) -> bool:
+    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
         return False

@@ -149,6 +149,24 @@ class ParameterVector:
         parameters = self.parameters.values()
         return _joined(np.full(p.shape, id(p) in periods) for p in parameters).astype(bool)
 
+    def with_lengthscales(self, epsilon: np.ndarray, part: float) -> np.ndarray | None:
+        """Minus infinity for each entry of ε [E], but for lengthscales ``part`` of their value at
+        ``epsilon``; None where there are none.
+
+        :param part: A part of the constrained values.
+        """
+        found, has_some = [], False
+        for (path, parameter), (_, piece) in zip(
+            self.parameters.items(), self.pieces(epsilon), strict=True
+        ):
+            if path.endswith("lengthscales") and _has_transform(parameter):
+                shorter = part * np.asarray(_forward(parameter, piece))
+                found.append(np.asarray(parameter.transform.inverse(tf.constant(shorter))))
+                has_some = True
+            else:
+                found.append(np.full(parameter.shape, -np.inf))
+        return _joined(found) if has_some else None
+
     def unit_log_widths(self, epsilon: np.ndarray | None = None) -> np.ndarray:
         """The :class:`.Units` of all parameters: [E].
 
@@ -184,16 +202,6 @@ class ParameterVector:
         else:
             parts = map(tf.reshape, tf.split(epsilon, self._sizes), shapes)
         yield from zip(self.parameters.values(), parts, strict=True)
-
-
-def num_uncertain(parameters: ParameterVector, mean: np.ndarray, deviation: np.ndarray) -> float:
-    """How many parameters are not known to within a factor of e; one known better counts as
-    a part.
-
-    :param mean: Of ε [E].
-    :param deviation: Its standard deviations [E].
-    """
-    return float(np.sum(np.minimum(1.0, deviation / parameters.unit_log_widths(mean))))
 
 
 class TracedParameterVector(ParameterVector):

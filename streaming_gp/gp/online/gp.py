@@ -24,7 +24,7 @@ from streaming_gp.gp.online.state import (
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of
 from streaming_gp.gp.strategies import MERGED
 from streaming_gp.inputs import (
     as_float64,
@@ -232,8 +232,9 @@ def factor_of(
     """
     before = process.compact
     after = Process((*process.pseudo_observations, observations)).compact
-    dense = DenseProcess(PriorAt(local.prior, epsilon[None])).conditioned_on(plain(before))
-    gained = dense.conditioned_on(plain(after)).log_normaliser - dense.log_normaliser
+    prior = PriorAt(local.prior, epsilon[None])
+    dense = DenseProcess(prior).conditioned_on(observations_of(before))
+    gained = dense.conditioned_on(observations_of(after)).log_normaliser - dense.log_normaliser
     constant = log_evidence - gained - (after.log_scale - before.log_scale + process.log_scale)
     return PseudoPointFactor((observations,), process.unit_of_epsilon, constant)
 

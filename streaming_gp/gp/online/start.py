@@ -18,7 +18,10 @@ from streaming_gp.gp.fit.projection import least_lost
 from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.online.state import OnlinePrior, OnlineState, positive_covariances, state_on
 from streaming_gp.gp.outputs import PairKernel
-from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.observations import (
+    ConditionalPseudoObservations,
+    PseudoObservations,
+)
 from streaming_gp.gp.process.prior import PriorAt, latent_kernels
 from streaming_gp.gp.process.process import Process
 from streaming_gp.runtime import Kernel, kernel_of
@@ -49,7 +52,8 @@ def online_state(
     :raises NumericalError: if the covariance of the points is not positive.
     """
     _refuse_unsupported(local, process)
-    members: list[PseudoObservations] = list(process.compact.pseudo_observations)  # type: ignore[arg-type]
+    at_epsilon = PriorAt(local.prior, epsilon[None])
+    members = list(at_epsilon.observed(process.compact.pseudo_observations)[0])  # type: ignore[arg-type]
     everything = [*members, *([] if own is None else [own])]
     nothing = np.zeros((0, local.input_dim))
     Z = np.concatenate([nothing, *(one.Z for one in everything)])
@@ -87,7 +91,7 @@ def _refuse_unsupported(local: LocalModel, process: Process) -> None:
             f"{local.gp.num_groups} functions that do not"
         )
     for one in process.pseudo_observations:
-        if not isinstance(one, PseudoObservations):
+        if isinstance(one, ConditionalPseudoObservations):
             raise InvalidDataError(
                 f"one point at a time wants factors that stand alone, got {type(one).__name__}"
             )
@@ -159,7 +163,7 @@ class _Information(NamedTuple):
 
 
 def _largest_precision(one: PseudoObservations) -> float:
-    return float(np.linalg.norm(one.precision_factor[0], 2) ** 2)
+    return float(np.linalg.norm(one.square[0], 2) ** 2)
 
 
 def _information(one: PseudoObservations, nugget: float, prior: OnlinePrior) -> _Information:
@@ -167,7 +171,7 @@ def _information(one: PseudoObservations, nugget: float, prior: OnlinePrior) -> 
 
     :param nugget: That of the points, less what was added to the noise.
     """
-    R = one.precision_factor[0]
+    R = one.square[0]
     centred = one.pseudo_targets[0] - R.T @ prior.mean(one.Z)
     noise = np.eye(len(R)) - (nugget - one.nugget) * (R.T @ R)
     solved = R @ linalg.cho_solve(linalg.cho_factor(noise), np.hstack([R.T, centred]))

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics import dense, triangular
 
@@ -52,12 +52,17 @@ CHUNK_ELEMENTS = 2**24
 """The largest number of elements that an intermediate array of a prediction should have."""
 
 
+Member = PseudoObservations | DataObservations
+"""What a process can be conditioned on as a whole."""
+
+
 class _Row(NamedTuple):
-    """Some members: for each group the block row of L, ``left`` [M, R] beside ``chol`` [M, M], and
-    of w, ``white`` [M, C].
+    """Some members, as they are and as pseudo-observations at each ε; and for each group the block
+    row of L, ``left`` [M, R] beside ``chol`` [M, M], and of w, ``white`` [M, C].
     """
 
-    members: tuple[PseudoObservations, ...]
+    members: tuple[Member, ...]
+    observed: list[tuple[PseudoObservations, ...]]
     left: list[np.ndarray]
     chol: list[np.ndarray]
     white: list[np.ndarray]
@@ -81,9 +86,17 @@ class DenseProcess:
     rows: tuple[_Row, ...] = ()
 
     @property
-    def members(self) -> tuple[PseudoObservations, ...]:
-        """All pseudo-observations that it is conditioned on."""
+    def members(self) -> tuple[Member, ...]:
+        """All that it is conditioned on."""
         return tuple(one for row in self.rows for one in row.members)
+
+    @property
+    def observed(self) -> list[tuple[PseudoObservations, ...]]:
+        """The members as pseudo-observations at each ε."""
+        return [
+            tuple(one for row in self.rows for one in row.observed[index])
+            for index in range(len(self.prior.draws))
+        ]
 
     @property
     def size(self) -> int:
@@ -115,7 +128,7 @@ class DenseProcess:
                 start = mine.stop
             yield L
 
-    def conditioned_on(self, members: Sequence[PseudoObservations]) -> DenseProcess:
+    def conditioned_on(self, members: Sequence[Member]) -> DenseProcess:
         """The process conditioned on these and nothing else; a part in front that both have is
         shared.
 
@@ -129,7 +142,7 @@ class DenseProcess:
             process = process.extended(*row)
         return process
 
-    def extended(self, *members: PseudoObservations) -> DenseProcess:
+    def extended(self, *members: Member) -> DenseProcess:
         """The process conditioned on more members, which are one block row.
 
         :raises NumericalError: if the covariance of the pseudo-observations is not positive.
@@ -142,12 +155,15 @@ class DenseProcess:
             self.prior.groups, self.prior.covariances(Z), self.prior.mean(Z),
             self._projections(Z), self.white, strict=True,
         )  # fmt: skip
+        observed, num_groups = self.prior.observed(members), self.prior.functions.gp.num_groups
         blocks = [
-            _block_row(members, group, _with_diagonal(K, nugget), mean, V, white)
-            for group, K, mean, V, white in parts
+            _block_row(
+                observed[index // num_groups], group, _with_diagonal(K, nugget), mean, V, white
+            )
+            for index, (group, K, mean, V, white) in enumerate(parts)
         ]
         left, chol, white = (list(part) for part in zip(*blocks, strict=True))
-        return replace(self, rows=(*self.rows, _Row(members, left, chol, white)))
+        return replace(self, rows=(*self.rows, _Row(members, observed, left, chol, white)))
 
     # ---- at inputs ----
 
@@ -208,11 +224,12 @@ class DenseProcess:
             yield from np.zeros((len(self.prior.groups), 0, len(X)))
             return
         covariances = self.prior.covariances(self.Z, X)
+        num_groups = self.prior.functions.gp.num_groups
         for index, (group, K) in enumerate(zip(self.prior.groups, covariances, strict=True)):
             V, start = np.empty(K.shape), 0
             for row in self.rows:
                 mine = slice(start, start + row.size)
-                right = _weighted(row.members, group, K[mine])
+                right = _weighted(row.observed[index // num_groups], group, K[mine])
                 if start > 0:
                     right = dense.less_product(right, row.left[index], V[:start])
                 V[mine] = triangular.solve(row.chol[index], right)
@@ -226,7 +243,8 @@ class DenseProcess:
         """``log 𝒵`` of the members, without the log constants of factors, in nats: at one ε."""
         logdet = sum(float(np.sum(np.log(L.diagonal()))) for row in self.rows for L in row.chol)
         fit = sum(float(np.sum(white**2)) for row in self.rows for white in row.white)
-        return -self.prior.num_columns * logdet - 0.5 * fit
+        constant = self.prior.constant(self.members)
+        return constant - self.prior.num_columns * logdet - 0.5 * fit
 
 
 def refuse_far_below_zero(variance: np.ndarray, prior: np.ndarray) -> None:
@@ -297,9 +315,9 @@ def _cholesky(B: np.ndarray, largest: float) -> np.ndarray:
     raise NumericalError("the covariance of the pseudo-observations is not positive")
 
 
-def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservations, ...]]:
+def _in_rows(members: Sequence[Member]) -> list[tuple[Member, ...]]:
     """The members, one after another, in rows of at least so many points but for the last."""
-    rows: list[tuple[PseudoObservations, ...]] = []
+    rows: list[tuple[Member, ...]] = []
     size = ROW
     for one in members:
         if size >= ROW:
@@ -310,5 +328,5 @@ def _in_rows(members: Sequence[PseudoObservations]) -> list[tuple[PseudoObservat
     return rows
 
 
-def _are_same(some: tuple[PseudoObservations, ...], others: tuple[PseudoObservations, ...]) -> bool:
+def _are_same(some: tuple[Member, ...], others: tuple[Member, ...]) -> bool:
     return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

@@ -7,7 +7,7 @@ group of C = L columns; otherwise there are G = L groups of one column.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ from gpflow.utilities.ops import square_distance
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process.graphs import Graphs, at_each_sample, spec, take_shortcut
+from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
+from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.shapes import check_shapes
 
 if TYPE_CHECKING:
@@ -87,13 +89,13 @@ def _near_zero(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
         return tf.add_n([_near_zero(part, X, X2) for part in kernel.kernels])
     if isinstance(kernel, Product):
         return reduce(tf.multiply, (_near_zero(part, X, X2) for part in kernel.kernels))
-    if not _is_of_distances(kernel):
+    if not is_of_distances(kernel):
         return kernel(X, X2)
     X, X2 = (kernel.scale(x) for x in kernel.slice(X, X if X2 is None else X2))
     return of_squared_distances(kernel.K_r2, X, X2)
 
 
-def _is_of_distances(kernel: Kernel) -> bool:
+def is_of_distances(kernel: Kernel) -> bool:
     """Whether a kernel is a function of GPflow's own distance, and has not another of its own."""
     return isinstance(kernel, IsotropicStationary) and all(
         getattr(type(kernel), name) is getattr(IsotropicStationary, name)
@@ -269,6 +271,8 @@ class PriorFunctions:
     ) -> None:
         self.gp = gp
         self.parameters = parameters
+        self.graphs = graphs
+        self.input_dim = input_dim
         inputs = spec(None, input_dim)
         compiled = partial(self._at_each, graphs)
         self.covariance = compiled(
@@ -277,6 +281,7 @@ class PriorFunctions:
         self.among = compiled("among", lambda X: among(gp.kernel, X), inputs)
         self.variance = compiled("variance", lambda X: variance(gp.kernel, X), inputs)
         self.mean = compiled("mean", lambda X: to_groups(gp.prior_mean(X), gp.num_groups), inputs)
+        self.noise_precision = compiled("noise", gp.noise_precision, inputs)
 
         derivatives = spec(None, None, None)
         self.pullback = graphs.compiled(
@@ -374,6 +379,45 @@ class PriorAt:
         """Mean [S G, N, C] of f(X)."""
         found = np.asarray(self.functions.mean(self.draws, X))
         return found.reshape(-1, *found.shape[2:])
+
+    def observed(
+        self, members: Sequence[PseudoObservations | DataObservations]
+    ) -> list[tuple[PseudoObservations, ...]]:
+        """Members as pseudo-observations at each ε: data with Gaussian noise have that of ε.
+
+        :returns: a tuple for each of the S values of ε.
+        """
+        data = [one for one in members if isinstance(one, DataObservations)]
+        if not data:
+            return [tuple(members)] * len(self.draws)  # type: ignore[arg-type]
+        sizes = np.cumsum([len(one.Z) for one in data])[:-1]
+        noises: Iterator[Any] = iter([None] * len(self.draws))
+        if data[0].is_gaussian:
+            Z = np.concatenate([one.Z for one in data])
+            noises = iter(np.asarray(self.functions.noise_precision(self.draws, Z)))
+        found = []
+        for noise in noises:
+            parts = iter([None] * len(data) if noise is None else np.split(noise, sizes))
+            found.append(
+                tuple(
+                    one.observed(next(parts)) if isinstance(one, DataObservations) else one
+                    for one in members
+                )
+            )
+        return found
+
+    def constant(self, members: Sequence[Any]) -> float:
+        """What the likelihood of data with Gaussian noise has in front, ``Σ ½ w log(1/(2π σ²))``,
+        at one ε, in nats; other members have none.
+        """
+        data = [one for one in members if isinstance(one, DataObservations) and one.is_gaussian]
+        if not data:
+            return 0.0
+        (noise,) = np.asarray(
+            self.functions.noise_precision(self.draws, np.concatenate([one.Z for one in data]))
+        )
+        weights = np.concatenate([one.weights for one in data])
+        return float(0.5 * weights @ (np.log(noise) - LOG_TWO_PI).sum(axis=1))
 
     def pullback(
         self, X: np.ndarray, X2: np.ndarray, by_among: np.ndarray, by_between: np.ndarray

@@ -13,6 +13,8 @@ from scipy.linalg import block_diag
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.process.observations import (
+    ConditionalPseudoObservations,
+    DataObservations,
     Observations,
     PseudoObservations,
     product_by_points,
@@ -221,15 +223,26 @@ class Process:
         return q.objection_to(factor.hyperparameters)
 
 
-def plain(process: Process) -> tuple[PseudoObservations, ...]:
-    """Pseudo-observations that a process is conditioned on, one member for each set of points.
+def observations_of(process: Process) -> tuple[PseudoObservations | DataObservations, ...]:
+    """Observations that a process is conditioned on, one member for each set of points.
 
     :raises InvalidDataError: if members rest on one another.
     """
     observations = process.compact.pseudo_observations
-    found = tuple(one for one in observations if isinstance(one, PseudoObservations))
+    found = tuple(one for one in observations if not isinstance(one, ConditionalPseudoObservations))
     if len(found) < len(observations):
         raise InvalidDataError("wanted pseudo-observations of f alone, got conditional ones")
+    return found
+
+
+def plain(process: Process) -> tuple[PseudoObservations, ...]:
+    """The same of a process that holds summaries alone, and no data.
+
+    :raises InvalidDataError: if it does.
+    """
+    found = tuple(one for one in observations_of(process) if isinstance(one, PseudoObservations))
+    if len(found) < len(process.compact.pseudo_observations):
+        raise InvalidDataError("wanted pseudo-observations of few points, got data themselves")
     return found
 
 

@@ -10,8 +10,13 @@ import tensorflow as tf
 from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.dense import MOST_ROUNDING, SMALLEST_VARIANCE, DenseProcess
 from streaming_gp.gp.process.graphs import spec
-from streaming_gp.gp.process.observations import PseudoObservations
-from streaming_gp.numerics.linalg import add_to_diagonal, logdet_from_cholesky, solve_lower
+from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
+from streaming_gp.numerics.linalg import (
+    LOG_TWO_PI,
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+)
 from streaming_gp.numerics.shapes import check_shapes
 
 
@@ -21,13 +26,16 @@ class Stack(NamedTuple):
 
     What is left over in a block is padded with points of zero precision, which leaves B exact.
 
-    Z [R, D], precision_factor [G, n, M, M], pseudo_targets [G, R, C], nugget [R].
+    Where ``is_data`` is one, R and s are in units of the likelihood's Gaussian noise, which ε says.
+
+    Z [R, D], precision_factor [G, n, M, M], pseudo_targets [G, R, C], nugget [R], is_data [R].
     """
 
     Z: tf.Tensor
     precision_factor: tf.Tensor
     pseudo_targets: tf.Tensor
     nugget: tf.Tensor
+    is_data: tf.Tensor
 
 
 class Conditioned(NamedTuple):
@@ -38,7 +46,7 @@ class Conditioned(NamedTuple):
 
 
 def stacked(
-    observations: tuple[PseudoObservations, ...],
+    observations: tuple[PseudoObservations | DataObservations, ...],
     input_dim: int,
     num_groups: int,
     num_columns: int,
@@ -51,13 +59,18 @@ def stacked(
     Z = np.tile(observations[0].Z[:1], (n * M, 1)) if observations else np.zeros((M, input_dim))
     factor = np.zeros((num_groups, n, M, M))
     targets = np.zeros((num_groups, n * M, num_columns))
-    nugget = np.zeros(n * M)
-    for one, start in zip(observations, starts, strict=True):
+    nugget, is_data = np.zeros(n * M), np.zeros(n * M)
+    for member, start in zip(observations, starts, strict=True):
         block, first = divmod(start, M)
+        one = member
         mine, inside = slice(start, start + len(one.Z)), slice(first, first + len(one.Z))
+        if isinstance(one, DataObservations):
+            is_data[mine] = one.is_gaussian
+            one = one.observed(np.ones_like(one.Y) if one.is_gaussian else None)
         Z[mine], targets[:, mine], nugget[mine] = one.Z, one.pseudo_targets, one.nugget
-        factor[:, block, inside, inside] = one.precision_factor
-    return Stack(*(tf.constant(a, tf.float64) for a in (Z, factor, targets, nugget)))
+        factor[:, block, inside, inside] = one.square
+    arrays = Z, factor, targets, nugget, is_data
+    return Stack(*(tf.constant(a, tf.float64) for a in arrays))
 
 
 def packed(sizes: list[int]) -> tuple[list[int], int, int]:
@@ -112,13 +125,35 @@ class GaussianProcess:
     :param mean_function: Any GPflow mean function.
     :param num_latent: The number L of latent functions.
     :param num_groups: The number G of groups, 1 or L; see :mod:`.prior`.
+    :param likelihood: The likelihood, if its noise is Gaussian.
     """
 
-    def __init__(self, kernel, mean_function, num_latent: int, num_groups: int) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, kernel, mean_function, num_latent: int, num_groups: int, likelihood=None):  # type: ignore[no-untyped-def]
         self.kernel = kernel
         self.mean_function = mean_function
         self.num_latent = num_latent
         self.num_groups = num_groups
+        self.likelihood = likelihood
+
+    def noise_precision(self, X: tf.Tensor) -> tf.Tensor:
+        """``1/σ²`` [N, L] of Gaussian noise; of another likelihood one."""
+        values = tf.zeros([tf.shape(X)[0], self.num_latent], X.dtype)
+        if self.likelihood is None:
+            return values + 1.0
+        return 1.0 / self.likelihood.conditional_variance(X, values)
+
+    def _unit(self, stack: Any) -> tf.Tensor:
+        """The root of the noise's precision where R and s are in units of it, elsewhere one:
+        [G, R].
+        """
+        if self.likelihood is None:
+            return tf.ones_like(stack.nugget)[None]
+        root = tf.sqrt(cov.to_groups(self.noise_precision(stack.Z), self.num_groups)[:, :, 0])
+        return tf.where(stack.is_data > 0.0, root, tf.ones_like(root))
+
+    def _weighted(self, matrix: tf.Tensor, stack: Any) -> tf.Tensor:
+        """``matrix @ R`` [G, Q, R]."""
+        return times_factor(matrix, stack.precision_factor) * self._unit(stack)[:, None]
 
     def stack(self, observations: tuple[Any, ...], input_dim: int) -> Any:
         """Pseudo-observations padded for the functions below."""
@@ -132,6 +167,7 @@ class GaussianProcess:
             spec(None, input_dim),
             spec(G, None, None, None),
             spec(G, None, C),
+            spec(None),
             spec(None),
         )
 
@@ -150,18 +186,18 @@ class GaussianProcess:
     def condition(self, stack: Any) -> Conditioned:
         """Factorise B and whiten the residuals."""
         K = add_to_diagonal(cov.covariance(self.kernel, stack.Z), stack.nugget)
-        RtK = tf.linalg.matrix_transpose(times_factor(K, stack.precision_factor))
-        RtKR = times_factor(RtK, stack.precision_factor)
+        RtKR = self._weighted(tf.linalg.matrix_transpose(self._weighted(K, stack)), stack)
         chol = tf.linalg.cholesky(add_to_diagonal(RtKR, tf.ones_like(stack.nugget)))
         mean = cov.to_groups(self.prior_mean(stack.Z), self.num_groups)
-        shift = times_factor(tf.linalg.matrix_transpose(mean), stack.precision_factor)
-        residual = stack.pseudo_targets - tf.linalg.matrix_transpose(shift)
+        shift = self._weighted(tf.linalg.matrix_transpose(mean), stack)
+        targets = self._unit(stack)[:, :, None] * stack.pseudo_targets
+        residual = targets - tf.linalg.matrix_transpose(shift)
         return Conditioned(chol, solve_lower(chol, residual))
 
     @check_shapes("X: [N, D]", "return: [., R, N]")
     def project(self, stack: Any, conditioned: Conditioned, X: tf.Tensor) -> tf.Tensor:
         """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]: what the pseudo-observations know of f(X)."""
-        kxz = times_factor(cov.covariance(self.kernel, X, stack.Z), stack.precision_factor)
+        kxz = self._weighted(cov.covariance(self.kernel, X, stack.Z), stack)
         return solve_lower(conditioned.chol, tf.linalg.matrix_transpose(kxz))
 
     def mean(self, conditioned: Conditioned, V: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
@@ -206,8 +242,14 @@ class GaussianProcess:
         return self.mean(conditioned, V, X), covariance
 
     @check_shapes("conditioned.chol: [., R, R]", "conditioned.white: [G, R, C]", "return: []")
-    def log_normaliser(self, conditioned: Conditioned) -> tf.Tensor:
+    def log_normaliser(self, stack: Any, conditioned: Conditioned) -> tf.Tensor:
         """``log 𝒵`` of the stack, without the factors' log constants: a scalar."""
         columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
         logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
-        return -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
+        value = -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
+        if self.likelihood is None:
+            return value
+        diagonal = tf.reshape(tf.linalg.diag_part(stack.precision_factor[0]), [-1])
+        weights = stack.is_data * tf.square(diagonal)
+        log_precision = tf.math.log(self.noise_precision(stack.Z)) - LOG_TWO_PI
+        return value + 0.5 * tf.reduce_sum(weights[:, None] * log_precision)

@@ -15,6 +15,9 @@ from streaming_gp.gp.fit.fit import Fitter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.strategies.protocol import MERGED
 
+MOST_MERGED = 2000
+"""Within a larger budget data are dropped, those that the others predict best, as merging costs the
+cube of it."""
 MOST_MOVING = 300
 """So many points move when others are projected onto them; of more, each matters little."""
 
@@ -42,6 +45,10 @@ def within_budget(
     """
     if ledger.posterior.num_pseudo_points <= budget:
         return ledger
+    if budget > MOST_MERGED and not kept:
+        fewer = fitter.data.within(ledger, budget, epsilon)
+        if fewer is not None:
+            return fewer
     tenth = budget // 10
     apart = {*newest(ledger, tenth, budget // 2), *kept}
     held = sum(len(one.Z) for name, one in ledger.factors.items() if name in apart)

@@ -11,7 +11,8 @@ from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit import Conditional, Independent, Variational
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.points import Candidates, greedy_gain, greedy_variance
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters

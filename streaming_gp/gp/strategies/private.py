@@ -13,7 +13,8 @@ from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit import Exact
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.points import Candidates, greedy_gain
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
@@ -174,11 +175,12 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def allowed(self) -> Allowed:
         """All; a budget merges batches that have a point at every input, whoever visits them."""
         allowed = super().allowed
-        return replace(allowed, rounds=not (self.number == "all" and self.budget is not None))
+        is_all = self.number == "all"
+        return replace(allowed, rounds=not (is_all and self.budget is not None), near=is_all)
 
     def fit(
         self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
     ) -> Fitted:
         if self.number != "all":
             return super().fit(fitter, ledger, question, batch)
-        return fitter.fit_at_every_input(question.cavity, batch, self.budget)
+        return fitter.data.fit(ledger, question.cavity, batch)

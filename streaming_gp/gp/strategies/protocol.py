@@ -11,7 +11,8 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
 from streaming_gp.gp.process.process import Process
@@ -31,6 +32,8 @@ class Allowed:
     :param window: The most batches that a sliding window can hold; None for any number.
     :param compression: Whether factors can be projected onto fewer points.
     :param moves: Whether points that are compressed may move.
+    :param near: Whether points are observed one by one, so that predictions can condition on those
+        near them.
     :param because: Why not, where something is not allowed.
     """
 
@@ -41,6 +44,7 @@ class Allowed:
     window: int | None = None
     compression: bool = True
     moves: bool = True
+    near: bool = False
     because: str = ""
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit.bounds import LocalBound
-from streaming_gp.gp.fit.fit import Batch, Fitted, Fitter
+from streaming_gp.gp.fit.fit import Fitter
+from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.points import Candidates, greedy_variance, mostly_present
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy

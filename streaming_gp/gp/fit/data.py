@@ -1,0 +1,507 @@
+"""Batches whose factor is their likelihood, each datum at its own input.
+
+With Gaussian noise there is nothing to fit but ε. Other likelihoods stand as Gaussian sites, one
+for each datum, found under the cavity that all others leave. ε is learned from the evidence of all
+data whose factors may change, and what it says of ε is shared among their factors by how much data
+they hold: so a batch that is removed takes its share with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streaming_gp import expfam
+from streaming_gp.gp.fit import sites as site_rules
+from streaming_gp.gp.fit.bounds import Exact
+from streaming_gp.gp.fit.cavity import UnderCavity
+from streaming_gp.gp.fit.evidence import EXACT_ROWS, learn
+from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.optimiser import LocalOptimiser
+from streaming_gp.gp.fit.projection import GPLedger
+from streaming_gp.gp.fit.sites import Look, Sites
+from streaming_gp.gp.process.conditioning import Conditioning, NearestNeighbors
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.nearest import NearestAt, NearestProcess, Rows, data_of
+from streaming_gp.gp.process.observations import DataObservations, concatenated
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
+
+JOINT_SITES = 500
+"""The sites of so many data are found together; of more, part by part."""
+NEAR_ROWS = 2000
+"""With more rows, sites are found under the cavity that near rows leave."""
+BLOCK = 50
+"""So many new rows at a time get sites under the cavity of near ones."""
+SWEEPS, DAMPING = 3, 0.7
+"""Further sweeps over them, and ρ of these."""
+EVIDENCE_ROWS = 500
+"""The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
+SAYS_NOTHING = 1e8
+"""The variance of the noise of a row whose site has not been found yet."""
+
+
+class DataFits:
+    """Fits of batches with a point at every input.
+
+    :param local: The model.
+    :param optimiser: How ε is looked for.
+    :param conditioning: How the process is conditioned.
+    """
+
+    def __init__(
+        self, local: LocalModel, optimiser: LocalOptimiser, conditioning: Conditioning
+    ) -> None:
+        self.local = local
+        self.optimiser = optimiser
+        self.conditioning = conditioning
+        self.is_gaussian = site_rules.is_conjugate(local.likelihood)
+        self._last: tuple[bytes, DenseProcess | NearestProcess] | None = None
+
+    # ---- processes at one ε ----
+
+    def at(self, epsilon: np.ndarray, process: Process) -> DenseProcess | NearestProcess:
+        """A process at ε [E]; what it has in common with the one before is not computed again.
+
+        :raises NumericalError: if the covariance of its observations is not positive.
+        """
+        token = epsilon.tobytes() + self.local.fixed_values()
+        observed = observations_of(process)
+        number = sum(len(one.Z) for one in observed)
+        start = self.conditioning.unconditioned(PriorAt(self.local.prior, epsilon[None]), number)
+        last = self._last
+        if last is not None and last[0] == token and type(last[1]) is type(start):
+            start = last[1]
+        with blas_threads_for(number):
+            self._last = token, start.conditioned_on(observed)
+        return self._last[1]
+
+    # ---- a batch ----
+
+    @one_blas_thread()
+    def fit(self, ledger: GPLedger, cavity: Process, batch: Batch) -> Fitted:
+        """The factor of a batch, and where it learns, ε and the sites of all others at it.
+
+        :param ledger: All factors that may change; the data of others are in its prior.
+        :param cavity: Prior times all other factors.
+        :param batch: The batch.
+        """
+        local = self.local
+        own = self._observations(batch.data)
+        others = {name: one for name, one in ledger.factors.items() if name != batch.name}
+        learns = batch.learn and bool(local.hyperparameters.limits(local.parameters))
+        if not learns:
+            epsilon = self._location(cavity)
+            factor = PseudoPointFactor((own,), cavity.unit_of_epsilon)
+            return self._with_sites(cavity, factor, epsilon, 0)
+        alone = batch.hold or not local.hyperparameters.remembers
+        if alone:
+            changing, known = {}, cavity
+        else:
+            changing = {name: one for name, one in others.items() if _is_data(one)}
+            kept = (one for name, one in others.items() if name not in changing)
+            known = ledger.prior.times(kept)
+        factors = {**changing, batch.name: PseudoPointFactor((own,))}
+        sites_of = factors if self.is_gaussian else self._first_sites(known, factors, batch.name)
+        known_data = data_of(observations_of(known))
+        learned = learn(
+            local, _all_data(sites_of.values()), known_data, known.hyperparameters,
+            self._number, batch.seed, self.optimiser.most_iterations, batch.report,
+        )  # fmt: skip
+        shared = self._shared(known, learned.q, sites_of)
+        if not self.is_gaussian:
+            shared = self._swept(known, shared, learned.epsilon)
+        new = shared.pop(batch.name)
+        changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
+        after = cavity if changed is None else _without(changed, batch.name)
+        fitted = self._with_sites(after, new, learned.epsilon, learned.iterations)
+        energy = fitted.free_energy
+        if learned.q is not None and known.hyperparameters is not None:
+            earlier = _all_data(changing.values())
+            rows = sum(len(one.Z) for one in [*earlier, own, *known_data])
+            if self.is_gaussian and rows <= EXACT_ROWS:
+                energy = self._free_energy(known, learned.q, [*earlier, own])
+                energy -= self._free_energy(known, cavity.hyperparameters, earlier)
+            else:
+                assert cavity.hyperparameters is not None
+                energy -= float(learned.q.kl_divergence(cavity.hyperparameters))
+        return replace(fitted, free_energy=energy, ledger=changed)
+
+    def _free_energy(
+        self, known: Process, q: expfam.Gaussian | None, data: Sequence[DataObservations]
+    ) -> float:
+        """``E_q[log p(data | ε)] − KL(q ‖ p)`` in nats, where p is what is known without them."""
+        assert q is not None
+        assert known.hyperparameters is not None
+        energy = -float(q.kl_divergence(known.hyperparameters))
+        if not data:
+            return energy
+        size = len(np.asarray(q.mean))
+        offsets = np.sqrt(size) * np.concatenate([np.eye(size), -np.eye(size)])
+        values = []
+        for epsilon in np.asarray(q.mean) + offsets @ np.transpose(q.scale):
+            process = DenseProcess(PriorAt(self.local.prior, epsilon[None]))
+            before = process.conditioned_on(observations_of(known))
+            after = before.conditioned_on([*before.members, *data])
+            values.append(after.log_normaliser - before.log_normaliser)
+        return energy + float(np.mean(values))
+
+    def learned_again(self, ledger: GPLedger, seed: int) -> tuple[GPLedger, np.ndarray] | None:
+        """A ledger whose data have said anew what they say of ε, and ε [E]; None where there is
+        nothing to learn, or nothing to learn from.
+        """
+        local = self.local
+        changing = {name: one for name, one in ledger.factors.items() if _is_data(one)}
+        if not (changing and local.hyperparameters.limits(local.parameters)):
+            return None
+        if not local.hyperparameters.remembers:
+            return None
+        known = ledger.prior.times(one for n, one in ledger.factors.items() if n not in changing)
+        known_data = data_of(observations_of(known))
+        learned = learn(
+            local, _all_data(changing.values()), known_data, known.hyperparameters,
+            self._number, seed, self.optimiser.most_iterations, lambda *_: None,
+        )  # fmt: skip
+        shared = self._shared(known, learned.q, changing)
+        if not self.is_gaussian:
+            shared = self._swept(known, shared, learned.epsilon)
+        return ledger.with_factors({**ledger.factors, **shared}), learned.epsilon
+
+    def within(self, ledger: GPLedger, budget: int, epsilon: np.ndarray) -> GPLedger | None:
+        """The ledger with at most so many data, without those that the others predict best; None
+        where factors hold something else.
+
+        What a datum says beside those near it is ``½ log(1 + v/r)`` nats, for the variance v that
+        they leave and that of its noise r.
+        """
+        if not all(_is_data(one) for one in ledger.factors.values()):
+            return None
+        data = _all_data(ledger.factors.values())
+        spare = sum(len(one.Z) for one in data) - max(1, budget - budget // 10)
+        together = data[0] if len(data) == 1 else concatenated(data)
+        near = self._near(Process(), together, epsilon)
+        assert near.joined is not None
+        gain = np.empty(near.size)
+        for start in range(0, near.size, 1000):
+            some = np.arange(start, min(start + 1000, near.size))
+            variance = self._cavities(replace(near, number=10), some)[1]
+            noise = np.repeat(near.joined.noise[:, some].T, near.joined.targets.shape[2], axis=1)
+            gain[some] = np.log1p(variance / noise).sum(axis=1)
+        stays, blocked = np.ones(near.size, bool), np.zeros(near.size, bool)
+        beside = near.neighbors(near.joined.Z, min(11, near.size)).reshape(-1, near.size, 11)
+        for row in np.argsort(gain):  # those on which a dropped one rests stay
+            if spare > 0 and not blocked[row]:
+                stays[row], spare = False, spare - 1
+                blocked[beside[:, row].ravel()] = True
+        factors, start = {}, 0
+        for name, factor in ledger.factors.items():
+            parts = []
+            for one in data_of(factor.pseudo_observations):
+                mine = stays[start : start + len(one.Z)]
+                start += len(one.Z)
+                if mine.any():
+                    parts.append(one.rows(mine))
+            factors[name] = replace(factor, pseudo_observations=tuple(parts))
+        fewer = ledger.with_factors(factors)
+        return self.within(fewer, budget, epsilon) if spare > 0 else fewer
+
+    @property
+    def _number(self) -> int:
+        """The number of neighbours by which ε is learned."""
+        chosen = self.conditioning
+        return chosen.num_neighbors if isinstance(chosen, NearestNeighbors) else 30
+
+    def _location(self, process: Process) -> np.ndarray:
+        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
+        return hyperparameters.location_scale(process.hyperparameters, parameters)[0]
+
+    def _observations(self, data: Data) -> DataObservations:
+        X, Y = data
+        L = 0 if self.is_gaussian else self.local.gp.num_latent
+        precision = np.full((len(X), L), 1.0 / SAYS_NOTHING)
+        zeros = np.zeros((len(X), L))
+        return DataObservations(X, Y, np.ones(len(X)), zeros, precision, self.local.gp.num_groups)
+
+    def _shared(
+        self, known: Process, q: expfam.Gaussian | None, factors: dict[str, PseudoPointFactor]
+    ) -> dict[str, PseudoPointFactor]:
+        """The factors with what all of them say of ε, each a share by its data."""
+        if q is None or known.hyperparameters is None:
+            return dict(factors)
+        together = (q / known.hyperparameters).as_arrays()
+        weights = {name: _weight(one) for name, one in factors.items()}
+        total = sum(weights.values())
+        return {
+            name: replace(one, hyperparameters=together ** (weights[name] / total))
+            for name, one in factors.items()
+        }
+
+    # ---- Gaussian noise, and sites of other likelihoods ----
+
+    def _with_sites(
+        self, cavity: Process, factor: PseudoPointFactor, epsilon: np.ndarray, iterations: int
+    ) -> Fitted:
+        """The factor with its sites at ε, where it has some, and its free energy."""
+        (own,) = factor.pseudo_observations
+        assert isinstance(own, DataObservations)
+        before = self.at(epsilon, cavity)
+        if self.is_gaussian:
+            after = cavity.times([PseudoPointFactor((own,))])
+            energy = self._gaussian_energy(before, epsilon, after, own)
+            return Fitted(factor, epsilon, energy - self._penalty(cavity, epsilon), iterations)
+        if isinstance(before, NearestProcess) or before.size > NEAR_ROWS:
+            own, energy, constant, clipped = self._near_sites(cavity, own, epsilon)
+        else:
+            own, energy, constant, clipped = self._joint_sites(before, own, epsilon)
+        factor = replace(factor, pseudo_observations=(own,), log_scale=constant)
+        energy -= self._penalty(cavity, epsilon)
+        return Fitted(factor, epsilon, energy, iterations, clipped_sites=clipped)
+
+    def _gaussian_energy(
+        self,
+        before: DenseProcess | NearestProcess,
+        epsilon: np.ndarray,
+        after: Process,
+        own: DataObservations,
+    ) -> float:
+        """``log p(batch | earlier)`` at ε in nats; under near rows from a sample of the batch."""
+        if isinstance(before, DenseProcess):
+            old = before.log_normaliser
+            process = self.at(epsilon, after)
+            if isinstance(process, DenseProcess):
+                return process.log_normaliser - old
+        some = np.random.default_rng(0).permutation(len(own.Z))[:EVIDENCE_ROWS]
+        if isinstance(before, DenseProcess):
+            mean, variance = (part[0] for part in before.predict(own.Z[some]))
+        else:
+            mean, variance = before.each[0].marginals(own.Z[some])
+        prior = PriorAt(self.local.prior, epsilon[None])
+        noise = 1.0 / np.asarray(prior.functions.noise_precision(prior.draws, own.Z[some]))[0]
+        v = variance + noise
+        logs = -0.5 * (LOG_TWO_PI + np.log(v) + (own.Y[some] - mean) ** 2 / v)
+        return float(np.sum(logs) * len(own.Z) / len(some))
+
+    def _joint_sites(
+        self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
+    ) -> tuple[DataObservations, float, float, int]:
+        """The sites of data found together under a dense cavity: the data, the bound in nats, the
+        log constant, and the number of sites that were cut off.
+        """
+        parts, energy, constant, clipped = [], 0.0, 0.0, 0
+        for start in range(0, len(own.Z), JOINT_SITES):
+            part = own.rows(slice(start, start + JOINT_SITES))
+            part, bound, cut = self._fixed_point(before, part, epsilon)
+            after = before.extended(part)
+            energy, clipped = energy + bound, clipped + cut
+            constant += bound - (after.log_normaliser - before.log_normaliser)
+            before = after
+            parts.append(part)
+        joined = parts[0] if len(parts) == 1 else concatenated(parts)
+        return joined, energy, constant, clipped
+
+    def _fixed_point(
+        self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
+    ) -> tuple[DataObservations, float, int]:
+        local, form, X = self.local, Exact(), own.Z
+        V = before.project(X)
+        K, mean = before.covariance(X, V), before.mean(X, V)
+        none = np.zeros(K.shape[:2])
+        prepared = form.prepared(UnderCavity(K, K[:, :, :0], none, mean, none))
+
+        def posterior(sites: Sites) -> Any:
+            return form.posterior(prepared, *(part.T for part in sites))
+
+        def look(q: Any) -> Look:
+            moments = (part.T[None] for part in (q.mean, q.variance))
+            return _raised(local.look(epsilon[None], X, own.Y, *moments), own.weights)
+
+        def bound(sites: Sites) -> float:
+            q = posterior(sites)
+            moments = (part.T for part in (q.mean, q.variance))
+            expected = local.expected_each(epsilon, X, own.Y, *moments)
+            return float(own.weights @ expected) - q.kl
+
+        start = None
+        if own.precision.max() > 10.0 / SAYS_NOTHING:
+            start = Sites(own.precision_mean, own.precision)
+        size = len(X), local.gp.num_latent
+        rest, value = site_rules.best_rest(
+            lambda sites: look(posterior(sites)), bound, start, size, self.optimiser.site_steps
+        )
+        return _with(own, rest.sites), value, rest.clipped
+
+    def _near_sites(
+        self, cavity: Process, own: DataObservations, epsilon: np.ndarray
+    ) -> tuple[DataObservations, float, float, int]:
+        """The same under the cavity that near rows leave: blocks of new rows, and then sweeps."""
+        near = self._near(cavity, own, epsilon)
+        new = np.arange(near.size - len(own.Z), near.size)
+        own, clipped = self._sweep(near, new, own, epsilon, BLOCK, 1.0)
+        for _ in range(SWEEPS):
+            own, clipped = self._sweep(near, new, own, epsilon, len(new), DAMPING)
+        energy, constant = self._near_energy(near, new, own, epsilon)
+        return own, energy, constant, clipped
+
+    def _near(self, cavity: Process, own: DataObservations, epsilon: np.ndarray) -> NearestAt:
+        """Rows of a cavity and of a batch at one ε, none of them joined, whose observations may be
+        changed.
+        """
+        prior = PriorAt(self.local.prior, epsilon[None])
+        chosen = self.conditioning
+        number = chosen.num_neighbors_pred if isinstance(chosen, NearestNeighbors) else 100
+        (observed,) = prior.observed([*observations_of(cavity), own])
+        return NearestAt(prior, number).extended(observed, join=False)
+
+    def _cavities(self, near: NearestAt, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance [B, L] of f at some rows, given the rows near each but for itself."""
+        assert near.joined is not None
+        X = near.joined.Z[rows]
+        number = min(near.number, near.size - 1)
+        if number == 0:
+            far = near.far or DenseProcess(near.prior)
+            mean, variance = far.predict(X)
+            return mean[0], variance[0]
+        found = near.neighbors(X, number + 1)
+        is_self = found == rows[None, :, None]
+        is_self[..., -1] |= ~is_self.any(axis=-1)
+        others = found[~is_self].reshape(*found.shape[:2], number)
+        return near.given(X, others)
+
+    def _sweep(
+        self,
+        near: NearestAt,
+        rows: np.ndarray,
+        own: DataObservations,
+        epsilon: np.ndarray,
+        size: int,
+        damping: float,
+    ) -> tuple[DataObservations, int]:
+        """One sweep over some rows, block by block, each under the cavity of the rows near it."""
+        local, clipped = self.local, 0
+        mean_parts, precision = np.array(own.precision_mean), np.array(own.precision)
+        at_once = min(size, 1000)
+        for start in range(0, len(rows), at_once):
+            some = slice(start, start + at_once)
+            mean, variance = self._cavities(near, rows[some])
+            part = own.rows(some)
+
+            def step(sites: Sites) -> Look:
+                v = 1.0 / (1.0 / variance + sites.precision)  # noqa: B023
+                m = v * (mean / variance + sites.precision_mean)  # noqa: B023
+                look = local.look(epsilon[None], part.Z, part.Y, m[None], v[None])  # noqa: B023
+                return _raised(look, part.weights)  # noqa: B023
+
+            start_at = Sites(mean_parts[some], precision[some])
+            if precision[some].max() <= 10.0 / SAYS_NOTHING:
+                start_at = site_rules.nothing_said(len(part.Z), local.gp.num_latent)
+            rest = site_rules.rest(step, start_at, self.optimiser.site_steps)
+            clipped += rest.clipped
+            for array, value in ((mean_parts, rest.sites[0]), (precision, rest.sites[1])):
+                array[some] += damping * (value - array[some])
+            near.replace_rows(rows[some], self._rows(part.Z, mean_parts[some], precision[some]))
+        return _with(own, Sites(mean_parts, precision)), clipped
+
+    def _rows(self, Z: np.ndarray, precision_mean: np.ndarray, precision: np.ndarray) -> Rows:
+        G = self.local.gp.num_groups
+        shape = len(Z), G, -1
+        mean, w = (np.reshape(one, shape).swapaxes(0, 1) for one in (precision_mean, precision))
+        return Rows(Z, mean / w, 1.0 / w[:, :, 0])
+
+    def _near_energy(
+        self, near: NearestAt, rows: np.ndarray, own: DataObservations, epsilon: np.ndarray
+    ) -> tuple[float, float]:
+        """``Σ w log p(y | rows near it)`` of a batch in nats, and by how much more that is than
+        what its sites say; from a sample of a long one.
+        """
+        inside = np.random.default_rng(0).permutation(len(rows))[:EVIDENCE_ROWS]
+        part, scale = own.rows(inside), len(rows) / len(inside)
+        mean, variance = self._cavities(near, rows[inside])
+        logs = self.local.log_densities(epsilon, part.Z, part.Y, mean, variance)
+        energy = scale * float(part.weights @ logs)
+        r = 1.0 / part.precision
+        v, error = variance + r, part.precision_mean * r - mean
+        of_sites = -0.5 * float(np.sum(np.log(v / r) + error**2 / v))
+        return energy, energy - scale * of_sites
+
+    # ---- all sites again ----
+
+    def _first_sites(
+        self, known: Process, factors: dict[str, PseudoPointFactor], name: str
+    ) -> dict[str, PseudoPointFactor]:
+        """The factors with sites of a new batch at the present ε."""
+        epsilon = self._location(known)
+        others = [one for key, one in factors.items() if key != name]
+        stripped = [PseudoPointFactor(one.pseudo_observations) for one in others]
+        cavity = Process(known.pseudo_observations).times(stripped)
+        fitted = self._with_sites(cavity, factors[name], epsilon, 0)
+        return {**factors, name: fitted.factor}
+
+    def _swept(
+        self, known: Process, factors: dict[str, PseudoPointFactor], epsilon: np.ndarray
+    ) -> dict[str, PseudoPointFactor]:
+        """The factors with all of their sites at ε."""
+        data = _all_data(factors.values())
+        together = data[0] if len(data) == 1 else concatenated(data)
+        base = self.at(epsilon, Process(known.pseudo_observations))
+        number = len(together.Z) + base.size
+        if number <= JOINT_SITES and isinstance(base, DenseProcess):
+            together, _, _ = self._fixed_point(base, together, epsilon)
+        else:
+            near = self._near(known, together, epsilon)
+            rows = np.arange(near.size - len(together.Z), near.size)
+            for _ in range(SWEEPS):
+                together, _ = self._sweep(near, rows, together, epsilon, len(rows), DAMPING)
+        found, start = {}, 0
+        for name, factor in factors.items():
+            parts = []
+            for one in data_of(factor.pseudo_observations):
+                parts.append(together.rows(slice(start, start + len(one.Z))))
+                start += len(one.Z)
+            found[name] = replace(factor, pseudo_observations=tuple(parts))
+        return found
+
+    def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
+        """The negative log prior of a point ε; q(ε) has its divergence."""
+        if cavity.hyperparameters is not None:
+            return 0.0
+        return -self.local.log_prior(epsilon)
+
+
+def _raised(look: Look, weights: np.ndarray) -> Look:
+    """Sites of a likelihood that is raised to weights [N]."""
+    if (weights == 1.0).all():
+        return look
+    column = weights[:, None]
+    wanted, stationary = (
+        Sites(column * one.precision_mean, column * one.precision)
+        for one in (look.wanted, look.stationary)
+    )
+    return look._replace(wanted=wanted, stationary=stationary)
+
+
+def _with(own: DataObservations, sites: Sites) -> DataObservations:
+    return replace(own, precision_mean=sites.precision_mean, precision=sites.precision)
+
+
+def _is_data(factor: PseudoPointFactor) -> bool:
+    observations = factor.pseudo_observations
+    return bool(observations) and all(isinstance(one, DataObservations) for one in observations)
+
+
+def _all_data(factors: Collection[PseudoPointFactor]) -> list[DataObservations]:
+    return [one for factor in factors for one in data_of(factor.pseudo_observations)]
+
+
+def _weight(factor: PseudoPointFactor) -> float:
+    return float(sum(one.weights.sum() for one in data_of(factor.pseudo_observations)))
+
+
+def _without(ledger: GPLedger, name: str) -> Process:
+    """Prior times all factors but one."""
+    return ledger.prior.times(one for key, one in ledger.factors.items() if key != name)

@@ -1,0 +1,547 @@
+"""ε from the evidence of random rows, each given what is near among the rows before it.
+
+The objective is that of a random order of all rows so far (Vecchia 1988),
+
+``log p(ε) + (n/s) Σ_{i ∈ S} w_i log p(y_i | nearest of the rows before i, ε)``,
+
+for s random rows S and weights w, which are below one for what has faded. Few rows with Gaussian
+noise have their exact log evidence. Rows of other likelihoods have ``p(y_i | ·)`` integrated over
+f_i given the sites of the others, which are held. As the order is random, every prefix of it is a
+random sample: of very many rows a sample of them stands for all.
+
+What s rows say of ε is all that q(ε) may know, so that its precision is their curvature and the
+prior's, and not n/s times as much. Where all rows count it is that of steps of q's own width, by a
+cubature of 2E points, so that q(ε) is the Gaussian that the objective is nearest to, not its peak
+alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisited").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+
+from streaming_gp import expfam
+from streaming_gp.gp.fit import sites as site_rules
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.optimiser import Report
+from streaming_gp.gp.process.graphs import Compiled, spec
+from streaming_gp.gp.process.nearest import JITTERS, NearestAt, Rows, conditional_moments
+from streaming_gp.gp.process.observations import DataObservations, concatenated
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.numerics.linalg import LOG_TWO_PI
+
+EXACT_ROWS = 300
+"""So few rows with Gaussian noise have their exact evidence."""
+FEWEST, MOST, SHARE = 300, 1000, 0.25
+"""Starts take this share of all rows, within these limits; the rounds that follow from the best of
+them take twice as many."""
+MOST_POOL = 2**15
+"""Of more rows a random sample of so many stands for all."""
+START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 20, 4, 8
+"""Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
+EXACT_ITERATIONS = 50
+"""The same of exact evidence, which has no rounds."""
+WIDEST = 16.0
+"""Standard deviations of the prior that ε may lie from its mean."""
+SHORTEST = np.exp(-3.0)
+"""Of the lengthscales of one start, as a part of the prior mean: near twins of inputs draw others
+to where the noise collapses."""
+LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
+"""Of a step of q(ε), and in nats, at which steps end."""
+PASSES = 10
+"""The largest number of steps of q(ε), where all rows count."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What rows say of ε.
+
+    :param epsilon: The mean, or the point [E].
+    :param q: q(ε), or None where ε is a point.
+    :param iterations: Of the optimiser.
+    """
+
+    epsilon: np.ndarray
+    q: expfam.Gaussian | None
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Random rows with their nearest among those before them.
+
+    :param arguments: Those of :meth:`Evidence.sum_of`.
+    :param scale: n/s: how many rows each of them stands for.
+    """
+
+    arguments: tuple[np.ndarray, ...]
+    scale: float
+
+
+class Evidence:
+    """The evidence of some data by ε.
+
+    :param local: The model.
+    :param data: The data whose evidence counts.
+    :param others: Data that are known before.
+    :param number: k, the number of neighbours.
+    :param seed: The seed of the order, and of the rows that are drawn.
+    """
+
+    def __init__(
+        self,
+        local: LocalModel,
+        data: Sequence[DataObservations],
+        others: Sequence[DataObservations],
+        number: int,
+        seed: int,
+    ) -> None:
+        self.local, self._number = local, number
+        self._rng = np.random.default_rng(seed)
+        before = _sample(others, MOST_POOL, self._rng)
+        own = _sample(data, MOST_POOL, self._rng)
+        self.num_rows = sum(len(one.Z) for one in data)
+        self._first = 0 if before is None else len(before.Z)
+        assert own is not None
+        self._pool = own if before is None else concatenated([before, own])
+        self._num_pool = len(self._pool.Z)
+        self.is_exact = own.is_gaussian and self._num_pool <= EXACT_ROWS
+
+    # ---- samples ----
+
+    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
+        """Random rows [s] with their neighbours by the lengthscales of ε [E]; all rows, where the
+        evidence is exact.
+        """
+        if self.is_exact:
+            return Sample((), 1.0)
+        number = min(self._number, self._num_pool - 1)
+        first = max(self._first, min(number, self._num_pool // 2))
+        rows = np.arange(first, self._num_pool)
+        if len(rows) > size:
+            rows = np.sort(self._rng.choice(rows, size, replace=False))
+        return Sample(self._arguments(rows, number, epsilon), self.num_rows / len(rows))
+
+    def _arguments(
+        self, rows: np.ndarray, number: int, epsilon: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        pool, gp = self._pool, self.local.gp
+        number = min(number, int(rows.min()))
+        prior = PriorAt(self.local.prior, epsilon[None])
+        (observed,) = prior.observed([pool])
+        at = Rows.of(observed)
+        near = NearestAt(prior, number, rows=at, joined=at)
+        found = near.earlier(rows)
+        Z, targets, noise = near.rows_at(found)
+        if pool.is_gaussian:
+            by_group = np.broadcast_to(found, (gp.num_groups, *found.shape[1:]))
+            noise = 1.0 / pool.weights[by_group]
+        return pool.Z[rows], pool.Y[rows], pool.weights[rows], Z, targets, noise
+
+    # ---- values ----
+
+    def value_and_gradient(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
+        """``Σ w_i log p(y_i | ·)`` of a sample and its gradient [E]; minus infinity where a
+        covariance is not positive.
+        """
+        try:
+            if self.is_exact:
+                value, gradient = self._exact(epsilon, *self._stacks)
+            else:
+                value, gradient = self._near(epsilon, *sample.arguments)
+        except tf.errors.InvalidArgumentError:
+            return -np.inf, np.zeros_like(epsilon)
+        value, gradient = float(value), np.asarray(gradient)
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return -np.inf, np.zeros_like(epsilon)
+        return value, gradient
+
+    @property
+    def _stacks(self) -> tuple[Any, Any]:
+        gp, D = self.local.gp, self.local.input_dim
+        if not hasattr(self, "_made"):
+            first, pool = self._first, self._pool
+            before = (pool.rows(slice(0, first)),) if first else ()
+            self._made = gp.stack((pool,), D), gp.stack(before, D)
+        return self._made
+
+    @property
+    def _exact(self) -> Compiled:
+        local = self.local
+        stack = local.gp.stack_spec(local.input_dim)
+
+        def exact_evidence(epsilon: tf.Tensor, all_rows: Any, before: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(epsilon)
+                with local.parameters.substituted(epsilon):
+                    gp = local.gp
+                    value = gp.log_normaliser(all_rows, gp.condition(all_rows))
+                    value -= gp.log_normaliser(before, gp.condition(before))
+            return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
+
+        size = spec(local.parameters.size)
+        return local.graphs.compiled(exact_evidence, size, stack, stack)
+
+    @property
+    def _near(self) -> Compiled:
+        local = self.local
+        C = local.gp.num_latent // local.gp.num_groups
+
+        def near_evidence(epsilon: tf.Tensor, *arguments: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(epsilon)
+                with local.parameters.substituted(epsilon):
+                    value = sum_of(local, *arguments)
+            return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
+
+        return local.graphs.compiled(
+            near_evidence, spec(local.parameters.size), spec(None, local.input_dim),
+            spec(None, local.output_dim), spec(None), spec(None, None, None, local.input_dim),
+            spec(None, None, None, C), spec(None, None, None),
+        )  # fmt: skip
+
+
+def sum_of(
+    local: LocalModel,
+    X: tf.Tensor,
+    Y: tf.Tensor,
+    weights: tf.Tensor,
+    Z: tf.Tensor,
+    targets: tf.Tensor,
+    noise: tf.Tensor,
+) -> tf.Tensor:
+    """``Σ_i w_i log p(y_i | rows near it)`` at the parameters' values: a scalar, in nats.
+
+    :param X: [s, D].
+    :param Y: [s, P].
+    :param weights: w [s].
+    :param Z: Inputs of the rows near each [K, s, k, D].
+    :param targets: Their observations [G, s, k, C].
+    :param noise: The variance of their noise [G, s, k]; of Gaussian noise in units of it.
+    """
+    gp, likelihood = local.gp, local.likelihood
+    is_gaussian = gp.likelihood is not None
+    G, C = gp.num_groups, gp.num_latent // gp.num_groups
+    if is_gaussian:
+        units = []
+        for group in range(G):
+            points = Z[min(group, Z.shape[0] - 1) if Z.shape[0] is not None else 0]
+            precision = gp.noise_precision(tf.reshape(points, [-1, local.input_dim]))
+            units.append(tf.reshape(precision[:, group * C], tf.shape(points)[:2]))
+        noise = noise / tf.stack(units)
+    jitter = tf.constant(JITTERS[0], X.dtype)
+    mean, variance = conditional_moments(gp, X, Z, targets, noise, jitter, is_linear=True)
+    if not is_gaussian:
+        return tf.reduce_sum(
+            weights * site_rules.predictive_log_density(likelihood, X, mean, variance, Y)
+        )
+    v = variance + 1.0 / gp.noise_precision(X)
+    logs = -0.5 * (LOG_TWO_PI + tf.math.log(v) + tf.square(Y - mean) / v)
+    return tf.reduce_sum(weights * tf.reduce_sum(logs, -1))
+
+
+# ---- the optimum ----
+
+
+def learn(
+    local: LocalModel,
+    data: Sequence[DataObservations],
+    others: Sequence[DataObservations],
+    prior: expfam.Gaussian | None,
+    number: int,
+    seed: int,
+    iterations: int,
+    report: Report,
+) -> Learned:
+    """ε from some data.
+
+    From the present ε, the prior mean, and the prior mean with lengthscales that do not become
+    short; the best on fresh rows goes on in rounds of fresh rows.
+
+    :param data: The data whose evidence counts.
+    :param others: Data that are known before.
+    :param prior: What is known of ε without these data; None where ε is a point.
+    :param number: The number of neighbours.
+    :param seed: The seed of the rows that are drawn.
+    :param iterations: The largest number of the optimiser in one run.
+    :param report: Called with the number of iterations so far and the objective.
+    """
+    evidence = Evidence(local, data, others, number, seed)
+    belief = _Belief(local, prior)
+    present = local.parameters.value() if prior is None else None
+    return _Search(evidence, belief, iterations, report).learned(present)
+
+
+class _Belief:
+    """The prior of ε as a function, and the range in which ε is looked for.
+
+    :param prior: p(ε), or a cavity; None where ε is a point, whose GPflow priors count.
+    """
+
+    def __init__(self, local: LocalModel, prior: expfam.Gaussian | None) -> None:
+        self._local, self.prior = local, prior
+        parameters = local.parameters
+        if prior is None:
+            self.mean = parameters.value()
+            self.scale = np.diag(parameters.unit_log_widths())
+            limits = local.hyperparameters.limits(parameters)
+            low = [-np.inf if one is None else one for one, _ in limits]
+            self.low = self.mean + np.diag(self.scale) * np.asarray(low)
+            self.high = np.full(len(self.mean), np.inf)
+        else:
+            self.mean, self.scale = np.asarray(prior.mean), np.asarray(prior.scale)
+            widths = np.sqrt(np.einsum("ij,ij->i", self.scale, self.scale))
+            self.low, self.high = self.mean - WIDEST * widths, self.mean + WIDEST * widths
+
+    def __call__(self, epsilon: np.ndarray) -> tuple[float, np.ndarray]:
+        """The log density, up to a constant, and its gradient."""
+        if self.prior is None:
+            value, gradient = self._log_prior(epsilon)
+            return float(value), np.asarray(gradient)
+        white = scipy.linalg.solve_triangular(self.scale, epsilon - self.mean, lower=True)
+        slope = scipy.linalg.solve_triangular(self.scale, white, lower=True, trans=1)
+        return -0.5 * float(white @ white), -slope
+
+    @property
+    def _log_prior(self) -> Compiled:
+        local = self._local
+
+        def log_prior(epsilon: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(epsilon)
+                with local.parameters.substituted(epsilon):
+                    value = local.parameters.log_prior_density() + 0.0 * tf.reduce_sum(epsilon)
+            return value, tape.gradient(value, epsilon)
+
+        return local.graphs_of_fits.compiled(log_prior, spec(local.parameters.size))
+
+    def floor(self) -> np.ndarray | None:
+        """Lower limits [E] with lengthscales that are not short; None where there are none."""
+        return self._local.parameters.with_lengthscales(self.mean, SHORTEST)
+
+
+class _Search:
+    """The optimum of evidence and prior."""
+
+    def __init__(
+        self, evidence: Evidence, belief: _Belief, iterations: int, report: Report
+    ) -> None:
+        self._evidence, self._belief = evidence, belief
+        self._most, self._report = iterations, report
+        self._iterations = 0
+
+    def learned(self, present: np.ndarray | None) -> Learned:
+        evidence, belief = self._evidence, self._belief
+        local = evidence.local
+        here = local.parameters.value() if present is None else present
+        floor, low = belief.floor(), belief.low
+        starts = [(here, low), (belief.mean, low)]
+        if floor is not None:
+            starts.append((belief.mean, np.maximum(floor, low)))
+        starts = _without_twins(starts)
+        size = int(np.clip(SHARE * evidence.num_rows, FEWEST, MOST))
+        iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
+        ends = []
+        for start, lowest in starts:
+            sample = evidence.sample(size, start)
+            ends.append((self._optimum(start, lowest, sample, iterations), lowest))
+        epsilon, lowest = self._best(ends)
+        if not evidence.is_exact:
+            for _ in range(ROUNDS):
+                fresh = evidence.sample(2 * size, epsilon)
+                epsilon = self._optimum(epsilon, lowest, fresh, ROUND_ITERATIONS)
+        if belief.prior is None:
+            return Learned(epsilon, None, self._iterations)
+        mean, precision = self._gaussian(epsilon)
+        return Learned(mean, _of_family(belief.prior, mean, precision), self._iterations)
+
+    def _best(self, ends: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        """The best on fresh rows; of exact evidence, where prior and evidence are largest."""
+        evidence = self._evidence
+        if len(ends) == 1:
+            return ends[0]
+        if evidence.is_exact:
+            return max(ends, key=lambda end: -self._objective(end[0], Sample((), 1.0))[0])
+        scores = []
+        state = evidence._rng.bit_generator.state
+        for epsilon, _ in ends:  # the same rows, with neighbours by each one's own lengthscales
+            evidence._rng.bit_generator.state = state
+            sample = evidence.sample(FEWEST, epsilon)
+            scores.append(evidence.value_and_gradient(epsilon, sample)[0])
+        return ends[int(np.argmax(scores))]
+
+    def _objective(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
+        """What is minimised, and its gradient."""
+        value, gradient = self._evidence.value_and_gradient(epsilon, sample)
+        log_prior, slope = self._belief(epsilon)
+        if not np.isfinite(value):
+            return 1e10, np.zeros_like(epsilon)
+        return -sample.scale * value - log_prior, -sample.scale * gradient - slope
+
+    def _optimum(
+        self, start: np.ndarray, low: np.ndarray, sample: Sample, iterations: int
+    ) -> np.ndarray:
+        unit = np.sqrt(np.einsum("ij,ij->i", self._belief.scale, self._belief.scale))
+        unit = np.minimum(unit, self._evidence.local.parameters.unit_log_widths(start))
+        start = np.clip(start, low, self._belief.high)
+        before = self._iterations
+
+        def function(offset: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self._objective(start + unit * offset, sample)
+            return value, unit * gradient
+
+        def told(intermediate_result: Any) -> None:
+            self._iterations += 1
+            self._report(self._iterations, -float(intermediate_result.fun))
+
+        bounds = scipy.optimize.Bounds((low - start) / unit, (self._belief.high - start) / unit)
+        result = scipy.optimize.minimize(
+            function, np.zeros_like(start), jac=True, method="L-BFGS-B", bounds=bounds,
+            callback=told, options={"maxiter": min(iterations, self._most)},
+        )  # fmt: skip
+        self._iterations = before + int(result.nit)
+        return np.asarray(start + unit * result.x)
+
+    # ---- q(ε) ----
+
+    def _gaussian(self, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [E] and precision [E, E] of q(ε)."""
+        evidence = self._evidence
+        sample = evidence.sample(FEWEST, mode)
+        all_count = evidence.is_exact or sample.scale < 1.5
+        alone = sample if evidence.is_exact else Sample(sample.arguments, 1.0)
+
+        def slope(epsilon: np.ndarray) -> np.ndarray:
+            return self._objective(epsilon, alone)[1]
+
+        prior_precision = np.linalg.inv(self._belief.scale @ self._belief.scale.T)
+        units = self._evidence.local.parameters.unit_log_widths(mode)
+        steps = np.diag(1e-3 * units)
+        precision = _positive(_curvature(slope, mode, steps), prior_precision)
+        if not all_count:
+            return mode, precision
+        return _variational(lambda at: self._objective(at, alone), mode, precision, prior_precision)
+
+
+def _variational(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    mean: np.ndarray,
+    precision: np.ndarray,
+    least: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and precision of the Gaussian q by which ``E_q[objective] − entropy`` is least.
+
+    Both steps are those of its fixed point, shorter where one goes too far.
+
+    :param least: The precision is at least this.
+    """
+    value, slope, curvature = _expected(objective, mean, precision)
+    for _ in range(PASSES):
+        wanted, share = _positive(curvature, least), 1.0
+        step = -np.linalg.solve(wanted, slope)
+        while share > LEAST_SHARE:
+            to = mean + share * step, precision + share * (wanted - precision)
+            new, new_slope, new_curvature = _expected(objective, *to)
+            if new < value:
+                break
+            share *= 0.5
+        else:
+            break
+        gain, value = value - new, new
+        (mean, precision), slope, curvature = to, new_slope, new_curvature
+        if gain < LEAST_GAIN:
+            break
+    return mean, precision
+
+
+def _expected(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    mean: np.ndarray,
+    precision: np.ndarray,
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """``E_q[objective] − entropy`` but for a constant, and the expected slope [E] and curvature
+    [E, E], by a cubature of the third degree.
+    """
+    width, size = np.linalg.cholesky(np.linalg.inv(precision)), len(mean)
+    length = np.sqrt(max(3.0, size))
+    middle = objective(mean)
+    up, down = ([objective(mean + sign * length * h) for h in width.T] for sign in (1.0, -1.0))
+    weight = 0.5 / length**2
+    rest = 1.0 - 2.0 * size * weight
+    value = rest * middle[0] + weight * sum(one for one, _ in (*up, *down))
+    slope = rest * middle[1] + weight * np.sum([one for _, one in (*up, *down)], axis=0)
+    gaps = np.stack([a - b for (_, a), (_, b) in zip(up, down, strict=True)], axis=1)
+    curvature = gaps / (2.0 * length) @ np.linalg.inv(width)
+    entropy = np.sum(np.log(np.diag(width)))
+    return float(value - entropy), slope, 0.5 * (curvature + curvature.T)
+
+
+def _curvature(
+    slope: Callable[[np.ndarray], np.ndarray], at: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """The second derivative [E, E] by central differences along the columns of ``steps``."""
+    gaps = np.stack([slope(at + h) - slope(at - h) for h in steps.T], axis=1)
+    curvature = 0.5 * gaps @ np.linalg.inv(steps)
+    return 0.5 * (curvature + curvature.T)
+
+
+def _positive(precision: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """The precision, where it is less than the prior's that one."""
+    L = np.linalg.cholesky(least)
+    white = np.linalg.solve(L, np.linalg.solve(L, precision).T)
+    values, vectors = np.linalg.eigh(0.5 * (white + white.T))
+    rooted = L @ vectors
+    return np.asarray((rooted * np.maximum(values, 1.0)) @ rooted.T)
+
+
+def _of_family(prior: expfam.Gaussian, mean: np.ndarray, precision: np.ndarray) -> expfam.Gaussian:
+    """The Gaussian of a family that is nearest: independent ones have the conditional widths."""
+    family = type(prior)
+    if family is expfam.MeanFieldNormal:
+        scale = np.diag(np.diag(precision) ** -0.5)
+    else:
+        scale = np.linalg.cholesky(np.linalg.inv(precision))
+    return family.from_mean_scale(mean, scale).as_arrays()
+
+
+# ---- rows ----
+
+
+def _without_twins(starts: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for epsilon, low in starts:
+        if not any(np.array_equal(epsilon, e) and np.array_equal(low, b) for e, b in found):
+            found.append((epsilon, low))
+    return found
+
+
+def _sample(
+    data: Sequence[DataObservations], most: int, rng: np.random.Generator
+) -> DataObservations | None:
+    """So many rows of all of them, or all, in a random order."""
+    if not data:
+        return None
+    ends = np.cumsum([len(one.Z) for one in data])
+    chosen = rng.permutation(int(ends[-1]))[:most]
+    if len(data) == 1:
+        return data[0].rows(chosen)
+    owner = np.searchsorted(ends, chosen, side="right")
+    starts = np.concatenate([[0], ends[:-1]])
+    places = np.argsort(owner, kind="stable")
+    parts = list(_rows_of_each(data, owner, chosen - starts[owner]))
+    together = concatenated(parts)
+    back = np.empty(len(chosen), int)
+    back[places] = np.arange(len(chosen))
+    return together.rows(back)
+
+
+def _rows_of_each(
+    data: Sequence[DataObservations], owner: np.ndarray, inside: np.ndarray
+) -> Iterator[DataObservations]:
+    for index in np.unique(owner):
+        yield data[index].rows(inside[owner == index])

@@ -1,0 +1,681 @@
+"""A process conditioned on what is near: each prediction on its nearest observations.
+
+With z the observations and r the variances of their noise, a prediction at x conditions on the set
+N(x) of the k rows that would each alone reduce its variance most, which are those of the largest
+``k(x, x_j)² / (k(x_j, x_j) (k(x_j, x_j) + r_j))``:
+
+- ``w = (K_NN + diag r_N)⁻¹ k_N``
+- mean ``m(x) + wᵀ (z_N − m_N)``, variance ``k(x, x) − wᵀ k_N``.
+
+This is the Vecchia approximation or nearest-neighbour GP (Vecchia 1988; Datta et al. 2016; Katzfuss
+& Guinness 2021). What it costs does not grow with the stream. Observations that are not of points
+one by one, such as merged ones, are conditioned on as a whole (*far*), and k is then the covariance
+given them: the residual process has neighbours, too.
+
+Rows that the model cannot tell apart beside their noise are joined: ``var(f(a) − f(b))`` is far
+below the noise of each, and a cell of such rows counts as one at its mean, with their precisions
+added up, so that what is linear in f cancels. That is of the index alone. Factors hold what they
+held, and removing or fading one is exact.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.kernels import Kernel, Product, Static, Stationary, Sum
+
+from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.gp.process import prior as cov
+from streaming_gp.gp.process.dense import DenseProcess, Member
+from streaming_gp.gp.process.graphs import in_numpy, spec
+from streaming_gp.gp.process.neighbors import Index, cells, nearest_earlier
+from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
+from streaming_gp.gp.process.prior import PriorAt
+
+JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
+"""Noise that makes up for rounding, as parts of the prior variance: the least that does."""
+SMALLEST_VARIANCE = 1e-12
+"""As a part of the prior variance: rounding below is cut off."""
+INDISTINGUISHABLE = 0.1
+"""Rows are joined within cells whose sides are so short that ``var(f(a) − f(b))`` is this part of
+the noise of one row."""
+LEAST_JOINED = 1.5
+"""Rows stay as they are where they would not become fewer by this factor."""
+MOST_JOINT = 4000
+"""Joint predictions condition on so many rows at most."""
+AT_ONCE = 2**22
+"""The largest number of elements of the covariances that are factorised at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Observations of points one by one, at one ε.
+
+    :param Z: Their inputs [n, D].
+    :param targets: z [G, n, C].
+    :param noise: r [G, n].
+    """
+
+    Z: np.ndarray
+    targets: np.ndarray
+    noise: np.ndarray
+
+    @classmethod
+    def of(cls, members: Sequence[PseudoObservations]) -> Rows:
+        """Those of members whose R is diagonal."""
+        root = np.concatenate([one.precision_factor for one in members], axis=1)
+        targets = np.concatenate([one.pseudo_targets for one in members], axis=1)
+        Z, seen = np.concatenate([one.Z for one in members]), root.min(axis=0) > 0.0
+        if not seen.all():
+            Z, root, targets = Z[seen], root[:, seen], targets[:, seen]
+        return cls(Z, targets / root[:, :, None], root**-2.0)
+
+    def joined(self, cell: np.ndarray) -> Rows:
+        """One row for each cell, at the mean of its rows by their precision.
+
+        :param cell: The number of the cell of each row [n].
+        """
+        precision = 1.0 / self.noise
+        number = int(cell.max()) + 1
+
+        def sums(values: np.ndarray) -> np.ndarray:
+            return np.bincount(cell, values, number)
+
+        mean_precision = precision.mean(axis=0)
+        total = sums(mean_precision)
+        Z = np.stack([sums(mean_precision * column) / total for column in self.Z.T], axis=1)
+        precisions = np.stack([sums(one) for one in precision])
+        targets = np.stack(
+            [
+                np.stack([sums(w * column) / t for column in z.T], axis=1)
+                for w, z, t in zip(precision, self.targets, precisions, strict=True)
+            ]
+        )
+        return Rows(Z, targets, 1.0 / precisions)
+
+    def __add__(self, other: Rows) -> Rows:
+        return Rows(
+            np.concatenate([self.Z, other.Z]),
+            np.concatenate([self.targets, other.targets], axis=1),
+            np.concatenate([self.noise, other.noise], axis=1),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NearestProcess:
+    """A Gaussian process at S values of ε, conditioned at each place on what is near.
+
+    It has the methods of :class:`.DenseProcess` that predictions ask for.
+
+    :param prior: The prior at these ε.
+    :param number: k, the number of neighbours of a prediction.
+    :param members: All that it is conditioned on.
+    :param each: The process at each ε.
+    """
+
+    prior: PriorAt
+    number: int
+    members: tuple[Member, ...] = ()
+    each: tuple[NearestAt, ...] = ()
+
+    def conditioned_on(self, members: Sequence[Member]) -> NearestProcess:
+        """The process conditioned on these and nothing else; the index of a part in front that
+        both have is extended.
+
+        :raises NumericalError: if a covariance of pseudo-observations is not positive.
+        """
+        members = tuple(members)
+        pairs = zip(self.members, members, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        if self.each and shared == len(self.members):
+            before, new = self.each, members[shared:]
+        else:
+            before, new = tuple(NearestAt(self._at(s), self.number) for s in self._draws), members
+        observed = self.prior.observed(new)
+        each = tuple(
+            one.extended(part) if part else one for one, part in zip(before, observed, strict=True)
+        )
+        return replace(self, members=members, each=each)
+
+    @property
+    def _draws(self) -> range:
+        return range(len(self.prior.draws))
+
+    def _at(self, index: int) -> PriorAt:
+        return replace(self.prior, draws=self.prior.draws[index : index + 1])
+
+    @property
+    def size(self) -> int:
+        """The number of rows that are looked at, joined ones counted once."""
+        return self.each[0].size if self.each else 0
+
+    def predict(self, X: np.ndarray, full_cov: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [S, N, L] and variance [S, N, L], or covariance [S, L, N, N], of f(X) for each ε.
+
+        :raises InvalidDataError: if a covariance would condition on too many rows.
+        :raises NumericalError: if a covariance is not positive.
+        """
+        pieces = [one.joint(X) if full_cov else one.marginals(X) for one in self.each]
+        mean, variance = zip(*pieces, strict=True)
+        return np.stack(mean), np.stack(variance)
+
+    def tensors(self, X: tf.Tensor, full_cov: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same at a tensor of inputs, with gradients by it; its neighbours are taken as they
+        are.
+        """
+        if full_cov:
+            raise NotImplementedError(
+                "full_cov at inputs that are tensors wants Dense() conditioning; with "
+                "NearestNeighbors() give an array"
+            )
+        mean, variance = zip(*(one.of_tensor(X) for one in self.each), strict=True)
+        return tf.stack(mean), tf.stack(variance)
+
+    @property
+    def log_normaliser(self) -> float:
+        """``log 𝒵`` of the members under the Vecchia posterior, without the log constants of
+        factors, in nats: at one ε.
+
+        Rows count one after another in a random order, each given the nearest of those before.
+        """
+        return self.each[0].log_normaliser() + self.prior.constant(self.members)
+
+
+@dataclass(frozen=True, eq=False)
+class NearestAt:
+    """The process at one ε.
+
+    :param prior: The prior at it.
+    :param number: k.
+    :param far: The process given all that is not observed point by point.
+    :param rows: The others as they came.
+    :param joined: The rows that are looked at.
+    :param seen: So many of ``rows`` are in ``joined`` as cells; the others follow one by one.
+    :param indices: An index of ``joined`` for each kernel, where there is one.
+    :param projection: What the far observations know of the joined rows [G, M, n].
+    """
+
+    prior: PriorAt
+    number: int
+    far: DenseProcess | None = None
+    rows: Rows | None = None
+    joined: Rows | None = None
+    seen: int = 0
+    indices: tuple[Index | None, ...] = ()
+    projection: np.ndarray | None = None
+
+    def extended(self, members: Sequence[PseudoObservations], join: bool = True) -> NearestAt:
+        """Conditioned on more members.
+
+        :param join: Whether rows that cannot be told apart count as one.
+        """
+        process = self
+        whole = [one for one in members if not one.is_diagonal or one.nugget > 0.0]
+        if whole:
+            far = self.far or DenseProcess(self.prior)
+            process = replace(process, far=far.conditioned_on([*far.members, *whole]))
+            process = process if process.joined is None else process._projected(process.joined)
+        pointwise = [one for one in members if one.is_diagonal and one.nugget == 0.0]
+        return process._with_rows(Rows.of(pointwise), join) if pointwise else process
+
+    def _with_rows(self, more: Rows, join: bool) -> NearestAt:
+        rows = more if self.rows is None else self.rows + more
+        waiting = len(rows.Z) - self.seen
+        if self.joined is None or (waiting > len(self.joined.Z) / 4 and waiting > 1000):
+            joined = self._joined(rows) if join else rows
+            indices = tuple(self._index(kernel, joined.Z) for kernel in self._kernels)
+            process = replace(
+                self, rows=rows, joined=joined, seen=len(rows.Z), indices=indices, projection=None
+            )
+            return process._projected(joined)
+        pairs = zip(self._kernels, self.indices, strict=True)
+        indices = tuple(
+            None if index is None else index.extended(self._coordinates(kernel, more.Z))
+            for kernel, index in pairs
+        )
+        process = replace(self, rows=rows, joined=self.joined + more, indices=indices)
+        return process._projected(more)
+
+    def _projected(self, more: Rows) -> NearestAt:
+        if self.far is None:
+            return self
+        new = self.far.project(more.Z)
+        known = self.projection
+        whole = known is None or known.shape[1] != new.shape[1]
+        return replace(self, projection=new if whole else np.concatenate([known, new], axis=2))
+
+    def replace_rows(self, places: np.ndarray, rows: Rows) -> None:
+        """Change observations of some joined rows, in place."""
+        assert self.joined is not None
+        self.joined.targets[:, places] = rows.targets
+        self.joined.noise[:, places] = rows.noise
+
+    # ---- kernels ----
+
+    @cached_property
+    def _kernels(self) -> list[Kernel]:
+        return cov.latent_kernels(self.prior.functions.gp.kernel)
+
+    @property
+    def size(self) -> int:
+        return 0 if self.joined is None else len(self.joined.Z)
+
+    def _coordinates(self, kernel: Kernel, Z: np.ndarray) -> np.ndarray:
+        """Inputs in lengthscales, in which the kernel is a function of distances."""
+        metric = metric_of(kernel)
+        assert metric is not None
+        parameters = self.prior.functions.parameters
+        (epsilon,) = self.prior.draws
+        with parameters.substituted(tf.constant(epsilon)):
+            scales = np.asarray(metric.lengthscales)
+        columns = np.asarray(metric.slice(Z, Z)[0])
+        return np.ascontiguousarray(columns / scales)
+
+    def _index(self, kernel: Kernel, Z: np.ndarray) -> Index | None:
+        return None if metric_of(kernel) is None else Index.of(self._coordinates(kernel, Z))
+
+    def _joined(self, rows: Rows) -> Rows:
+        """Rows that cannot be told apart as one."""
+        kernels = self._kernels
+        if len(kernels) > 1 or metric_of(kernels[0]) is None or not _reads_all(kernels[0], rows.Z):
+            cell = cells(rows.Z, 0.0)
+            return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
+        A = self._coordinates(kernels[0], rows.Z)
+        side = self._side(kernels[0], rows.Z[:1], float(np.median(rows.noise)))
+        for length in (side, 0.0):
+            cell = cells(A, length)
+            number = int(cell.max()) + 1
+            if number * LEAST_JOINED <= len(A) or (length == 0.0 and number < len(A)):
+                return rows.joined(cell)
+        return rows
+
+    def _side(self, kernel: Kernel, z: np.ndarray, noise: float) -> float:
+        """The side of a cell, in lengthscales."""
+        of_distance = correlations(self.prior, kernel)
+        lengths = np.geomspace(1e-6, 1.0, 61)
+        drop = 2.0 * (of_distance(np.zeros(1)) - of_distance(lengths**2))
+        short = lengths[drop <= INDISTINGUISHABLE * noise]
+        return float(short.max(initial=0.0))
+
+    # ---- neighbours ----
+
+    def neighbors(self, X: np.ndarray, number: int) -> np.ndarray:
+        """The rows that predictions at X [B, D] condition on: [K, B, k] for K kernels."""
+        assert self.joined is not None
+        number = min(number, self.size)
+        return np.stack(
+            [self._near(place, kernel, X, number) for place, kernel in enumerate(self._kernels)]
+        )
+
+    def _near(self, place: int, kernel: Kernel, X: np.ndarray, number: int) -> np.ndarray:
+        index, joined = self.indices[place], self.joined
+        assert joined is not None
+        noise = joined.noise[min(place, len(joined.noise) - 1)]
+        if index is None:
+            return self._of_largest_correlation(place, X, noise, number)
+        coordinates = self._coordinates(kernel, X)
+        differs = number < self.size and noise.max() > 1.5 * noise.min()
+        found = index.nearest(coordinates, min(2 * number if differs else number, self.size))
+        if not differs:
+            return found
+        gaps = coordinates[:, None] - index.coordinates[found]
+        squares = np.einsum("bkd,bkd->bk", gaps, gaps)
+        k = correlations(self.prior, kernel)(squares)
+        gain = k**2 / (correlations(self.prior, kernel)(np.zeros(1)) + noise[found])
+        chosen = np.argpartition(-gain, number - 1, axis=1)[:, :number]
+        return np.take_along_axis(found, chosen, axis=1)
+
+    def _of_largest_correlation(
+        self, place: int, X: np.ndarray, noise: np.ndarray, number: int
+    ) -> np.ndarray:
+        assert self.joined is not None
+        Z, functions, draws = self.joined.Z, self.prior.functions, self.prior.draws
+        variance = np.asarray(functions.variance(draws, Z))[0][place]
+        found = np.empty((len(X), number), int)
+        step = max(1, AT_ONCE // len(Z))
+        for start in range(0, len(X), step):
+            some = slice(start, start + step)
+            k = np.asarray(functions.covariance(draws, X[some], Z))[0][place]
+            gain = k**2 / (variance * (variance + noise))
+            found[some] = np.argpartition(-gain, number - 1, axis=1)[:, :number]
+        return found
+
+    # ---- predictions ----
+
+    def marginals(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance [N, L] of f(X)."""
+        if self.size == 0:
+            far = self.far or DenseProcess(self.prior)
+            mean, variance = far.predict(X)
+            return mean[0], np.array(variance[0])
+        step = max(1, AT_ONCE // (min(self.number, self.size) + 1) ** 2)
+        pieces = []
+        for start in range(0, len(X), step):
+            some = X[start : start + step]
+            pieces.append(self.given(some, self.neighbors(some, self.number)))
+        mean, variance = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        return mean, variance
+
+    def given(self, X: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance [B, L] of f(X) given some joined rows of each: [K, B, k]."""
+        return moments(self.prior, X, self.rows_at(found), self._projections(X, found))
+
+    def rows_at(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Z [K, B, k, D], z [G, B, k, C] and r [G, B, k] of some joined rows [K, B, k]."""
+        rows = self.joined
+        assert rows is not None
+        G = len(rows.noise)
+        by_group = np.broadcast_to(found, (G, *found.shape[1:]))
+        targets = np.stack([rows.targets[g][by_group[g]] for g in range(G)])
+        noise = np.stack([rows.noise[g][by_group[g]] for g in range(G)])
+        return rows.Z[found], targets, noise
+
+    def _projections(self, X: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, ...] | None:
+        """What far observations know of the rows [G, B, k, M] and of X [G, B, M], and their white
+        targets [G, M, C].
+        """
+        if self.far is None:
+            return None
+        assert self.projection is not None
+        V, G = self.projection, self.prior.functions.gp.num_groups
+        by_group = np.broadcast_to(found, (G, *found.shape[1:]))
+        at_rows = np.stack([V[g].T[by_group[g]] for g in range(G)])
+        return at_rows, np.swapaxes(self.far.project(X), 1, 2), np.stack(self.far.white)
+
+    def of_tensor(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance [N, L] at a tensor, with gradients by it."""
+        if self.far is not None or self.size == 0:
+            raise NotImplementedError(
+                "gradients by inputs want Dense() conditioning where points were merged"
+            )
+
+        def gathered(values: np.ndarray) -> tuple[np.ndarray, ...]:
+            found = self.neighbors(values, self.number)
+            return self.rows_at(found)
+
+        gp, D = self.prior.functions.gp, self.prior.functions.input_dim
+        C = gp.num_latent // gp.num_groups
+        like = spec(None, None, None, D), spec(None, None, None, C), spec(None, None, None)
+        parts = in_numpy(gathered, (tf.stop_gradient(X),), like)
+        (epsilon,) = self.prior.draws
+        functions = self.prior.functions
+        with functions.parameters.substituted(tf.constant(epsilon)):
+            Z, targets, noise = parts
+            jitter = tf.constant(JITTERS[1], tf.float64)
+            return conditional_moments(gp, X, Z, targets, noise, jitter)
+
+    def joint(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [N, L] and covariance [L, N, N] of f(X), given all neighbours of any of them.
+
+        :raises InvalidDataError: if these are too many.
+        """
+        base = self.far or DenseProcess(self.prior)
+        if self.size:
+            assert self.joined is not None
+            union = np.unique(self.neighbors(X, self.number))
+            if len(union) > MOST_JOINT:
+                raise InvalidDataError(
+                    f"joint predictions condition on all neighbours of {len(X)} inputs together, "
+                    f"which are {len(union)} rows: wanted inputs with at most {MOST_JOINT}, or "
+                    "fewer neighbours"
+                )
+            rows = self.joined
+            root = rows.noise[:, union] ** -0.5
+            targets = root[:, :, None] * rows.targets[:, union]
+            base = base.extended(PseudoObservations(rows.Z[union], root, targets, 0.0))
+        mean, covariance = base.predict(X, full_cov=True)
+        return mean[0], np.array(covariance[0])
+
+    def log_normaliser(self) -> float:
+        """``Σ_i log N(z_i; m_i, v_i + r_i) + ½ log(2π r_i)`` over rows in a random order, each
+        given the nearest before it; and that of far observations.
+        """
+        total = 0.0 if self.far is None else self.far.log_normaliser
+        if self.rows is None:
+            return total
+        order = np.random.default_rng(0).permutation(len(self.rows.Z))
+        ordered = Rows(self.rows.Z[order], self.rows.targets[:, order], self.rows.noise[:, order])
+        process = replace(self, rows=ordered, joined=ordered)._whole_projection()
+        gp = self.prior.functions.gp
+        first = min(self.number, len(order))
+        head = replace(process, joined=None, rows=None, projection=None, indices=())
+        total += head._of_whole(ordered, first)
+        step = max(1, AT_ONCE // (self.number + 1) ** 2)
+        for start in range(first, len(order), step):
+            some = np.arange(start, min(start + step, len(order)))
+            found = process.earlier(some)
+            mean, variance = process.given(ordered.Z[some], found)
+            shape = len(some), gp.num_groups, -1
+            mean, variance = (np.reshape(m, shape).swapaxes(0, 1) for m in (mean, variance))
+            noise = ordered.noise[:, some, None]
+            v, error = variance + noise, ordered.targets[:, some] - mean
+            total += float(-0.5 * np.sum(np.log(v / noise) + error**2 / v))
+        return total
+
+    def _whole_projection(self) -> NearestAt:
+        assert self.joined is not None
+        return replace(self, projection=None)._projected(self.joined)
+
+    def _of_whole(self, rows: Rows, first: int) -> float:
+        base = self.far or DenseProcess(self.prior)
+        root = rows.noise[:, :first] ** -0.5
+        targets = root[:, :, None] * rows.targets[:, :first]
+        member = PseudoObservations(rows.Z[:first], root, targets, 0.0)
+        return base.extended(member).log_normaliser - base.log_normaliser
+
+    def earlier(self, some: np.ndarray) -> np.ndarray:
+        """The nearest of those before each of some rows [K, B, k]."""
+        assert self.joined is not None
+        Z = self.joined.Z
+        found = []
+        for kernel in self._kernels:
+            if metric_of(kernel) is None:
+                found.append(np.stack([self._earlier_by_correlation(kernel, i) for i in some]))
+            else:
+                found.append(nearest_earlier(self._coordinates(kernel, Z), some, self.number))
+        return np.stack(found)
+
+    def _earlier_by_correlation(self, kernel: Kernel, row: int) -> np.ndarray:
+        assert self.joined is not None
+        part = replace(
+            self, joined=Rows(
+                self.joined.Z[:row], self.joined.targets[:, :row], self.joined.noise[:, :row]
+            )
+        )  # fmt: skip
+        place = self._kernels.index(kernel)
+        noise = part.joined.noise[min(place, len(part.joined.noise) - 1)]  # type: ignore[union-attr]
+        X = self.joined.Z[row : row + 1]
+        return part._of_largest_correlation(place, X, noise, self.number)[0]
+
+
+# ---- kernels as functions of distances ----
+
+
+def metric_of(kernel: Kernel) -> Any:
+    """The stationary kernel in whose lengthscales distances say all of a kernel's correlations; or
+    None where there is none, as of sums of several, or of what is not stationary.
+    """
+    if isinstance(kernel, (Sum, Product)):
+        parts = [one for one in kernel.kernels if not isinstance(one, Static)]
+        return metric_of(parts[0]) if len(parts) == 1 else None
+    return kernel if cov.is_of_distances(kernel) else None
+
+
+def _reads_all(kernel: Kernel, Z: np.ndarray) -> bool:
+    """Whether the kernel depends on all columns of Z."""
+    metric = metric_of(kernel)
+    return bool(np.asarray(metric.slice(Z[:1], Z[:1])[0]).shape[1] == Z.shape[1])
+
+
+def correlations(prior: PriorAt, kernel: Kernel) -> Callable[[np.ndarray], np.ndarray]:
+    """The covariance that a kernel of distances gives to squares of distances in lengthscales."""
+    metric = metric_of(kernel)
+    place = cov.latent_kernels(prior.functions.gp.kernel).index(kernel)
+    parameters = prior.functions.parameters
+
+    def at(epsilon: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
+        with parameters.substituted(epsilon):
+            return metric.K_r2(squares)
+
+    compiled = prior.functions.graphs.compiled(
+        at, spec(parameters.size), spec(None), of=("correlations", place)
+    )
+    (epsilon,) = prior.draws
+
+    def function(squares: np.ndarray) -> np.ndarray:
+        return np.asarray(compiled(epsilon, squares.ravel())).reshape(squares.shape)
+
+    return function
+
+
+def batched(kernel: Kernel, Z: tf.Tensor, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Covariances of B inputs X [B, D], each with k rows of its own Z [B, k, D].
+
+    Differences are taken from X, so that they keep their digits at any offset.
+
+    :returns: that among the rows [B, k, k], whose diagonal may be rounded; that of rows and input
+        [B, k]; and the variance at the inputs [B].
+    """
+    if isinstance(kernel, (Sum, Product)):
+        parts = zip(*(batched(part, Z, X) for part in kernel.kernels), strict=True)
+        join = operator.add if isinstance(kernel, Sum) else operator.mul
+        among, between, own = (reduce(join, part) for part in parts)
+        return among, between, own
+    own = kernel(X, full_cov=False)
+    if cov.is_of_distances(kernel):
+        A = kernel.scale(kernel.slice(Z - X[:, None], Z)[0])
+        squares = tf.reduce_sum(tf.square(A), -1)
+        ones = tf.ones_like(squares)
+        left = tf.concat([-2.0 * A, squares[..., None], ones[..., None]], -1)
+        right = tf.concat([A, ones[..., None], squares[..., None]], -1)
+        gaps = tf.matmul(left, right, transpose_b=True)
+        return kernel.K_r2(gaps), kernel.K_r2(squares), own
+    points = tf.concat([Z, X[:, None]], 1)
+    if isinstance(kernel, (Stationary, Static)):
+        points -= tf.stop_gradient(X)[:, None]
+    K = tf.vectorized_map(lambda one: kernel(one), points)
+    return K[:, :-1, :-1], K[:, :-1, -1], own
+
+
+def conditional_moments(
+    gp: Any,
+    X: tf.Tensor,
+    Z: tf.Tensor,
+    targets: tf.Tensor,
+    noise: tf.Tensor,
+    jitter: tf.Tensor,
+    far: tuple[tf.Tensor, tf.Tensor, tf.Tensor] | None = None,
+    is_linear: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance [B, L] of f at X [B, D] given rows of its own, at the parameters' values.
+
+    :param gp: Kernel and mean function.
+    :param Z: [K, B, k, D].
+    :param targets: z [G, B, k, C].
+    :param noise: r [G, B, k].
+    :param jitter: As a part of the prior variance.
+    :param far: What far observations know of the rows [G, B, k, M] and of X [G, B, M], and their
+        white targets [G, M, C].
+    :param is_linear: Whether first derivatives are enough, which are cheaper alone.
+    """
+    means, variances = [], []
+    kernels = cov.latent_kernels(gp.kernel)
+    for group in range(gp.num_groups):
+        place = min(group, len(kernels) - 1)
+        rows = Z[place]
+        among, k, own = batched(kernels[place], rows, X)
+        shape = tf.shape(rows)
+        of_rows = kernels[place](tf.reshape(rows, [-1, rows.shape[2]]), full_cov=False)
+        diagonal = tf.reshape(of_rows, shape[:2])
+        at_rows, at_place = _mean(gp, group, rows), _mean(gp, group, X[:, None])[:, 0]
+        if far is not None:
+            V, v, white = (part[group] for part in far)
+            among -= tf.matmul(V, V, transpose_b=True)
+            k -= tf.linalg.matvec(V, v)
+            own -= tf.reduce_sum(tf.square(v), -1)
+            diagonal -= tf.reduce_sum(tf.square(V), -1)
+            at_rows += tf.reshape(
+                tf.matmul(tf.reshape(V, [-1, tf.shape(V)[2]]), white), tf.shape(at_rows)
+            )
+            at_place += tf.matmul(v, white)
+        among = tf.linalg.set_diag(among, diagonal * (1.0 + jitter) + noise[group])
+        both = tf.concat([k[..., None], targets[group] - at_rows], -1)
+        if is_linear:
+            known, left = _linear(among, both)
+        else:
+            solved = tf.linalg.triangular_solve(tf.linalg.cholesky(among), both)
+            known = tf.reduce_sum(solved[..., :1] * solved[..., 1:], 1)
+            left = -tf.reduce_sum(tf.square(solved[..., 0]), -1)
+        means.append(at_place + known)
+        variances.append(tf.maximum(own + left, SMALLEST_VARIANCE * own)[:, None])
+    C = gp.num_latent // gp.num_groups
+    mean = tf.concat(means, -1)
+    variance = tf.concat([tf.repeat(one, C, axis=-1) for one in variances], -1)
+    return mean, variance
+
+
+def _linear(K: tf.Tensor, both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """``kᵀ K⁻¹ z`` and ``−kᵀ K⁻¹ k`` for both = [k, z], whose first derivatives are right.
+
+    With ``w = K⁻¹ k`` and ``a = K⁻¹ z`` held, ``kᵀa + wᵀ(z − K a)`` and ``wᵀK w − 2 wᵀk`` have the
+    values and the first derivatives of these, and nothing is differentiated through a Cholesky
+    factor, which would cost three times as much.
+    """
+    solved = tf.stop_gradient(tf.linalg.cholesky_solve(tf.linalg.cholesky(K), both))
+    w, a = solved[..., :1], solved[..., 1:]
+    product = tf.matmul(K, solved)
+    known = tf.reduce_sum(both[..., :1] * a + w * (both[..., 1:] - product[..., 1:]), 1)
+    return known, tf.reduce_sum((w * (product[..., :1] - 2.0 * both[..., :1]))[..., 0], -1)
+
+
+def _mean(gp: Any, group: int, points: tf.Tensor) -> tf.Tensor:
+    """The prior mean [B, k, C] of one group at points [B, k, D]."""
+    shape = tf.shape(points)
+    values = gp.prior_mean(tf.reshape(points, [-1, shape[2]]))
+    C = gp.num_latent // gp.num_groups
+    mine = values[:, group * C : (group + 1) * C]
+    return tf.reshape(mine, [shape[0], shape[1], C])
+
+
+def moments(
+    prior: PriorAt, X: np.ndarray, rows: tuple[np.ndarray, ...], far: tuple[np.ndarray, ...] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`conditional_moments` in NumPy at one ε, with as little jitter as goes.
+
+    :param rows: Z, targets and noise.
+    :raises NumericalError: if a covariance is not positive.
+    """
+    functions, (epsilon,) = prior.functions, prior.draws
+    D, C = functions.input_dim, functions.gp.num_latent // functions.gp.num_groups
+
+    def near_moments(epsilon: tf.Tensor, *arguments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with functions.parameters.substituted(epsilon):
+            return conditional_moments(functions.gp, *arguments[:5], far=arguments[5:] or None)  # type: ignore
+
+    signature = [
+        spec(functions.parameters.size), spec(None, D), spec(None, None, None, D),
+        spec(None, None, None, C), spec(None, None, None), spec(),
+    ]  # fmt: skip
+    if far is not None:
+        signature += [spec(None, None, None, None), spec(None, None, None), spec(None, None, C)]
+    compiled = functions.graphs.compiled(near_moments, *signature)
+    for jitter in JITTERS:
+        try:
+            mean, variance = compiled(epsilon, X, *rows, np.asarray(jitter), *(far or ()))
+        except tf.errors.InvalidArgumentError:
+            continue
+        if np.isfinite(np.sum(mean)) and np.isfinite(np.sum(variance)):
+            return np.asarray(mean), np.asarray(variance)
+    raise NumericalError("the covariance of neighbours is not positive")
+
+
+def data_of(members: Sequence[Any]) -> list[DataObservations]:
+    """Those members that are data themselves."""
+    return [one for one in members if isinstance(one, DataObservations)]
