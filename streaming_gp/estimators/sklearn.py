@@ -27,7 +27,7 @@ from streaming_gp.estimators.base import (
     largest_probabilities,
     with_columns,
 )
-from streaming_gp.frames.columns import as_table, is_table, names_of, numbers
+from streaming_gp.frames.columns import numbers
 from streaming_gp.gp import (
     HyperparameterStrategy,
     LearningSchedule,
@@ -493,13 +493,15 @@ def _with_numbers(X: Any) -> Any:
     refuse_masked("X", X)
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
         raise InvalidDataError(f"X must hold numbers, got {X.dtype}")
-    if not is_table(X) or hasattr(X, "sparse"):  # sparse frames are refused by scikit-learn
+    X = X.collect() if hasattr(X, "collect_schema") and hasattr(X, "collect") else X
+    is_pandas, is_polars = hasattr(X, "iloc"), hasattr(X, "with_columns")
+    names = X.columns if is_pandas or is_polars else getattr(X, "column_names", None)
+    if names is None or hasattr(X, "sparse"):  # sparse frames are refused by scikit-learn
         return X
-    X = as_table(X)
-    matrix = np.stack([numbers(name, X[name]) for name in names_of(X)], axis=1)
-    if hasattr(X, "iloc"):
-        return type(X)(matrix, columns=X.columns)
-    return type(X)(matrix, schema=X.columns) if hasattr(X, "with_columns") else matrix
+    matrix = np.stack([numbers(name, X[name]) for name in names], axis=1)
+    if is_pandas:
+        return type(X)(matrix, columns=names)
+    return type(X)(matrix, schema=names) if is_polars else matrix
 
 
 def warn_if_alike(what: str, values: np.ndarray, scale: bool) -> None:

@@ -86,7 +86,7 @@ def as_names(what: str, names: Any) -> tuple[str, ...]:
 # ---- values ----
 
 
-def numbers(name: str, column: Any, times: bool = False) -> np.ndarray:
+def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
     """A column as float64 [N], with NaN where there is no value.
 
     :param name: Its name, for the error.
