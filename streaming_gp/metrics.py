@@ -46,6 +46,9 @@ def error_rate(probability: ArrayLike, labels: ArrayLike) -> float:
 
     :param probability: Predicted probabilities of label 1, [N, 1] or [N].
     :param labels: As many labels 0 or 1.
+
+    >>> sgp.metrics.error_rate([0.9, 0.2, 0.6, 0.1], [1, 0, 0, 0])
+    0.25
     """
     return float(np.mean(on_wrong_side(np.ravel(probability), np.ravel(labels))))
 
@@ -79,6 +82,9 @@ def mean_negative_log_density(log_density: ArrayLike) -> float:
     """Mean of ``-log p(y)``, in nats for a test point.
 
     :param log_density: The log density of every test point [N], in nats.
+
+    >>> sgp.metrics.mean_negative_log_density([-1.0, -2.0])
+    1.5
     """
     return -float(np.mean(np.asarray(log_density)))
 
@@ -88,6 +94,9 @@ def smse(mean: ArrayLike, targets: ArrayLike) -> float:
 
     :param mean: Predictions [N] or [N, P].
     :param targets: The test targets, of the same shape.
+
+    >>> sgp.metrics.smse([1.0, 1.0], [0.0, 2.0])  # no better than the mean
+    1.0
     """
     variance = np.var(np.asarray(targets, float), axis=0).mean()
     return float(np.mean(squared_error(mean, targets)) / variance)

@@ -177,11 +177,11 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     :ivar n_features_in_: The number of inputs D.
     :ivar feature_names_in_: The names of the columns, where X was a data frame.
 
-    .. code-block:: python
-
-        regressor = StreamingGPRegressor("matern32").fit(X, y, sample_weight=weight)
-        mean, deviation = regressor.predict(X_new, return_std=True)
-        draws = regressor.sample_y(X_new, n_samples=5)
+    >>> regressor = sgp.sklearn.StreamingGPRegressor("matern32")
+    >>> regressor = regressor.fit(X, Y[:, 0], sample_weight=np.ones(20))
+    >>> mean, deviation = regressor.predict(X[:3], return_std=True)
+    >>> regressor.sample_y(X[:3], n_samples=5).shape
+    (3, 5)
     """
 
     target_scaler_: Scaling
@@ -355,10 +355,9 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
     :ivar n_features_in_: The number of inputs D.
     :ivar feature_names_in_: The names of the columns, where X was a data frame.
 
-    .. code-block:: python
-
-        classifier = StreamingGPClassifier().fit(X, y)
-        classifier.predict_proba(X_new)  # [N, C], in the order of classifier.classes_
+    >>> classifier = sgp.sklearn.StreamingGPClassifier().fit(X, np.where(Y[:, 0] > 0, "up", "down"))
+    >>> classifier.classes_.tolist(), classifier.predict_proba(X[:3]).shape
+    (['down', 'up'], (3, 2))
     """
 
     classes_: np.ndarray

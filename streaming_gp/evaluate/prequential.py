@@ -83,6 +83,10 @@ def prequential(
         switched and has no one mean of y.
     :raises BatchError: while iterating, if the model raises; the steps before stand, and a
         ``StreamingGP`` that could not learn the batch is as it was before it.
+
+    >>> steps = sgp.evaluate.prequential(model, [(X + 5.0, np.sin(X + 5.0)), (X, Y)])
+    >>> round(sgp.evaluate.Summary(tuple(steps)).steps[1].smse, 2)  # it knew these already
+    0.0
     """
     for name, number in {"keep": keep, "keep_batches": keep_batches, "seed": seed}.items():
         require_count(name, number)

@@ -272,7 +272,7 @@ def read_csv(
     skip: int = 0,
     encoding: str | None = None,
 ) -> Iterator[Table]:
-    """The rows of a CSV file with a header, some at a time.
+    r"""The rows of a CSV file with a header, some at a time.
 
     :param path: The file, packed or not, in any of the dialects that ``frames.files`` tells apart.
     :param batch_size: The number of rows at a time.
@@ -285,6 +285,11 @@ def read_csv(
     :raises InvalidDataError: if ``batch_size`` is not a positive integer.
     :raises FileFormatError: while iterating, if the file is missing or empty, or a line does not
         have as many values as the header, or one that is no number; names the line.
+
+    >>> with open("data.csv", "w") as file:
+    ...     _ = file.write("wind;power\n3,5;1,25\n4;NA\n")
+    >>> [batch["power"].tolist() for batch in sgp.tables.read_csv("data.csv", batch_size=1)]
+    [[1.25], [nan]]
     """
     require_positive_integer("batch_size", batch_size)
     source = as_path(path)

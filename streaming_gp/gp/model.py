@@ -43,6 +43,7 @@ from streaming_gp.gp.prediction import Inputs, Posterior
 from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
+from streaming_gp.gp.snapshot import PosteriorSnapshot
 from streaming_gp.gp.state import Settings, State
 from streaming_gp.gp.store import Store
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
@@ -104,6 +105,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.
+
+    >>> model = sgp.StreamingGP(gpflow.kernels.Matern52(), gpflow.likelihoods.Gaussian(0.1))
+    >>> for rows in np.split(np.arange(20), 2):
+    ...     info = model.update((X[rows], Y[rows]))
+    >>> info.batch_id, [*model.factors]
+    ('batch-1', ['batch-0', 'batch-1'])
     """
 
     def __init__(
@@ -264,6 +271,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
             outside the likelihood's support, or its name is taken, or time runs backwards.
         :raises NumericalError: if a covariance stays indefinite.
+
+        >>> model.update((X + 5.0, np.sin(X + 5.0)), batch_id="tuesday").batch_id
+        'tuesday'
         """
         return self._change(stream.update, data, callback, batch_id, learn, time)
 
@@ -311,6 +321,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param batch_id: The name of its factor.
         :raises InvalidDataError: if there is no such factor.
         :raises ImproperError: if q(ε) without it is no distribution.
+
+        >>> model.remove("batch-0")
+        >>> bool(np.all(model.predict_f(X)[0] == 0.0))  # the prior again
+        True
         """
         self._change(stream.remove, batch_id)
 
@@ -480,6 +494,31 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
                 self.settings.seed,
             )
 
+    def posterior(self) -> PosteriorSnapshot:
+        """The present posterior as an object, with all that predictions share computed.
+
+        The model keeps the newest one itself, so that its own predictions are as fast; this one
+        answers as it does now, whatever the model learns later.
+
+        :raises InvalidDataError: before any data.
+
+        >>> posterior = model.posterior()
+        >>> before = posterior.predict_f(X)[0].numpy()
+        >>> _ = model.update((X, np.cos(X)))
+        >>> bool(np.all(posterior.predict_f(X)[0].numpy() == before))
+        True
+        """
+        input_dim, output_dim = self._store.state.dims
+        if input_dim is None or output_dim is None:
+            raise InvalidDataError("nothing has been learned yet: wanted an update first")
+        return PosteriorSnapshot(
+            self._posterior(input_dim, output_dim),
+            self.kernel,
+            self.likelihood,
+            (input_dim, output_dim),
+            self.settings.seed,
+        )
+
     def predict_f(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -492,6 +531,10 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             ``full_output_cov`` [N, P, P], with both [N, P, N, P].
         :raises InvalidDataError: if Xnew is not a finite matrix of D columns.
         :raises NumericalError: if they are so large that covariances overflow.
+
+        >>> mean, covariance = model.predict_f(X[:3], full_cov=True)
+        >>> mean.shape.as_list(), covariance.shape.as_list()
+        ([3, 1], [1, 3, 3])
         """
         X = self._inputs(Xnew)
         return self._posterior(X.shape[1]).predict_f(X, full_cov, full_output_cov)
@@ -650,6 +693,12 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param mean_function: The mean function.
         :raises FileFormatError: if the file is missing, damaged, foreign, or of another version.
         :raises InvalidDataError: if the structure differs; names where.
+
+        >>> model.save("stream.npz")
+        >>> parts = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian()
+        >>> again = sgp.StreamingGP.load("stream.npz", *parts)
+        >>> bool(np.all(again.predict_f(X)[0] == model.predict_f(X)[0]))
+        True
         """
         return cls.from_state(st.read(path), kernel, likelihood, mean_function)
 

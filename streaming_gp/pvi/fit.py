@@ -92,6 +92,11 @@ def fit(
         The first round of that kind gives a warning, with what went wrong. The end comes as soon
         as each of the server's clients has failed with an ``InvalidDataError`` and none has
         answered: further rounds do not mend a rule that does not fit the model.
+
+    >>> clients = sgp.pvi.make_clients(model, [(X[:10], Y[:10]), (X[10:], Y[10:])], sgp.GPUpdate())
+    >>> server = sgp.pvi.Server(model.prior(), clients)
+    >>> sgp.pvi.fit(server, sgp.pvi.Sequential(), rounds=2).column("round")
+    [1, 2]
     """
     refuse_after_fork()
     require_positive_integer("rounds", rounds)

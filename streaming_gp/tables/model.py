@@ -70,14 +70,16 @@ class TableGP:
     :raises InvalidDataError: if names are no strings or come twice, and for classes of several
         targets, or of a likelihood that is not one of so many classes.
 
-    .. code-block:: python
-
-        table = TableGP(model, "power", categories=["site"], missing="drop")
-        table.update({"wind": [3.0, 5.0], "site": ["north", "south"], "power": [1.0, 2.5]})
-        mean, deviation = table.predict({"wind": [4.0], "site": ["south"]})  # [1, 1] each
-
-    :ivar model: The model.
-    :ivar classes: The labels, if the target holds labels.
+    >>> new = sgp.StreamingGP(
+    ...     gpflow.kernels.SquaredExponential(),
+    ...     gpflow.likelihoods.Gaussian(0.1),
+    ...     hyperparameters=sgp.FixedHyperparameters(),
+    ... )
+    >>> table = sgp.TableGP(new, "power", categories=["site"], missing="drop")
+    >>> _ = table.update({"wind": [3, 5, None], "site": ["a", "b", "b"], "power": [1.0, 2.5, 3.0]})
+    >>> table.num_rows, table.input_names
+    (2, ('wind', 'site=a', 'site=b'))
+    >>> mean, deviation = table.predict({"wind": [4.0], "site": ["b"]})  # [1, 1] each
     """
 
     def __init__(

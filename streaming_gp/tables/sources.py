@@ -64,6 +64,9 @@ def stream(
     :param report: Called with what ``update`` returned after every batch.
     :returns: the numbers of batches and rows.
     :raises InvalidDataError: if a batch is refused; says which. Those before it are learned.
+
+    >>> sgp.stream([(X + 5.0, Y), (X + 9.0, Y)], model).num_rows
+    40
     """
     start, batches, rows, skipped = time.perf_counter(), 0, 0, 0
     on_terminal = sys.stderr.isatty()
