@@ -15,6 +15,7 @@ import pytest
 from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.guards import read
+from streaming_gp.pvi.refusals import DataError
 from tests.oracles import traced
 
 ray = pytest.importorskip("ray")
@@ -326,7 +327,7 @@ def test_the_driver_never_reads_the_rows_of_a_site(tmp_path):
         np.savez(tmp_path / f"c{number}.npz", X=X, Y=Y)
         load = InActor(str(tmp_path), os.getpid(), f"c{number}")
         sites.append(pvi.Site(f"c{number}", model, pvi.FixedPointUpdate(), len(X), load))
-    with pytest.raises(PermissionError):
+    with pytest.raises(DataError, match="no access"):
         sites[0].at_work()
     server = pvi.Server(model.prior(), sites)
     history = pvi.fit(server, pvi.Synchronous(), 4, engines.Ray())
