@@ -1,9 +1,9 @@
 """Clients a second, the driver's memory and bytes, where there are very many clients.
 
-Linear regression on ten inputs, twenty rows a client: with a full covariance (exact updates) and with
-a mean field (natural gradients). In each round a thousand clients, drawn anew, answer under one
-posterior. Every row is a process of its own, so that its memory is its own; a run of 100,000 clients
-is stopped in the middle and goes on from its checkpoint.
+Linear regression on ten inputs, twenty rows a client: with a full covariance (exact updates) and
+with a mean field (natural gradients). In each round a thousand clients, drawn anew, answer under
+one posterior. Every row of the table is a process of its own, so that its memory is its own; every
+run is stopped in the middle and goes on from its checkpoint.
 
 --quick has 2,000 clients and two rounds.
 """

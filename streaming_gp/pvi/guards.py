@@ -224,6 +224,19 @@ def receive(
     return answers, refused, report
 
 
+def unpacked(server: Server, delivery: Any) -> Any:
+    """A delivery with the answer in the place of its message, so that of a round not both are held;
+    one that is refused is left as it is.
+    """
+    if type(delivery) is not Delivery or type(delivery.answer) is not bytes:
+        return delivery
+    try:
+        answer = read(delivery, server.largest_answer(delivery.client_id))
+    except (FailedError, KeyError, RefusedError):
+        return delivery
+    return Delivery(delivery.client_id, answer)
+
+
 def _delivery(came: Any) -> Delivery:
     """A delivery; an answer of this process is its own channel."""
     if type(came) is Delivery:

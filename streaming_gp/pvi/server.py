@@ -243,7 +243,7 @@ class Server:
         # each client takes its own factor out of q: the cavity
         asked = self.put(session, names, durations)
         # each client fits q to its data under the cavity, and answers by the factor q / cavity
-        deliveries = [session.next() for _ in range(asked.messages)]
+        deliveries = [guards.unpacked(self, session.next()) for _ in range(asked.messages)]
         # in the server's order, so that rounding does not depend on who was first
         deliveries.sort(key=lambda delivery: self._numbers.get(delivery.client_id, -1))
         # the factors replace the old ones, damped

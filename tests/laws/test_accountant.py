@@ -77,6 +77,33 @@ def test_kinds_of_releases_add_up():
     np.testing.assert_allclose(both, epsilon_of(((other, 5), (one, 2)), 1e-5), rtol=1e-3)
 
 
+GRID = [
+    ((Release(sigma, rate), number),) for sigma in (1.0, 4.0) for rate in (1.0, 0.1)
+    for number in (1, 30)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spent", [*GRID, GRID[0] + GRID[3], GRID[1] + GRID[5] + GRID[7]])
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_epsilon_is_that_of_dp_accounting(spent, delta):
+    import dp_accounting as dp
+    import dp_accounting.pld
+
+    accountant = dp.pld.PLDAccountant(value_discretization_interval=1e-3)
+    for release, number in spent:
+        event = dp.GaussianDpEvent(release.noise_multiplier)
+        if release.sampling_rate < 1.0:
+            event = dp.PoissonSampledDpEvent(release.sampling_rate, event)
+        accountant.compose(dp.SelfComposedDpEvent(event, number))
+    np.testing.assert_allclose(epsilon_of(spent, delta), accountant.get_epsilon(delta), rtol=1e-4)
+
+
+def test_a_million_releases_are_priced_at_once():
+    one = epsilon_of(((Release(2.0, 0.001), 10**6),), 1e-5)
+    assert 0.0 < one < epsilon_of(((Release(2.0, 0.001), 10**8),), 1e-5) < np.inf
+    assert epsilon_of(((Release(2.0), 10**6),), 1e-5) == pytest.approx(127_000.0, rel=0.05)
+
+
 def test_noise_for_a_budget_spends_it_and_no_more():
     budget = Budget(2.0, 1e-5)
     sigma = noise_multiplier_for(budget, 20)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streaming_gp as sgp
-from streaming_gp import bnn, datasets, linear, losses, pvi
+from streaming_gp import bnn, datasets, linear, losses, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, NormalWishart
 from streaming_gp.pvi import privacy
@@ -571,3 +571,68 @@ def test_it_predicts_at_inputs_of_several_columns(rng):
     mean, variance = model.predict(model.prior(), rng.standard_normal((4, 2)))
     np.testing.assert_allclose(mean, 0.0)
     np.testing.assert_allclose(variance, 1.1, rtol=THROUGH_NUGGET)
+
+
+LOCAL_RULES = {
+    "analytic": pvi.AnalyticUpdate(),
+    "fixed point": pvi.FixedPointUpdate(steps=3, damping=0.5),
+    "variational": pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
+    "minibatches": pvi.VariationalUpdate(epochs=2, batch_size=3),
+    "expectation propagation": pvi.PowerEPUpdate(sweeps=3),
+    "stochastic": pvi.StochasticEPUpdate(steps=3, batch_size=2),
+    "tied": pvi.TiedUpdate(pvi.AnalyticUpdate(), 2),
+    "sampled": pvi.DistributedEPUpdate(pvi.AnalyticUpdate(), num_samples=500, min_effective=1.0),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL_RULES)
+@pytest.mark.parametrize("neighbour", ["a row less", "another row"])
+def test_one_row_moves_the_mean_of_parts_by_no_more_than_its_noise_is_made_for(
+    rng, name, neighbour
+):
+    model, parts, clip = linear.BayesianLinearRegression(2, 0.09), 3, 0.1
+    X = rng.standard_normal((18, 2))
+    Y = X @ np.array([[1.0], [-1.0]])
+    other = (X[:-1], Y[:-1])
+    if neighbour == "another row":
+        other = (np.r_[X[:-1], [[30.0, -40.0]]], np.r_[Y[:-1], [[1e4]]])
+    rule = privacy.LocalAveraging(
+        LOCAL_RULES[name], budget=FREE, clip=clip, noise_multiplier=0.0, parts=parts
+    )
+    numbers = rng.random(18)
+    one, two = (
+        rule.private_factor(task_of(model, *data), Draws(lambda size: numbers[:size]))
+        for data in ((X, Y), other)
+    )
+    moved = np.linalg.norm(to_coordinates(model.prior(), one / two))
+    assert 0.0 < moved <= 2.0 * clip / parts * (1.0 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pvi.VariationalUpdate(stateful=True),
+        pvi.PersonalUpdate(pvi.AnalyticUpdate(), folder="/kept"),
+        pvi.SNEPUpdate(samplers.AdaptiveSGLD()),
+        pvi.MomentSharingUpdate(samplers.NUTS()),
+        pvi.DownpourUpdate(),
+        pvi.TiedUpdate(pvi.SNEPUpdate(samplers.AdaptiveSGLD()), 2),
+        pvi.SplitPriorUpdate(pvi.VariationalUpdate(stateful=True), 0.5),
+    ],
+)
+def test_rules_with_a_memory_are_not_averaged_over_parts(rule):
+    with pytest.raises(InvalidDataError, match="a rule without a memory"):
+        privacy.LocalAveraging(rule, budget=FREE)
+
+
+def test_what_was_paid_for_is_used_however_far_the_noise_takes_it(rng, told):
+    """At the defaults; an answer that would make the posterior improper is shortened."""
+    model, shards = problem(rng)
+    rule = privacy.PrivateChanges(
+        pvi.FixedPointUpdate(), budget=FREE, clip=1.0, noise_multiplier=5.0, insecure_seed=1
+    )
+    found = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+    with pytest.warns(UserWarning, match="keeps no record"):
+        history = pvi.fit(found, pvi.Synchronous(damping=1.0), rounds=10)
+    assert [one.accepted for one in history] == [3] * 10
+    assert found.posterior.is_proper
