@@ -27,7 +27,7 @@ from streaming_gp import engines, linear, pvi
 from streaming_gp.expfam import MeanFieldNormal, Normal
 
 NUM_ROWS, NUM_INPUTS, A_ROUND = 20, 10, 1000
-MODELS = {
+MODELS: dict[str, Any] = {
     "full covariance": (Normal, pvi.AnalyticUpdate()),
     "mean field": (MeanFieldNormal, pvi.FixedPointUpdate()),
 }
@@ -51,11 +51,11 @@ def measure(engine: str, model: str, clients: int, rounds: int, seed: int) -> di
     schedule = pvi.Synchronous(fraction=min(1.0, A_ROUND / clients), seed=seed)
     path, half = Path(tempfile.mkdtemp()) / "run.npz", 1 + rounds // 2
     start = time.perf_counter()
-    engine_of = {"Serial": engines.Serial(), "Ray": engines.Ray()}[engine]
-    pvi.fit(server, schedule, half, engine_of)
+    chosen: pvi.Engine = engines.Ray() if engine == "Ray" else engines.Serial()
+    pvi.fit(server, schedule, half, chosen)
     server.save(path)
     server = pvi.Server.load(path, regression.prior(), own, seed=seed)
-    history = pvi.fit(server, schedule, rounds + 1 - half, engine_of)
+    history = pvi.fit(server, schedule, rounds + 1 - half, chosen)
     answers = [one.accepted for one in history]
     steady = history[half - 1].seconds - history[0].seconds
     return {
@@ -79,11 +79,11 @@ def main(arguments: argparse.Namespace) -> None:
         print(json.dumps(measure(**json.loads(arguments.row), seed=arguments.seed)))
         return
     sizes = [2000] if arguments.quick else [10_000, 100_000]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for clients in sizes:
         for engine in ("Serial", "Ray"):
             for model in MODELS:
-                asked = {
+                asked: dict[str, Any] = {
                     "engine": engine,
                     "model": model,
                     "clients": clients,
