@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -18,9 +19,11 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
 from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.nearest import NearestProcess
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description, predictor
+from streaming_gp.runtime.near import Rows as NearRows
 from streaming_gp.runtime.predictor import Draw, ExportedGP
 from streaming_gp.serialization import PathLike
 
@@ -66,26 +69,54 @@ def export(path: PathLike, posterior: Posterior) -> None:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
-    if not isinstance(posterior.dense, DenseProcess):
-        raise InvalidDataError(
-            "a process that is conditioned on what is near cannot be exported; wanted Dense() "
-            "conditioning, or compress() before"
-        )
-    S, G, C = len(posterior.draws), posterior.local.gp.num_groups, posterior.dense.prior.num_columns
-    says_nothing = PseudoObservations(
-        np.zeros((1, posterior.local.input_dim)), np.zeros((G, 1, 1)), np.zeros((G, 1, C)), 0.0
-    )
-    dense = posterior.dense
-    dense = dense.conditioned_on(dense.members or (says_nothing,))
-    at_each = (np.stack(list(of_groups)) for of_groups in (dense.chol, dense.white))
-    chol, white = (one.reshape(S, G, *one.shape[1:]) for one in at_each)
-    draws = zip(posterior.draws, chol, white, strict=True)
+    process, number = posterior.dense, 0
+    if isinstance(process, NearestProcess):
+        each = [one.far or DenseProcess(one.prior) for one in process.each]
+        near, number = [one.joined for one in process.each], process.number
+    else:
+        each, near = [process], [None] * len(posterior.draws)
+    wholes = [whole for dense in each for whole in _wholes(dense)]
+    inputs: list[np.ndarray] = []
+    draws = zip(posterior.draws, wholes, near, strict=True)
+    nothing = np.zeros((0, posterior.local.input_dim))
     content = ExportedGP(
-        Z=dense.Z,
-        precision_factor=tuple(_blocks(dense.observed[0])),
-        draws=tuple(_draw(posterior, *values) for values in draws),
+        Z=np.concatenate([nothing, *(one.Z for one in each[0].members)]),
+        draws=tuple(
+            _draw(posterior, epsilon, whole, _rows(rows, number, inputs))
+            for epsilon, whole, rows in draws
+        ),
+        near=tuple(inputs),
     )
     predictor.write(path, content)
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """What is conditioned on as a whole, at one ε."""
+
+    precision_factor: tuple[np.ndarray, ...]
+    chol: np.ndarray
+    white: np.ndarray
+
+
+def _wholes(dense: DenseProcess) -> Iterator[_Whole]:
+    """For each ε of a process."""
+    S, G = len(dense.prior.draws), dense.prior.functions.gp.num_groups
+    at_each = (np.stack(list(of_groups)) for of_groups in (dense.chol, dense.white))
+    factors = (one.reshape(S, G, *one.shape[1:]) for one in at_each)
+    for observed, chol, white in zip(dense.observed, *factors, strict=True):
+        yield _Whole(tuple(_blocks(observed)), chol, white)
+
+
+def _rows(rows: Any, number: int, inputs: list[np.ndarray]) -> NearRows | None:
+    """Rows for the file, whose inputs are put down once where several values of ε share them."""
+    if rows is None:
+        return None
+    same = (i for i, one in enumerate(inputs) if np.array_equal(one, rows.Z))
+    place = next(same, len(inputs))
+    if place == len(inputs):
+        inputs.append(rows.Z)
+    return NearRows(number, place, rows.targets, rows.noise)
 
 
 def _blocks(members: Iterable[PseudoObservations]) -> Iterator[np.ndarray]:
@@ -98,7 +129,7 @@ def _blocks(members: Iterable[PseudoObservations]) -> Iterator[np.ndarray]:
             yield from factors
 
 
-def _draw(posterior: Posterior, epsilon: np.ndarray, chol: np.ndarray, white: np.ndarray) -> Draw:
+def _draw(posterior: Posterior, epsilon: np.ndarray, whole: _Whole, near: NearRows | None) -> Draw:
     local = posterior.local
     with local.parameters.substituted(tf.constant(epsilon)):
         return Draw(
@@ -107,8 +138,10 @@ def _draw(posterior: Posterior, epsilon: np.ndarray, chol: np.ndarray, white: np
             ),
             mean_function=describe_mean_function(local.gp.mean_function),
             likelihood=describe_likelihood(local.likelihood),
-            chol=chol,
-            white=white,
+            precision_factor=whole.precision_factor,
+            chol=whole.chol,
+            white=whole.white,
+            near=near,
         )
 
 

@@ -51,10 +51,13 @@ class Kernel(ABC):
 
     Each says what it wants of inputs (``prepared``, such as lengthscales divided out) and the
     covariance between two sets of inputs prepared in this way, so that one of the sets can be
-    prepared once for all: :meth:`bind`.
+    prepared once for all: :meth:`bind`. Inputs may have further axes in front of [N, D].
 
     :param description: Its class, parameters and columns.
     """
+
+    is_of_differences = True
+    """Whether covariances stay the same when all inputs move by as much."""
 
     def __init__(self, description: Description) -> None:
         self.columns = description.columns
@@ -82,15 +85,27 @@ class Kernel(ABC):
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         """Variance [N] at inputs [N, D]; by default one and the same everywhere."""
-        return np.full(len(X), self.parameters["variance"])
+        return np.full(X.shape[:-1], self.parameters["variance"])
 
     def prepared(self, X: np.ndarray) -> Any:
         """Values of inputs [N, D] that :meth:`between` wants; by default the columns it sees."""
-        return X if self.columns is None else X[:, self.columns]
+        return X if self.columns is None else X[..., self.columns]
 
     @abstractmethod
     def between(self, one: Any, other: Any) -> np.ndarray:
         """Covariance [N, N2] between two sets of prepared inputs."""
+
+    def about(self, Z: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Covariances among B sets of rows Z [B, k, D], and of each set with an input of X [B, D].
+
+        Where nothing but differences matters they are taken from X, so that they keep their digits.
+
+        :returns: [B, k, k] and [B, k].
+        """
+        if self.is_of_differences:
+            Z, X = Z - X[:, None], np.zeros_like(X)
+        rows = self.prepared(Z)
+        return self.between(rows, rows), self.between(rows, self.prepared(X[:, None]))[..., 0]
 
     def centre(self, origin: np.ndarray) -> None:
         """Count inputs from this point [D] on, if nothing but differences matters.
@@ -136,9 +151,9 @@ class Isotropic(Kernel):
 
     def between(self, one: Any, other: Any) -> np.ndarray:
         (A, squares_a), (B, squares_b) = one, other
-        r2 = A @ B.T
+        r2 = A @ np.swapaxes(B, -1, -2)
         r2 *= -2.0
-        r2 += squares_a[:, None] + squares_b
+        r2 += squares_a[..., None] + squares_b[..., None, :]
         return self.of_squared_distance(r2)
 
     def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -160,7 +175,9 @@ class Cosine(Kernel):
         return np.add.reduce(super().prepared(X) / self.parameters["lengthscales"], axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return self.parameters["variance"] * np.cos(2.0 * np.pi * (one[:, None] - other))
+        return self.parameters["variance"] * np.cos(
+            2.0 * np.pi * (one[..., None] - other[..., None, :])
+        )
 
 
 class Periodic(Kernel):
@@ -183,7 +200,7 @@ class Periodic(Kernel):
         return self.base.variance(X)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        angles = np.pi * (one[:, None, :] - other) / self.parameters["period"]
+        angles = np.pi * (one[..., None, :] - other[..., None, :, :]) / self.parameters["period"]
         sines = np.sin(angles) / self.base.lengthscales
         if self.base.name in OF_DISTANCE:
             return self.base.of_squared_distance(np.add.reduce(np.abs(sines), axis=-1) ** 2)
@@ -193,11 +210,13 @@ class Periodic(Kernel):
 class Linear(Kernel):
     """``Σ_d σ²_d x_d x'_d``."""
 
+    is_of_differences = False
+
     def variance(self, X: np.ndarray) -> np.ndarray:
         return np.add.reduce(np.square(self.prepared(X)) * self.parameters["variance"], axis=-1)
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return (one * self.parameters["variance"]) @ other.T
+        return (one * self.parameters["variance"]) @ np.swapaxes(other, -1, -2)
 
 
 class Polynomial(Linear):
@@ -217,20 +236,24 @@ class Constant(Kernel):
     """``σ²``; GPflow also calls it Bias."""
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return np.full((len(one), len(other)), self.parameters["variance"])
+        return np.full((*one.shape[:-1], other.shape[-2]), self.parameters["variance"])
 
 
 class White(Kernel):
     """``σ²`` at one and the same input, none between two sets of inputs."""
 
     def between(self, one: Any, other: Any) -> np.ndarray:
-        return np.zeros((len(one), len(other)))
+        return np.zeros((*one.shape[:-1], other.shape[-2]))
 
 
 class Sum(Kernel):
     """The sum of kernels, each with columns of its own."""
 
     operation: np.ufunc = np.add
+
+    def about(self, Z: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        among, between = zip(*(part.about(Z, X) for part in self.parts), strict=True)
+        return reduce(self.operation, among), reduce(self.operation, between)
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return reduce(self.operation, [part.variance(X) for part in self.parts])

@@ -4,9 +4,10 @@ With u = f(Z), R block diagonal and ``B = I + Rᵀ k(Z, Z) R = L Lᵀ``, all at 
 
 - ``V = L⁻¹ Rᵀ k(Z, x)``
 - mean ``m(x) + Vᵀ L⁻¹ (s − Rᵀ m(Z))``
-- variance ``k(x, x) − Σ V²``
+- variance ``k(x, x) − Σ V²``;
 
-and predictions are the moments of the equal mixture over the values of ε.
+where each prediction conditions on near rows, these are the prior of :mod:`.near`; and predictions
+are the moments of the equal mixture over the values of ε.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.inputs import as_float64, as_real_array
 from streaming_gp.runtime.kernels import Description, Parameters, kernel_of, of_name
+from streaming_gp.runtime.near import AT_ONCE, Neighbors, Rows, solved
 from streaming_gp.serialization import PathLike
 
 CHUNK_ELEMENTS = 2**22
@@ -45,34 +47,38 @@ class Draw:
     :param kernels: One kernel if all latent functions share it, else one for each.
     :param mean_function: The mean function.
     :param likelihood: The likelihood.
+    :param precision_factor: The blocks of the block diagonal R, one after another: [G, M, M], or
+        [G, M] for one that is diagonal.
     :param chol: L [G, R, R], the lower factor of ``B = I + Rᵀ K R``.
     :param white: ``L⁻¹ (s − Rᵀ m(Z))`` [G, R, C].
+    :param near: What is conditioned on where it is near, if anything is.
     """
 
     kernels: tuple[Description, ...]
     mean_function: Description
     likelihood: Description
+    precision_factor: tuple[np.ndarray, ...]
     chol: np.ndarray
     white: np.ndarray
+    near: Rows | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ExportedGP:
     """A process that is conditioned on pseudo-observations, at each of S values of ε.
 
-    :param Z: The pseudo-inputs [R, D].
-    :param precision_factor: The blocks of the block diagonal R, one after another: [G, M, M], or
-        [G, M] for one that is diagonal.
+    :param Z: The pseudo-inputs that are conditioned on as a whole [R, D].
     :param draws: The model at each ε.
+    :param near: Sets of inputs [n, D] of :attr:`Draw.near`.
     """
 
     Z: np.ndarray
-    precision_factor: tuple[np.ndarray, ...]
     draws: tuple[Draw, ...]
+    near: tuple[np.ndarray, ...] = ()
 
 
 KIND = "predictor"
-_CLASSES: dict[str, type] = {cls.__name__: cls for cls in (Description, Draw, ExportedGP)}
+_CLASSES: dict[str, type] = {cls.__name__: cls for cls in (Description, Draw, ExportedGP, Rows)}
 
 
 def write(path: PathLike, content: ExportedGP) -> None:
@@ -123,7 +129,7 @@ class Predictor:
     def __init__(self, content: ExportedGP) -> None:
         self._components = [_Component(content, draw) for draw in content.draws]
         self._input_dim = content.Z.shape[1]
-        self._widest = max(1, content.Z.size * len(content.draws[0].white))
+        self._chunk = min(component.chunk for component in self._components)
 
     def predict_f(self, X: Any) -> Moments:
         """Mean and variance [N, P] of f, integrated over q(ε); as ``StreamingGP.predict_f``.
@@ -147,10 +153,10 @@ class Predictor:
     def _mixture(self, X: Any, at: Callable[[_Component, np.ndarray], Moments]) -> Moments:
         """Moments of the equal mixture over ε, some inputs after others."""
         inputs = self._inputs(X)
-        chunk = max(1, CHUNK_ELEMENTS // self._widest)
         pieces = []
-        for start in range(0, len(inputs), chunk):
-            each = [at(component, inputs[start : start + chunk]) for component in self._components]
+        for start in range(0, len(inputs), self._chunk):
+            some = inputs[start : start + self._chunk]
+            each = [at(component, some) for component in self._components]
             means, variances = map(np.stack, zip(*each, strict=True))
             mean = means.mean(axis=0)
             pieces.append((mean, np.mean(variances + np.square(means - mean), axis=0)))
@@ -179,39 +185,93 @@ class _Component:
 
     def __init__(self, content: ExportedGP, draw: Draw) -> None:
         self.kernels = [kernel_of(kernel) for kernel in draw.kernels]
-        for kernel in self.kernels:
-            kernel.centre(content.Z[0])
-        self.with_Z = [kernel.bind(content.Z) for kernel in self.kernels]
+        self.with_Z = []
+        if len(content.Z):
+            for kernel in self.kernels:
+                kernel.centre(content.Z[0])
+            self.with_Z = [kernel.bind(content.Z) for kernel in self.kernels]
         self.mean_function = mean_function_of(draw.mean_function)
-        self.blocks = content.precision_factor
         self.draw = draw
+        self.near = None if draw.near is None else _Near(self, content.near[draw.near.inputs])
+        self.chunk = max(1, CHUNK_ELEMENTS // max(1, content.Z.size * len(draw.white)))
+        if draw.near is not None:
+            number = min(draw.near.number, draw.near.noise.shape[1])
+            self.chunk = min(self.chunk, max(1, AT_ONCE // (number + 1) ** 2))
 
     def f(self, X: np.ndarray) -> Moments:
         """Mean and variance [N, L] of f."""
-        V, white = self._project(X), self.draw.white
-        num_latent = len(white) * white.shape[-1]
-        known = np.swapaxes(V, -1, -2) @ white  # [G, N, C]
-        mean = self.mean_function(X) + np.swapaxes(known, 0, 1).reshape(len(X), num_latent)
+        if self.near is not None:
+            return self.near.f(X)
+        V = self.project(X)
         prior = np.stack([kernel.variance(X) for kernel in self.kernels])
         left = prior - np.add.reduce(V * V, axis=-2)
         if (left < -MOST_ROUNDING * prior).any():
             raise NumericalError("covariances with inputs so large are wrong: wanted smaller ones")
+        mean = self.mean(X, V)
         return mean, np.broadcast_to(np.maximum(left, SMALLEST_VARIANCE * prior).T, mean.shape)
+
+    def mean(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """The mean [N, L] given the points that are conditioned on as a whole."""
+        white = self.draw.white
+        known = np.swapaxes(V, -1, -2) @ white  # [G, N, C]
+        num_latent = len(white) * white.shape[-1]
+        return self.mean_function(X) + np.swapaxes(known, 0, 1).reshape(len(X), num_latent)
 
     def y(self, X: np.ndarray) -> Moments:
         """Mean and variance [N, P] of observations."""
         return moments_of(self.draw.likelihood, *self.f(X))
 
-    def _project(self, X: np.ndarray) -> np.ndarray:
+    def project(self, X: np.ndarray) -> np.ndarray:
         """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]."""
+        if not self.with_Z:
+            return np.zeros((*self.draw.white.shape[:2], len(X)))
         covariance, products, start = np.stack([k(X) for k in self.with_Z]), [], 0
-        for R in self.blocks:
+        for R in self.draw.precision_factor:
             K = covariance[:, start : start + R.shape[1]]
             products.append(R[:, :, None] * K if R.ndim == 2 else np.swapaxes(R, -1, -2) @ K)
             start += R.shape[1]
         pairs = zip(self.draw.chol, np.concatenate(products, axis=1), strict=True)
-        solved = [solve_triangular(L, b, lower=True, check_finite=False) for L, b in pairs]
-        return np.stack(solved)
+        parts = [solve_triangular(L, b, lower=True, check_finite=False) for L, b in pairs]
+        return np.stack(parts)
+
+
+class _Near:
+    """A component where each prediction conditions on near rows.
+
+    :param whole: The process given the points that are conditioned on as a whole.
+    :param Z: The rows [n, D].
+    """
+
+    def __init__(self, whole: _Component, Z: np.ndarray) -> None:
+        rows = whole.draw.near
+        assert rows is not None
+        self._whole, self._rows, self._Z = whole, rows, Z
+        self._kernels = [kernel_of(kernel) for kernel in whole.draw.kernels]
+        noises = (rows.noise[min(i, len(rows.noise) - 1)] for i in range(len(self._kernels)))
+        pairs = zip(self._kernels, noises, strict=True)
+        self._neighbors = [Neighbors(kernel, Z, noise) for kernel, noise in pairs]
+        self._far = whole.project(Z) if whole.with_Z else None
+        G, C = len(rows.noise), rows.targets.shape[-1]
+        means = whole.mean(Z, whole.project(Z)).reshape(len(Z), G, C)
+        self._errors = rows.targets - np.swapaxes(means, 0, 1)
+
+    def f(self, X: np.ndarray) -> Moments:
+        """Mean and variance [N, L] of f."""
+        rows, whole = self._rows, self._whole
+        V = whole.project(X)
+        number = min(rows.number, len(self._Z))
+        found = [one.of(X, number) for one in self._neighbors]
+        known, left = [], []
+        for group, noise in enumerate(rows.noise):
+            place = min(group, len(found) - 1)
+            mine = found[place]
+            far = None if self._far is None else (self._far[group].T[mine], V[group].T)
+            kernel, errors = self._kernels[place], self._errors[group][mine]
+            each = solved(kernel, X, self._Z[mine], errors, noise[mine], far)
+            known.append(each[0])
+            left.append(np.broadcast_to(each[1][:, None], each[0].shape))
+        mean = whole.mean(X, V) + np.concatenate(known, axis=-1)
+        return mean, np.concatenate(left, axis=-1)
 
 
 # ---- mean functions: from inputs [N, D] to an array that broadcasts to [N, L] ----

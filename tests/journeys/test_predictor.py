@@ -57,6 +57,38 @@ def labels():
     return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
 
 
+NEAR = sgp.NearestNeighbors(num_neighbors=6, num_neighbors_pred=8)
+
+
+def near():
+    """Each prediction on its nearest rows, over draws of ε; one column is a constant offset."""
+    kernel = gk.Matern52(lengthscales=[0.7, 1.1]) * gk.Constant() + gk.Constant(0.2)
+    options = {"pseudo_points": None, "conditioning": NEAR}
+    return kernel, GAUSSIAN(0.1), gpflow.functions.Constant(0.3), options
+
+
+def near_by_correlation():
+    """Where distances do not say which rows are near: two kernels, of two outputs."""
+    parts = [gk.Matern32(active_dims=[0]) + gk.Linear(), gk.Cosine() + gk.Polynomial(degree=2)]
+    mean_function = gpflow.functions.Linear(np.array([[0.1, 0.4], [0.2, 0.3]]), np.ones(2))
+    options = {
+        "hyperparameters": sgp.FixedHyperparameters(),
+        "pseudo_points": None,
+        "conditioning": NEAR,
+    }
+    return gk.SeparateIndependent(parts), GAUSSIAN(0.1), mean_function, options
+
+
+def near_labels():
+    """Sites of unequal noise."""
+    options = {
+        "hyperparameters": sgp.PointHyperparameters(),
+        "pseudo_points": None,
+        "conditioning": NEAR,
+    }
+    return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
+
+
 @cache
 def learned(make):
     kernel, likelihood, mean_function, options = make()
@@ -72,7 +104,7 @@ def learned(make):
     return model
 
 
-MODELS = [mixture, separate, columns, labels]
+MODELS = [mixture, separate, columns, labels, near, near_by_correlation, near_labels]
 
 
 @pytest.fixture
@@ -97,6 +129,39 @@ def test_predictions_are_those_of_the_model(model, rng, path, number):
     loaded, X = runtime.load(path), rng.uniform(-2.5, 2.5, (number, 2))
     assert_close(loaded.predict_f(X), model.predict_f(X))
     assert_close(loaded.predict_y(X), model.predict_y(X))
+
+
+def nearest(**options):
+    kernel = gk.SquaredExponential(lengthscales=[0.5, 0.8])
+    fixed = {"hyperparameters": sgp.FixedHyperparameters(), "conditioning": NEAR}
+    return sgp.StreamingGP(kernel, GAUSSIAN(0.1), **fixed, **options)
+
+
+def assert_exported(model, path, X):
+    model.export(path)
+    loaded = runtime.load(path)
+    assert_close(loaded.predict_f(X), model.predict_f(X))
+    assert_close(loaded.predict_y(X), model.predict_y(X))
+
+
+def test_near_rows_that_cannot_be_told_apart_have_faded_and_lie_far_from_zero(rng, path):
+    model = nearest(forgetting=sgp.Fading(0.5))
+    offset = np.array([1e6, -2e6])
+    for number in (300, 60):
+        X, Y = smooth_data(rng, number, 2)
+        model.update((X * [1.0, 0.01] + offset, Y))
+    assert_exported(model, path, rng.uniform(-2.0, 2.0, (20, 2)) + offset)
+    (rows,) = predictor.read(path).near
+    assert len(rows) < 240
+
+
+def test_merged_points_count_as_a_whole_beside_near_rows(rng, path):
+    model = nearest()
+    for number in (20, 20):
+        model.update(smooth_data(rng, number, 2))
+    model.compress(6)
+    model.update(smooth_data(rng, 20, 2))
+    assert_exported(model, path, rng.uniform(-2.0, 2.0, (20, 2)))
 
 
 def test_each_draw_of_the_hyperparameters_is_exported(path):

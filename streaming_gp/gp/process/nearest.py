@@ -35,9 +35,9 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.dense import DenseProcess, Member
 from streaming_gp.gp.process.graphs import in_numpy, spec
-from streaming_gp.gp.process.neighbors import Index, cells, nearest_earlier
 from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.numerics.neighbors import Index, cells, nearest_earlier
 
 JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
