@@ -78,10 +78,10 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.row:
         print(json.dumps(measure(**json.loads(arguments.row), seed=arguments.seed)))
         return
-    sizes = [2000] if arguments.quick else [10_000, 100_000]
+    sizes = {"Serial": [10_000, 100_000], "Ray": [10_000]}
     rows: list[dict[str, Any]] = []
-    for clients in sizes:
-        for engine in ("Serial", "Ray"):
+    for engine in sizes:
+        for clients in [2000] if arguments.quick else sizes[engine]:
             for model in MODELS:
                 asked: dict[str, Any] = {
                     "engine": engine,

@@ -153,7 +153,7 @@ def test_settings_and_clients_must_fit(places):
     server, secret = server_of(["c0"]), places.file("link.secret")
     cases = {
         "whose data are theirs": (server_of_regression(), places.engine()),
-        "got none of \\['clinic-a'\\]": (server, places.engine(keys={})),
+        "got none of 'clinic-a'": (server, places.engine(keys={})),
         "holds no public key": (server, places.engine(keys={"clinic-a": secret})),
         "wanted a file": (server, places.engine(secret=places.file("nothing"))),
         "wanted a certificate for": (
