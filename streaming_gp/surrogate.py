@@ -124,8 +124,12 @@ class StreamingSurrogate:
         return np.array_equal(X[:number], self._X) and np.array_equal(Y[:number], self._Y)
 
     def _forget(self, names: list[str]) -> None:
+        """Without these factors, at the hyperparameters that are there."""
+        ledger = self.model.ledger
         for name in names:
-            self.model.remove(name)
+            ledger = ledger.without(name)
+        if names:
+            self.model.adopt(ledger)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -169,7 +173,7 @@ class StreamingSurrogate:
         """
         if name not in self._pending:
             raise InvalidDataError(f"nothing named {name!r} is pending; {[*self._pending]} is")
-        self.model.remove(name)
+        self._forget([name])
         del self._pending[name]
 
     @contextmanager

@@ -149,16 +149,17 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         near = is_strategy and pseudo_points.allowed.near
         if conditioning is None:
             conditioning = NearestNeighbors(dense_up_to=DENSE_UP_TO) if near else Dense()
+        hyperparameters = hyperparameters or VariationalHyperparameters()
         settings = Settings(
             pseudo_points,
-            hyperparameters or VariationalHyperparameters(),
+            hyperparameters,
             num_latent_gps,
             optimiser or LocalOptimiser(),
             num_prediction_samples,
             seed,
             _bound(alpha, bound),
             policy or pvi.RaiseImproper(),
-            learning or (WhenGrown() if near else EveryUpdate()),
+            learning or _schedule(near, hyperparameters),
             forgetting or ForgetNothing(),
             conditioning,
         )
@@ -752,6 +753,11 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             for name, value in vars(self).items():
                 clone.__dict__[name] = copy.deepcopy(value, memo)
         return clone
+
+
+def _schedule(near: bool, hyperparameters: HyperparameterStrategy) -> LearningSchedule:
+    """A stream that forgets what it knew of ε must hear of it from every batch."""
+    return WhenGrown() if near and hyperparameters.remembers else EveryUpdate()
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:

@@ -25,35 +25,39 @@ class Index:
     """Rows by their coordinates, in which distances are Euclidean.
 
     :param coordinates: A [n, D].
+    :param origin: Distances are taken of what lies about it [D], as they would lose their digits
+        far from zero.
     :param in_tree: The first so many rows are in the tree.
     :param tree: A :class:`scipy.spatial.cKDTree`, or a flat index of FAISS; None where there is
         none.
     """
 
     coordinates: np.ndarray
+    origin: np.ndarray
     in_tree: int = 0
     tree: Any = None
 
     @classmethod
     def of(cls, coordinates: np.ndarray) -> Index:
         """An index of rows [n, D]."""
-        n, D = coordinates.shape
+        (n, D), origin = coordinates.shape, coordinates.mean(axis=0)
         if n < BRUTE_ROWS:
-            return cls(coordinates)
+            return cls(coordinates, origin)
+        centred = coordinates - origin
         if D <= MOST_TREE_COLUMNS:
-            tree = cKDTree(coordinates, leafsize=32, balanced_tree=False, compact_nodes=False)
-            return cls(coordinates, n, tree)
-        flat = _faiss(coordinates)
-        return cls(coordinates) if flat is None else cls(coordinates, n, flat)
+            tree = cKDTree(centred, leafsize=32, balanced_tree=False, compact_nodes=False)
+            return cls(coordinates, origin, n, tree)
+        flat = _faiss(centred)
+        return cls(coordinates, origin) if flat is None else cls(coordinates, origin, n, flat)
 
     def extended(self, coordinates: np.ndarray) -> Index:
         """With further rows, which wait outside the tree while they are few."""
         together = np.concatenate([self.coordinates, coordinates])
         waiting = len(together) - self.in_tree
         if self.tree is None and len(together) < BRUTE_ROWS:
-            return Index(together)
+            return Index.of(together)
         if waiting <= max(BUFFER, self.in_tree // 4) and self.tree is not None:
-            return Index(together, self.in_tree, self.tree)
+            return Index(together, self.origin, self.in_tree, self.tree)
         return Index.of(together)
 
     def nearest(self, places: np.ndarray, number: int) -> np.ndarray:
@@ -62,7 +66,7 @@ class Index:
         :param places: Coordinates [B, D].
         :param number: k, at most n.
         """
-        waiting = self.coordinates[self.in_tree :]
+        waiting, places = self._waiting, places - self.origin
         if self.tree is None:
             return _by_brute_force(waiting, self._norms, places, number)[0]
         inside = min(number, self.in_tree)
@@ -76,9 +80,14 @@ class Index:
         return np.take_along_axis(found, chosen, axis=1)
 
     @cached_property
+    def _waiting(self) -> np.ndarray:
+        """Rows outside the tree, about the origin."""
+        return self.coordinates[self.in_tree :] - self.origin
+
+    @cached_property
     def _norms(self) -> np.ndarray:
-        """``‖a‖²`` of rows outside the tree."""
-        return np.einsum("nd,nd->n", *[self.coordinates[self.in_tree :]] * 2)
+        """``‖a‖²`` of these."""
+        return np.einsum("nd,nd->n", self._waiting, self._waiting)
 
 
 def nearest_earlier(coordinates: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
@@ -88,6 +97,7 @@ def nearest_earlier(coordinates: np.ndarray, rows: np.ndarray, number: int) -> n
     :param rows: Of which at least k others come before each.
     :param number: k.
     """
+    coordinates = coordinates - coordinates.mean(axis=0)  # far from zero digits would be lost
     norms = np.einsum("nd,nd->n", coordinates, coordinates)
     found = np.empty((len(rows), number), int)
     for place, row in enumerate(rows):

@@ -73,20 +73,27 @@ def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches)
     assert [one.damping for one in infos.values()] == [0.5] * 3
 
 
-def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batches):
-    model = regressor(pseudo_points=EVERY_INPUT)
+@pytest.mark.parametrize("points", [EVERY_INPUT, sgp.PrivatePseudoPoints(5)], ids=["all", "five"])
+def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batches, points):
+    model = regressor(pseudo_points=points)
     for name in ("a", "b"):
         model.update(three_batches[name], batch_id=name)
     with_shares(model, {"a": 10.0, "b": -5.0})
     before = model.ledger
-    for visit in (
+    visits = [
         lambda: model.revisit("a", three_batches["a"]),
         lambda: model.synchronous_round({"a": three_batches["a"]}),
         lambda: model.remove("a"),
-    ):
+    ]
+    if points == EVERY_INPUT:
+        visits.pop()  # what is left says anew what it says of ε
+    for visit in visits:
         with pytest.raises(ImproperError):
             visit()
         assert model.ledger is before
+    if points == EVERY_INPUT:
+        model.remove("a")
+        assert (model.hyperparameter_posterior.precision > 0.0).all()
 
 
 @pytest.mark.slow

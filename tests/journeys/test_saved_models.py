@@ -79,7 +79,7 @@ MISFITS = {
     "trainability": (changed("mean_function", lambda m: gpflow.set_trainable(m, True)),
                      r"mean_function\.c .*wanted fixed .*got trainable"),
     "mean function": ({"mean_function": None}, "mean_function .*wanted Constant, got Zero"),
-    "lower bound": ({"likelihood": GAUSSIAN(variance_lower_bound=1e-2)}, "wanted 1e-06, got 0.01"),
+    "lower bound": ({"likelihood": GAUSSIAN(variance_lower_bound=1e-2)}, "wanted 1e-12, got 0.01"),
     "parametrisation": ({"likelihood": GAUSSIAN(scale=0.3)}, r"likelihood\.variance .*got nothing"),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import streaming_gp as sgp
 from streaming_gp import bnn, engines, expfam, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.gp import Process, PseudoObservations, PseudoPointFactor
+from streaming_gp.gp.structure import SMALLEST_NOISE
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -333,7 +334,8 @@ def data_of(rng, size, columns=1):
 def exact(data, noise=0.5):
     """GPflow's exact regression, at the hyperparameters that models start from."""
     kernel = gpflow.kernels.SquaredExponential(variance=0.7)
-    return gpflow.models.GPR(data, kernel, gpflow.functions.Constant(0.3), noise)
+    likelihood = gpflow.likelihoods.Gaussian(noise, variance_lower_bound=SMALLEST_NOISE)
+    return gpflow.models.GPR(data, kernel, gpflow.functions.Constant(0.3), likelihood=likelihood)
 
 
 def free_energy(gp, q, shards):
@@ -521,7 +523,7 @@ def test_shards_of_a_round_have_random_numbers_of_their_own(five_sites):
             seeds.append(seed)
             return super().noise(size, seed, *rest)
 
-    fitted = regressor(pseudo_points=EVERY_INPUT, hyperparameters=Recording(num_samples=2))
+    fitted = regressor(hyperparameters=Recording(num_samples=2))
     fitted.synchronous_round(five_sites)
     of_fits = [seed for seed in seeds if seed != 0]  # a blank problem has the seed 0
     assert len(set(of_fits)) == len(five_sites)

@@ -7,6 +7,7 @@ import numpy as np
 
 import streaming_gp as sgp
 from streaming_gp.gp import SparseBound
+from streaming_gp.gp.process.observations import DataObservations
 from streaming_gp.serialization import storable
 from tests.oracles.reference import smooth_data
 from tests.tolerances import THROUGH_CHOLESKY
@@ -116,6 +117,19 @@ def assert_unchanged(model, X, before):
     """Predictions at X are those ``before``, bit for bit."""
     for a, b in zip(model.predict_f(X), before, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def observed(model):
+    """What a model with noise NOISE is conditioned on as pseudo-observations, and the log of the
+    constant that they leave out.
+    """
+    found, constant = [], 0.0
+    for one in model.posterior_process.pseudo_observations:
+        if isinstance(one, DataObservations):
+            constant -= 0.5 * one.weights.sum() * one.Y.shape[1] * np.log(2.0 * np.pi * NOISE)
+            one = one.observed(np.full(one.Y.shape, 1.0 / NOISE))
+        found.append(one)
+    return found, constant
 
 
 def predicted(model, X):

@@ -29,6 +29,7 @@ from streaming_gp import expfam
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import Report
+from streaming_gp.gp.hyperparameters.strategies import WIDTH_OF_PERIODS
 from streaming_gp.gp.process.graphs import Compiled, spec
 from streaming_gp.gp.process.nearest import JITTERS, NearestAt, Rows, conditional_moments
 from streaming_gp.gp.process.observations import DataObservations, concatenated
@@ -273,8 +274,7 @@ def learn(
     """
     evidence = Evidence(local, data, others, number, seed)
     belief = _Belief(local, prior)
-    present = local.parameters.value() if prior is None else None
-    return _Search(evidence, belief, iterations, report).learned(present)
+    return _Search(evidence, belief, iterations, report).learned()
 
 
 class _Belief:
@@ -335,12 +335,10 @@ class _Search:
         self._most, self._report = iterations, report
         self._iterations = 0
 
-    def learned(self, present: np.ndarray | None) -> Learned:
+    def learned(self) -> Learned:
         evidence, belief = self._evidence, self._belief
-        local = evidence.local
-        here = local.parameters.value() if present is None else present
         floor, low = belief.floor(), belief.low
-        starts = [(here, low), (belief.mean, low)]
+        starts = [(evidence.local.parameters.value(), low), (belief.mean, low)]
         if floor is not None:
             starts.append((belief.mean, np.maximum(floor, low)))
         starts = _without_twins(starts)
@@ -386,8 +384,10 @@ class _Search:
     def _optimum(
         self, start: np.ndarray, low: np.ndarray, sample: Sample, iterations: int
     ) -> np.ndarray:
+        parameters = self._evidence.local.parameters
         unit = np.sqrt(np.einsum("ij,ij->i", self._belief.scale, self._belief.scale))
-        unit = np.minimum(unit, self._evidence.local.parameters.unit_log_widths(start))
+        unit = np.minimum(unit, parameters.unit_log_widths(start))
+        unit[parameters.are_periods()] *= WIDTH_OF_PERIODS  # data that repeat say them so exactly
         start = np.clip(start, low, self._belief.high)
         before = self._iterations
 

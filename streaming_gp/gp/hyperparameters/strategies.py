@@ -272,10 +272,8 @@ class VariationalHyperparameters:
     :param full_covariance: Whether q(ε) has a full covariance matrix instead of independent
         Gaussians; short for ``family=expfam.Normal``.
     :param num_samples: The number S of values of ε at which the bound is averaged; even. None, the
-        default, for 8; where data say little of more than 8 hyperparameters, and every input has a
-        pseudo-point, for as many as there are hyperparameters, as q(ε) would be fitted to fewer
-        values. A family with correlations takes at least 2 E, so that the samples' covariance can
-        be made exact.
+        default, for 8. A family with correlations takes at least 2 E, so that the samples'
+        covariance can be made exact.
     :param prior_log_scale: The width of the default prior, as a standard deviation of log ε_i (see
         :meth:`.ParameterVector.prior_moments`); parameters with a GPflow prior use that.
     :param forgetting_factor: λ in (0, 1]: the ε part of every factor is raised to λ whenever a new

@@ -288,7 +288,7 @@ class NearestAt:
             cell = cells(rows.Z, 0.0)
             return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
         A = self._coordinates(kernels[0], rows.Z)
-        side = self._side(kernels[0], rows.Z[:1], float(np.median(rows.noise)))
+        side = self._side(kernels[0], rows.Z[:1], float(rows.noise.min()))
         for length in (side, 0.0):
             cell = cells(A, length)
             number = int(cell.max()) + 1

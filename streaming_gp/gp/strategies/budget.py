@@ -46,9 +46,9 @@ def within_budget(
     if ledger.posterior.num_pseudo_points <= budget:
         return ledger
     if budget > MOST_MERGED and not kept:
-        fewer = fitter.data.within(ledger, budget, epsilon)
-        if fewer is not None:
-            return fewer
+        within = fitter.data.within(ledger, budget, epsilon)
+        if within is not None:
+            return within
     tenth = budget // 10
     apart = {*newest(ledger, tenth, budget // 2), *kept}
     held = sum(len(one.Z) for name, one in ledger.factors.items() if name in apart)
@@ -60,6 +60,9 @@ def within_budget(
             f"no room for so many pseudo-points: the factors that stay hold {held} of a budget of "
             f"{budget}"
         )
+    if list(ledger.factors) == older and len(older) == 1 and older[0] != MERGED:  # keeps its name
+        fewer = fitter.merged(ledger.factors[older[0]], epsilon, number, _moves(move, number))
+        return ledger.replaced(older[0], fewer)
     return merged(fitter, ledger, older, number, epsilon, move)
 
 
@@ -88,8 +91,11 @@ def merged(
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
         return after
-    fewer = fitter.merged(factor, epsilon, number, move and number <= MOST_MOVING)
-    return after.replaced(MERGED, fewer)
+    return after.replaced(MERGED, fitter.merged(factor, epsilon, number, _moves(move, number)))
+
+
+def _moves(move: bool, number: int) -> bool:
+    return move and number <= MOST_MOVING
 
 
 def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:

@@ -1,0 +1,465 @@
+"""Conditioning on what is near: exact where all is near, and close to it where it is not."""
+
+from dataclasses import dataclass
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow import kernels as gk
+
+import streaming_gp as sgp
+from streaming_gp.gp import PseudoObservations
+from streaming_gp.gp.compilation import compile_gp
+from streaming_gp.gp.fit.evidence import Evidence, Sample
+from streaming_gp.gp.process import neighbors
+from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.nearest import NearestProcess
+from streaming_gp.gp.process.neighbors import Index, cells, nearest_earlier
+from streaming_gp.gp.process.observations import DataObservations
+from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.serialization import storable
+from tests.oracles.builders import FIXED, NOISE, assert_same_predictions, evidence, kernel
+from tests.oracles.reference import smooth_data
+
+EXACT = 1e-8
+ALL = 10_000
+"""More neighbours than there are rows."""
+
+
+@storable
+@dataclass(frozen=True)
+class AllNear(sgp.NearestNeighbors):
+    """The process of near rows even where all of them are near."""
+
+    num_neighbors: int = ALL
+    num_neighbors_pred: int = ALL
+
+    def unconditioned(self, prior, num_points):
+        return NearestProcess(prior, self.num_neighbors_pred)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A model that has learned nothing, as compiled functions.
+
+    :param columns: The number P of columns of Y.
+    """
+
+    kernel: gpflow.kernels.Kernel
+    columns: int = 1
+    noise: float = NOISE
+    input_dim: int = 2
+
+    def __post_init__(self):
+        model = sgp.StreamingGP(
+            self.kernel, gpflow.likelihoods.Gaussian(self.noise), gpflow.functions.Constant(0.7)
+        )
+        compiled = compile_gp(model.modules, model.settings, (self.input_dim, self.columns))
+        object.__setattr__(self, "local", compiled.local)
+        object.__setattr__(self, "outputs", compiled.outputs)
+        object.__setattr__(self, "prior", PriorAt(compiled.local.prior, self.epsilon[None]))
+
+    @property
+    def epsilon(self):
+        return self.local.parameters.value()
+
+    def data(self, rng, X, Y=None, weights=None):
+        """A batch of Gaussian noise."""
+        Y = rng.standard_normal((len(X), self.columns)) if Y is None else Y
+        X, Y = self.outputs.data((X, Y))
+        nothing = np.zeros((len(X), 0))
+        weights = np.ones(len(X)) if weights is None else np.tile(weights, len(X) // len(weights))
+        return DataObservations(X, Y, weights, nothing, nothing, self.local.gp.num_groups)
+
+    def inputs(self, X):
+        """Inputs of the functions that are fitted."""
+        return self.outputs.data((X, np.zeros((len(X), self.columns))))[0]
+
+    def merged(self, rng, number):
+        gp, Z = self.local.gp, self.inputs(spread(rng, number, self.input_dim))
+        R = rng.standard_normal((gp.num_groups, len(Z), len(Z)))
+        targets = rng.standard_normal((gp.num_groups, len(Z), gp.num_latent // gp.num_groups))
+        return PseudoObservations(Z, R, targets, 1e-6)
+
+    def both(self, members, number=ALL):
+        return [
+            process.conditioned_on(members)
+            for process in (NearestProcess(self.prior, number), DenseProcess(self.prior))
+        ]
+
+
+def spread(rng, number, columns=2):
+    return rng.uniform(-2.0, 2.0, (number, columns))
+
+
+def assert_same_processes(near, dense, X, tolerance=EXACT):
+    for full in (False, True):
+        for one, other in zip(near.predict(X, full), dense.predict(X, full), strict=True):
+            np.testing.assert_allclose(one, other, atol=tolerance)
+
+
+KERNELS = {
+    "squared exponential": (lambda: gk.SquaredExponential(1.5, [0.7, 1.2]), 1),
+    "Matern": (lambda: gk.Matern32(lengthscales=[0.7, 1.2]), 1),
+    "one column": (lambda: gk.Matern52(active_dims=[1]), 1),
+    "sum": (lambda: gk.Matern12(lengthscales=2.0) + gk.SquaredExponential(0.5, 0.4), 1),
+    "product with a constant": (lambda: gk.Constant(2.0) * gk.Matern32(), 1),
+    "linear": (lambda: gk.Linear(variance=[0.5, 2.0]) + gk.Constant(), 1),
+    "periodic": (lambda: gk.Periodic(gk.SquaredExponential(), period=1.3), 1),
+    "separate": (lambda: gk.SeparateIndependent([gk.Matern32(), gk.Linear()]), 2),
+    "shared": (lambda: gk.SharedIndependent(gk.Matern52(), 2), 2),
+    "mixing": (
+        lambda: gk.LinearCoregionalization(
+            [gk.SquaredExponential(), gk.Matern12()], np.array([[1.0, 0.5], [-0.3, 1.0]])
+        ),
+        2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_where_all_rows_are_near_it_is_the_dense_process(rng, name):
+    make, columns = KERNELS[name]
+    known = Known(make(), columns)
+    X = known.inputs(spread(rng, 9))
+    faded = known.data(rng, spread(rng, 12), weights=rng.uniform(0.1, 1.0, 12))
+    members = [known.data(rng, spread(rng, 15)), faded, known.data(rng, spread(rng, 1))]
+    rows = sum(len(one.Z) for one in members)
+    for number in (rows, ALL):
+        near, dense = known.both(members, number)
+        assert_same_processes(near, dense, X)
+        assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
+    near, _ = known.both(members, rows - 1)  # the last row on all of those before it
+    assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
+
+
+@pytest.mark.parametrize("name", ["squared exponential", "linear", "separate", "mixing"])
+def test_the_residual_of_merged_points_has_neighbours_too(rng, name):
+    make, columns = KERNELS[name]
+    known = Known(make(), columns)
+    X = known.inputs(spread(rng, 9))
+    members = [known.merged(rng, 5), known.data(rng, spread(rng, 20)), known.merged(rng, 3)]
+    near, dense = known.both(members)
+    assert_same_processes(near, dense, X, 1e-7)
+    assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=1e-7)
+
+
+def test_an_extended_process_is_the_one_of_all_members(rng):
+    known, X = Known(kernel()), spread(rng, 6)
+    members = [known.data(rng, spread(rng, 10)), known.merged(rng, 4), known.data(rng, X)]
+    near = NearestProcess(known.prior, ALL)
+    for number in range(len(members)):
+        near = near.conditioned_on(members[: number + 1])
+    assert_same_processes(near, known.both(members)[1], X, 1e-7)
+
+
+def test_rows_of_one_input_count_as_one(rng):
+    """With targets of their own; no digit is lost, as the places are far apart."""
+    known, places = Known(kernel()), np.stack(np.meshgrid([-2.0, 0, 2], [-3, 0.0, 3]), -1)
+    X = np.repeat(places.reshape(-1, 2), 3, axis=0)[rng.permutation(27)]
+    members = [known.data(rng, X, weights=rng.uniform(0.5, 1.0, 27))]
+    near, dense = known.both(members)
+    assert near.size == 9
+    assert_same_processes(near, dense, spread(rng, 5))
+    few, _ = known.both(members, number=9)  # neighbours are places, not rows
+    assert_same_processes(few, dense, spread(rng, 5))
+    assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
+
+
+def test_rows_that_cannot_be_told_apart_lose_little(rng):
+    """A part of what they say of slopes: an error of a fifth adds 4 % to the variance."""
+    known = Known(kernel(), noise=1.0)
+    X = spread(rng, 3000)
+    near, dense = known.both([known.data(rng, X)])
+    assert near.size < 300
+    at = spread(rng, 200)
+    (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
+    assert np.mean((mean - wanted) ** 2 / exact) < 0.2**2
+    np.testing.assert_allclose(variance, exact, rtol=0.1)
+
+
+@pytest.mark.parametrize("number", [8, ALL])
+def test_a_column_that_is_constant_changes_nothing(rng, number):
+    X, at = spread(rng, 30), spread(rng, 5)
+    found = []
+    for columns in (2, 3):
+        known = Known(gk.SquaredExponential(1.0, np.ones(columns)), input_dim=columns)
+        pad = np.full((30, columns - 2), 4.0)
+        near, dense = known.both([known.data(np.random.default_rng(5), np.c_[X, pad])], number)
+        where = np.c_[at, pad[:5]]
+        found.append(near.predict(where))
+        if number == ALL:
+            assert_same_processes(near, dense, where)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=EXACT)
+
+
+@pytest.mark.parametrize("offset", [2.0**20, 2.0**30, -(2.0**30)])
+@pytest.mark.parametrize("number", [8, ALL])
+def test_inputs_far_from_zero_keep_their_digits(rng, number, offset):
+    """As differences from the place of the prediction say all; these inputs have few digits."""
+    known = Known(gk.Matern32(lengthscales=[0.5, 2.0]))
+    X, at = (np.round(spread(rng, size) * 2**10) / 2**10 for size in (60, 7))
+    found = []
+    for shift in (0.0, offset):
+        member = known.data(np.random.default_rng(5), X + shift)
+        process = NearestProcess(known.prior, number).conditioned_on([member])
+        found.append((*process.predict(at + shift), process.log_normaliser))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)
+
+
+def test_fewer_neighbours_are_close_and_the_nearest_ones(rng):
+    known = Known(gk.Matern32(lengthscales=0.5))
+    X, at = spread(rng, 300), spread(rng, 40)
+    member = known.data(rng, X)
+    near, dense = known.both([member], 60)
+    (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
+    assert np.max(np.abs(mean - wanted) / np.sqrt(exact)) < 0.1
+    assert np.all(variance > exact - EXACT)  # what is left out is not known
+    found = near.each[0].neighbors(at, 10)[0]
+    by_distance = np.argsort(np.linalg.norm(at[:, None] - X, axis=-1), axis=1)[:, :10]
+    np.testing.assert_array_equal(np.sort(found), np.sort(by_distance))
+
+
+def test_rows_that_have_faded_lose_their_places_to_fresh_ones(rng):
+    known, at = Known(kernel()), spread(rng, 1)
+    old = known.data(rng, at + 0.01 * spread(rng, 10), weights=np.full(10, 1e-6))
+    fresh = known.data(rng, at + 0.1 * spread(rng, 10))
+    near, _ = known.both([old, fresh], 10)
+    np.testing.assert_array_equal(np.sort(near.each[0].neighbors(at, 10)[0, 0]), np.arange(10, 20))
+
+
+# ---- models ----
+
+
+def models(near=None, likelihood=None, **options):
+    options.setdefault("hyperparameters", FIXED)
+    return [
+        sgp.StreamingGP(
+            kernel(), likelihood or gpflow.likelihoods.Gaussian(NOISE),
+            gpflow.functions.Constant(2.0), conditioning=one, seed=0, **options,
+        )
+        for one in (near or AllNear(), sgp.Dense())
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("near", [AllNear(), sgp.NearestNeighbors()], ids=["as such", "switched"])
+def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
+    batches, new = [smooth_data(rng, 12) for _ in range(5)], spread(rng, 8)
+    both = models(near)
+
+    def agree(tolerance=EXACT):
+        assert_same_predictions(*both, new, tolerance)
+        scores = [evidence(one) for one in both]
+        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+
+    for batch in batches[:4]:
+        for one in both:
+            one.update(batch)
+        agree()
+    X, Y = batches[1]
+    for one in both:
+        one.revisit("batch-1", (X, Y + 1.0), damping=0.5)
+    agree()
+    for one in both:
+        one.remove("batch-2")
+    agree()
+    for one in both:
+        one.fade(0.7)
+    agree()
+    ledger = both[0].ledger
+    for place, one in enumerate(both):
+        one.save(tmp_path / f"{place}.npz")
+    both = [
+        sgp.StreamingGP.load(
+            tmp_path / f"{place}.npz", kernel(), gpflow.likelihoods.Gaussian(NOISE),
+            gpflow.functions.Constant(2.0),
+        )
+        for place in range(2)
+    ]  # fmt: skip
+    assert both[0].settings.conditioning == near
+    agree()
+    for one in both:
+        one.compress(20)
+        one.update(batches[4])
+    agree(1e-6)
+    for one in both:
+        one.adopt(ledger)
+    agree()
+
+
+def test_epsilon_is_the_same_under_both(rng):
+    both = models(hyperparameters=sgp.VariationalHyperparameters())
+    for batch in (smooth_data(rng, 30), smooth_data(rng, 40)):
+        for one in both:
+            one.update(batch)
+    means, variances = zip(
+        *((q.mean, q.variance) for q in (m.hyperparameter_posterior for m in both)), strict=True
+    )
+    np.testing.assert_array_equal(*means)
+    np.testing.assert_array_equal(*variances)
+    assert_same_predictions(*both, spread(rng, 5), 1e-6, full_cov=(False,))
+
+
+def test_labels_under_near_rows_are_close_to_joint_ones(rng):
+    both = models(likelihood=gpflow.likelihoods.Bernoulli())
+    for _ in range(2):
+        X = spread(rng, 100)
+        Y = (rng.uniform(size=(100, 1)) < 1.0 / (1.0 + np.exp(-3.0 * X[:, :1]))).astype(float)
+        for one in both:
+            one.update((X, Y))
+    at = spread(rng, 50)
+    near, dense = (one.predict_y(at)[0] for one in both)
+    assert np.max(np.abs(near - dense)) < 0.02
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_very_few_rows(rng, number):
+    both = models(hyperparameters=sgp.VariationalHyperparameters())
+    for one in both:
+        one.update(smooth_data(np.random.default_rng(3), number))
+    assert_same_predictions(*both, spread(rng, 4), 1e-7, full_cov=(False,))
+
+
+# ---- the evidence of ε ----
+
+
+def evidence_of(known, rng, X, Y, number=30):
+    return Evidence(known.local, [known.data(rng, X, Y)], [], number, seed=1)
+
+
+def gpr(known, X, Y):
+    return gpflow.models.GPR(
+        (X, Y), known.kernel, gpflow.functions.Constant(0.7), noise_variance=known.noise
+    )
+
+
+def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
+    known, (X, Y) = Known(kernel()), smooth_data(rng, 50)
+    found = evidence_of(known, rng, X, Y)
+    sample = found.sample(20, known.epsilon)
+    assert found.is_exact
+    assert sample.scale == 1.0
+    value, _ = found.value_and_gradient(known.epsilon, sample)
+    assert value == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=EXACT)
+
+
+@pytest.mark.parametrize("name", ["squared exponential", "sum", "linear"])
+def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, monkeypatch):
+    monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
+    known, (X, Y) = Known(KERNELS[name][0]()), smooth_data(rng, 25)
+    found = evidence_of(known, rng, X, Y)
+    assert not found.is_exact
+    total, epsilon = 0.0, known.epsilon
+    for row in range(1, 25):
+        one = Sample(found._arguments(np.array([row]), row, epsilon), 1.0)
+        total += found.value_and_gradient(epsilon, one)[0]
+    first = found._pool.Z[:1], found._pool.Y[:1]
+    total += float(gpr(known, *first).log_marginal_likelihood())
+    assert total == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=1e-6)
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+@pytest.mark.parametrize("name", ["squared exponential", "sum", "linear", "separate", "mixing"])
+def test_its_gradient_is_that_of_finite_differences(rng, name, is_exact, monkeypatch):
+    if not is_exact:
+        monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
+    make, columns = KERNELS[name]
+    known, (X, Y) = Known(make(), columns), smooth_data(rng, 40, columns)
+    found = evidence_of(known, rng, X, Y, number=10)
+    epsilon = known.epsilon + 0.1 * rng.standard_normal(known.epsilon.shape)
+    sample = found.sample(15, epsilon)
+    _, gradient = found.value_and_gradient(epsilon, sample)
+    for step, slope in zip(1e-5 * np.eye(len(epsilon)), gradient, strict=True):
+        up, down = (found.value_and_gradient(epsilon + s, sample)[0] for s in (step, -step))
+        assert slope == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
+
+
+def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):
+    """A grid integral says what it is."""
+    k, likelihood = kernel(), gpflow.likelihoods.Gaussian(NOISE)
+    k = gk.SquaredExponential(lengthscales=1.0)
+    gpflow.set_trainable(k.variance, False)
+    gpflow.set_trainable(likelihood, False)
+    X, Y = smooth_data(rng, 60)
+    model = sgp.StreamingGP(k, likelihood, hyperparameters=sgp.VariationalHyperparameters())
+    prior = model.hyperparameter_posterior
+    model.update((X, Y))
+    q = model.hyperparameter_posterior
+    oracle = gpflow.models.GPR((X, Y), gk.SquaredExponential(), noise_variance=NOISE)
+    grid = np.linspace(-6.0, 6.0, 241) * np.sqrt(q.variance[0]) + q.mean[0]
+    logs = []
+    for value in grid:
+        oracle.kernel.lengthscales.unconstrained_variable.assign(value)
+        log_prior = -0.5 * (value - prior.mean[0]) ** 2 / prior.variance[0]
+        logs.append(float(oracle.log_marginal_likelihood()) + log_prior)
+    p = np.exp(np.array(logs) - np.max(logs))
+    p /= p.sum()
+    mean = p @ grid
+    sd = np.sqrt(p @ (grid - mean) ** 2)
+    assert abs(q.mean[0] - mean) < 0.1 * sd
+    assert np.sqrt(q.variance[0]) == pytest.approx(sd, rel=0.1)
+
+
+# ---- the index ----
+
+
+def distances(coordinates, places, found):
+    return np.sort(np.linalg.norm(coordinates[found] - places[:, None], axis=-1), axis=1)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 20])
+@pytest.mark.parametrize("offset", [0.0, 2.0**30])
+def test_an_index_that_grows_finds_what_brute_force_finds(rng, monkeypatch, columns, offset):
+    monkeypatch.setattr(neighbors, "BRUTE_ROWS", 100)
+    monkeypatch.setattr(neighbors, "BUFFER", 30)
+    rows = np.round(rng.standard_normal((400, columns)) * 2**10) / 2**10 + offset
+    places = rows[:5] + 0.125
+    index = Index.of(rows[:60])
+    for start, stop in ((60, 90), (90, 110), (110, 125), (125, 135), (135, 180), (180, 400)):
+        index = index.extended(rows[start:stop])
+        for number in (1, 7, stop):
+            found = index.nearest(places, number)
+            everything = np.linalg.norm(rows[:stop] - places[:, None], axis=-1)
+            wanted = np.sort(everything, axis=1)[:, :number]
+            np.testing.assert_allclose(distances(rows, places, found), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 2.0**30])
+def test_the_nearest_among_earlier_rows(rng, offset):
+    A = np.round(rng.standard_normal((50, 2)) * 2**10) / 2**10 + offset
+    rows = np.array([5, 20, 49])
+    for row, found in zip(rows, nearest_earlier(A, rows, 5), strict=True):
+        wanted = np.argsort(np.linalg.norm(A[:row] - A[row], axis=1))[:5]
+        assert set(found) == set(wanted)
+
+
+def test_cells_are_those_of_a_grid(rng):
+    A = rng.standard_normal((500, 3))
+    found = cells(A, 0.7)
+    _, wanted = np.unique(np.floor(A / 0.7), axis=0, return_inverse=True)
+    pairs = {(int(one), int(other)) for one, other in zip(found, np.ravel(wanted), strict=True)}
+    assert len(pairs) == found.max() + 1 == np.max(wanted) + 1
+
+
+def test_cells_without_a_side_are_equal_rows():
+    A = np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0 + 1e-15], [1.0, 0.0]])
+    first, second, third, fourth = cells(A, 0.0)
+    assert first == second
+    assert len({first, third, fourth}) == 3
+
+
+def test_a_tensor_of_inputs_has_the_same_moments_and_gradients(rng):
+    known, at = Known(kernel()), spread(rng, 4)
+    near, dense = known.both([known.data(rng, spread(rng, 30))])
+    found = []
+    for process in (near, dense):
+        if hasattr(process, "tensors"):
+            mean, variance = process.tensors(tf.constant(at), False)
+            found.append((mean.numpy(), variance.numpy()))
+        else:
+            found.append(process.predict(at))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
