@@ -12,12 +12,12 @@ import streaming_gp as sgp
 from streaming_gp.gp import PseudoObservations
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fit.evidence import Evidence, Sample
-from streaming_gp.gp.process import neighbors
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.nearest import NearestProcess
-from streaming_gp.gp.process.neighbors import Index, cells, nearest_earlier
 from streaming_gp.gp.process.observations import DataObservations
 from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.numerics import neighbors
+from streaming_gp.numerics.neighbors import Index, cells, nearest_earlier
 from streaming_gp.serialization import storable
 from tests.oracles.builders import FIXED, NOISE, assert_same_predictions, evidence, kernel
 from tests.oracles.reference import smooth_data
