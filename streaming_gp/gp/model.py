@@ -757,7 +757,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
 def _schedule(near: bool, hyperparameters: HyperparameterStrategy) -> LearningSchedule:
     """A stream that forgets what it knew of ε must hear of it from every batch."""
-    return WhenGrown() if near and hyperparameters.remembers else EveryUpdate()
+    remembers = getattr(hyperparameters, "remembers", True)  # what is no strategy is refused later
+    return WhenGrown() if near and remembers else EveryUpdate()
 
 
 def _bound(alpha: float, bound: LocalBound | None) -> LocalBound:
