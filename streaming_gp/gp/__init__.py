@@ -35,7 +35,7 @@ from streaming_gp.gp.process import (
     PseudoObservations,
     PseudoPointFactor,
 )
-from streaming_gp.gp.process.conditioning import Dense, NearestNeighbors
+from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
 from streaming_gp.gp.state import State
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,
@@ -51,6 +51,7 @@ __all__ = [
     "Candidates",
     "Conditional",
     "ConditionalPseudoPoints",
+    "Conditioning",
     "DataObservations",
     "Dense",
     "EveryUpdate",

@@ -131,8 +131,8 @@ class Site:
     def at_work(self) -> Client:
         """The client with its data, and with a worker of its own where its rule has workers.
 
-        :raises DataError: if the data cannot be read here, are none that the model takes, or are
-            not as many as the site says.
+        :raises InvalidDataError: if the data cannot be read here, are none that the model takes, or
+            are not as many as the site says.
         """
         if self.load is None:
             raise DataError(f"site {self.client_id!r} has no loader: its data are elsewhere")

@@ -185,7 +185,7 @@ class DataObservations:
     :param weights: w [N] in (0, 1]: below one where what the batch says has faded.
     :param precision_mean: λ of the sites ``exp(λ f − ½ τ f²)``, [N, L]; L = 0 with Gaussian noise.
     :param precision: τ of the sites, [N, L], with the weights in it.
-    :param num_groups: G, the number of groups of latent functions; see :mod:`.prior`.
+    :param num_groups: G, the number of groups of latent functions: those of a group share a kernel.
     """
 
     Z: np.ndarray
