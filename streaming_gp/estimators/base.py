@@ -23,6 +23,7 @@ from streaming_gp.gp import (
     PseudoPointStrategy,
     StreamingGP,
 )
+from streaming_gp.gp.process.conditioning import Conditioning
 
 
 class Estimator:
@@ -32,6 +33,7 @@ class Estimator:
     pseudo_points: PseudoPointStrategy | None
     hyperparameters: HyperparameterStrategy | None
     optimiser: LocalOptimiser | None
+    conditioning: Conditioning | None
     scale: bool
 
     def _new_model(
@@ -58,6 +60,7 @@ class Estimator:
             pseudo_points=pseudo_points if self.pseudo_points is None else self.pseudo_points,
             hyperparameters=self.hyperparameters,
             optimiser=self.optimiser,
+            conditioning=self.conditioning,
             **options,
         )
 

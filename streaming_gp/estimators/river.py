@@ -32,6 +32,7 @@ from streaming_gp.gp import (
     StreamingGP,
     UntilSettled,
 )
+from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.inputs import require_positive_integer
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class RowEstimator(Estimator):
         hyperparameters: HyperparameterStrategy | None = None,
         optimiser: LocalOptimiser | None = None,
         learning: LearningSchedule | None = None,
+        conditioning: Conditioning | None = None,
         batch_size: int = 50,
         budget: int = 400,
         features: tuple[Hashable, ...] | None = None,
@@ -71,6 +73,7 @@ class RowEstimator(Estimator):
         self.hyperparameters = hyperparameters
         self.optimiser = optimiser
         self.learning = learning
+        self.conditioning = conditioning
         self.batch_size = batch_size
         self.budget = budget
         self.features = features
@@ -196,6 +199,7 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     :param optimiser: The settings of the fit of each batch.
     :param learning: Which batches learn hyperparameters; by default all until they settle, and then
         one of twenty.
+    :param conditioning: How predictions of ``model`` condition on its points.
     :param batch_size: The number of rows that are learned together.
     :param budget: The largest number of points that predictions rest on.
     :param features: The names of the inputs, where the first batch may not have them all.
@@ -337,6 +341,7 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         hyperparameters: HyperparameterStrategy | None = None,
         optimiser: LocalOptimiser | None = None,
         learning: LearningSchedule | None = None,
+        conditioning: Conditioning | None = None,
         batch_size: int = 100,
         budget: int = 100,
         features: tuple[Hashable, ...] | None = None,
@@ -344,7 +349,7 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         drift_detector: Any = None,
         seed: int = 0,
     ) -> None:
-        strategies = kernel, pseudo_points, hyperparameters, optimiser, learning
+        strategies = kernel, pseudo_points, hyperparameters, optimiser, learning, conditioning
         super().__init__(*strategies, batch_size, budget, features, scale, drift_detector, seed)
         self.classes = classes
         if len(set(classes)) != len(classes) or len(classes) < 2:

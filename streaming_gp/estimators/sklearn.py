@@ -35,8 +35,8 @@ from streaming_gp.gp import (
     PrivatePseudoPoints,
     PseudoPointStrategy,
     StreamingGP,
-    UntilSettled,
 )
+from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.inputs import refuse_masked
 
 BATCH_SIZE = 1000
@@ -63,6 +63,7 @@ class ArrayEstimator(Estimator, BaseEstimator):
         hyperparameters: HyperparameterStrategy | None = None,
         optimiser: LocalOptimiser | None = None,
         learning: LearningSchedule | None = None,
+        conditioning: Conditioning | None = None,
         batch_size: int | None = None,
         scale: bool = True,
         num_prediction_samples: int = 16,
@@ -73,6 +74,7 @@ class ArrayEstimator(Estimator, BaseEstimator):
         self.hyperparameters = hyperparameters
         self.optimiser = optimiser
         self.learning = learning
+        self.conditioning = conditioning
         self.batch_size = batch_size
         self.scale = scale
         self.num_prediction_samples = num_prediction_samples
@@ -111,7 +113,7 @@ class ArrayEstimator(Estimator, BaseEstimator):
             X.shape[1],
             likelihood,
             pseudo_points or default_pseudo_points(min(len(X), self._num_rows())),
-            learning=self.learning or UntilSettled(),
+            learning=self.learning,
             num_prediction_samples=self.num_prediction_samples,
             seed=int(check_random_state(self.random_state or 0).randint(np.iinfo(np.int32).max)),
         )
@@ -156,13 +158,14 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         one, ``"squared-exponential"`` (the default), ``"matern32"`` or ``"matern52"``, which then
         has one lengthscale for each input, or one for all where these are more than 100.
     :param pseudo_points: A strategy such as :class:`~streaming_gp.PrivatePseudoPoints`; by default
-        ``default_pseudo_points``, of which there are not more than 300 however long the stream.
+        a point at every input.
     :param hyperparameters: A strategy; :class:`~streaming_gp.VariationalHyperparameters` by
         default.
     :param optimiser: The settings of the fit of each batch, a
         :class:`~streaming_gp.LocalOptimiser`.
-    :param learning: Which batches learn hyperparameters; by default all until they settle, and then
-        one of twenty.
+    :param learning: Which batches learn hyperparameters; as in :class:`~streaming_gp.StreamingGP`.
+    :param conditioning: How predictions condition on the points; by default on all, up to 8,000
+        points, and on the near ones beyond.
     :param batch_size: The largest number of rows that ``fit`` streams at a time; 1000 by default.
     :param scale: Whether to scale. If not, lengthscales, noise and priors are in your own units.
     :param num_prediction_samples: The number of values of the hyperparameters over which
@@ -225,7 +228,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         self.target_scaler_ = Scaling.of(Y, self.scale)
         self.is_weighted_ = weight is not None
         noise = default_likelihood(num_targets=Y.shape[1], is_weighted=self.is_weighted_)
-        self._make_model(X, noise)
+        self._make_model(X, noise, PrivatePseudoPoints("all"))
         return X, Y, weight
 
     def _as_data(
@@ -348,6 +351,8 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
     has ten rows or more.
 
     :param kernel: The kernel, as in :class:`StreamingGPRegressor`; so are all further parameters.
+    :param pseudo_points: A strategy; by default ``default_pseudo_points``, of which there are not
+        more than 300 however long the stream, and 1,000 where classes are regressed on.
 
     :ivar classes_: The labels, sorted.
     :ivar model_: The :class:`~streaming_gp.StreamingGP`, over scaled inputs and numbered labels.

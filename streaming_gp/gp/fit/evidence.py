@@ -54,6 +54,9 @@ SHORTEST = np.exp(-3.0)
 to where the noise collapses."""
 LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
 """Of a step of q(ε), and in nats, at which steps end."""
+MOST_EXPECTED = 50
+"""More hyperparameters than these get the curvature at the mode: expectations would ask for the
+evidence at thousands of values."""
 PASSES = 10
 """The largest number of steps of q(ε), where all rows count."""
 
@@ -423,7 +426,7 @@ class _Search:
         units = self._evidence.local.parameters.unit_log_widths(mode)
         steps = np.diag(1e-3 * units)
         precision = _positive(_curvature(slope, mode, steps), prior_precision)
-        if not all_count:
+        if not all_count or len(mode) > MOST_EXPECTED:
             return mode, precision
         return _variational(lambda at: self._objective(at, alone), mode, precision, prior_precision)
 
