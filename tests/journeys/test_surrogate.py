@@ -48,12 +48,13 @@ def kernel():
     return gpflow.kernels.Matern52(lengthscales=[0.7, 1.1])
 
 
-def new_surrogate(hyperparameters=None, **options):
+def new_surrogate(hyperparameters=None, conditioning=None, **options):
     model = sgp.StreamingGP(
         kernel(),
         gpflow.likelihoods.Gaussian(0.1),
         pseudo_points=sgp.PrivatePseudoPoints("all"),
         hyperparameters=hyperparameters or sgp.FixedHyperparameters(),
+        conditioning=conditioning,
         optimiser=sgp.LocalOptimiser(max_iterations=5),
     )
     return StreamingSurrogate(model, **options)
@@ -143,6 +144,30 @@ def test_predictions_have_gradients_within_a_graph(surrogate, query):
     step[2, 1] = 1e-5
     difference = surrogate.predict(query + step)[0] - surrogate.predict(query - step)[0]
     np.testing.assert_allclose(found[2, 1], np.sum(difference) / 2e-5, rtol=1e-5)
+
+
+def test_near_rows_answer_at_tensors_as_at_arrays_and_have_gradients(rows, query):
+    found = new_surrogate(conditioning=sgp.NearestNeighbors(num_neighbors=5, num_neighbors_pred=6))
+    found.update(rows)
+    mean, covariance = found.model.predict_f(query, full_cov=True)
+    assert_close(found.predict_joint(query), (mean, covariance))
+    assert_close(found.predict(query), found.model.predict_f(query))
+    assert found.sample(query, 3).shape == (3, 5, 1)
+
+    @tf.function
+    def gradients(points):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(points)
+            values = found.predict(points)[1][2, 0], found.predict_joint(points)[1][0, 2, 3]
+        return [tape.gradient(value, points) for value in values]
+
+    step = np.zeros_like(query)
+    step[2, 1] = 1e-5
+    up, down = (found.predict(query + s)[1][2, 0] for s in (step, -step))
+    joint_up, joint_down = (found.predict_joint(query + s)[1][0, 2, 3] for s in (step, -step))
+    of_variance, of_covariance = (one[2, 1] for one in gradients(tf.constant(query)))
+    np.testing.assert_allclose(of_variance, (up - down) / 2e-5, rtol=1e-5)
+    np.testing.assert_allclose(of_covariance, (joint_up - joint_down) / 2e-5, rtol=1e-5)
 
 
 def test_pending_points_are_forgotten_exactly(rows, query):

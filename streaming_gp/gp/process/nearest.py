@@ -170,12 +170,8 @@ class NearestProcess:
         """The same at a tensor of inputs, with gradients by it; its neighbours are taken as they
         are.
         """
-        if full_cov:
-            raise NotImplementedError(
-                "full_cov at inputs that are tensors wants Dense() conditioning; with "
-                "NearestNeighbors() give an array"
-            )
-        mean, variance = zip(*(one.of_tensor(X) for one in self.each), strict=True)
+        pieces = [one.joint_of_tensor(X) if full_cov else one.of_tensor(X) for one in self.each]
+        mean, variance = zip(*pieces, strict=True)
         return tf.stack(mean), tf.stack(variance)
 
     @property
@@ -391,25 +387,71 @@ class NearestAt:
 
     def of_tensor(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [N, L] at a tensor, with gradients by it."""
-        if self.far is not None or self.size == 0:
-            raise NotImplementedError(
-                "gradients by inputs want Dense() conditioning where points were merged"
-            )
 
         def gathered(values: np.ndarray) -> tuple[np.ndarray, ...]:
-            found = self.neighbors(values, self.number)
-            return self.rows_at(found)
+            return self.rows_at(self.neighbors(values, self.number))
 
-        gp, D = self.prior.functions.gp, self.prior.functions.input_dim
-        C = gp.num_latent // gp.num_groups
-        like = spec(None, None, None, D), spec(None, None, None, C), spec(None, None, None)
-        parts = in_numpy(gathered, (tf.stop_gradient(X),), like)
-        (epsilon,) = self.prior.draws
-        functions = self.prior.functions
-        with functions.parameters.substituted(tf.constant(epsilon)):
-            Z, targets, noise = parts
+        def moments(*rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             jitter = tf.constant(JITTERS[1], tf.float64)
-            return conditional_moments(gp, X, Z, targets, noise, jitter)
+            Z, targets, noise = rows
+            return conditional_moments(self.prior.functions.gp, X, Z, targets, noise, jitter)
+
+        return self._of_tensor(X, gathered, 1, moments)
+
+    def joint_of_tensor(self, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean [N, L] and covariance [L, N, N] at a tensor, with gradients by it."""
+
+        def gathered(values: np.ndarray) -> tuple[np.ndarray, ...]:
+            assert self.joined is not None
+            union = self.union(values)
+            rows = self.joined
+            return rows.Z[union], rows.targets[:, union], rows.noise[:, union]
+
+        def moments(*rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return joint_moments(self.prior.functions.gp, X, *rows)
+
+        return self._of_tensor(X, gathered, 0, moments)
+
+    def _of_tensor(
+        self,
+        X: tf.Tensor,
+        gathered: Callable[[np.ndarray], tuple[np.ndarray, ...]],
+        axes: int,
+        moments: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Moments given rows that are found in NumPy.
+
+        :param axes: How many axes these have in front that joined rows have not, but for kernels.
+        """
+        if self.far is not None or self.size == 0:
+            raise NotImplementedError(
+                "predictions at tensors want Dense() conditioning where points were merged"
+            )
+        functions = self.prior.functions
+        gp, D, (epsilon,) = functions.gp, functions.input_dim, self.prior.draws
+        front = [None] * axes
+        like = (
+            spec(*[None] * (2 * axes), None, D),
+            spec(None, *front, None, gp.num_latent // gp.num_groups),
+            spec(None, *front, None),
+        )
+        rows = in_numpy(gathered, (tf.stop_gradient(X),), like)
+        with functions.parameters.substituted(tf.constant(epsilon)):
+            return moments(*rows)
+
+    def union(self, X: np.ndarray) -> np.ndarray:
+        """The joined rows that joint predictions at X condition on.
+
+        :raises InvalidDataError: if these are too many.
+        """
+        found = np.unique(self.neighbors(X, self.number))
+        if len(found) > MOST_JOINT:
+            raise InvalidDataError(
+                f"joint predictions condition on all neighbours of {len(X)} inputs together, "
+                f"which are {len(found)} rows: wanted inputs with at most {MOST_JOINT}, or fewer "
+                "neighbours"
+            )
+        return found
 
     def joint(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [N, L] and covariance [L, N, N] of f(X), given all neighbours of any of them.
@@ -419,14 +461,7 @@ class NearestAt:
         base = self.far or DenseProcess(self.prior)
         if self.size:
             assert self.joined is not None
-            union = np.unique(self.neighbors(X, self.number))
-            if len(union) > MOST_JOINT:
-                raise InvalidDataError(
-                    f"joint predictions condition on all neighbours of {len(X)} inputs together, "
-                    f"which are {len(union)} rows: wanted inputs with at most {MOST_JOINT}, or "
-                    "fewer neighbours"
-                )
-            rows = self.joined
+            union, rows = self.union(X), self.joined
             root = rows.noise[:, union] ** -0.5
             targets = root[:, :, None] * rows.targets[:, union]
             base = base.extended(PseudoObservations(rows.Z[union], root, targets, 0.0))
@@ -619,6 +654,31 @@ def conditional_moments(
     mean = tf.concat(means, -1)
     variance = tf.concat([tf.repeat(one, C, axis=-1) for one in variances], -1)
     return mean, variance
+
+
+def joint_moments(
+    gp: Any, X: tf.Tensor, Z: tf.Tensor, targets: tf.Tensor, noise: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean [N, L] and covariance [L, N, N] of f at X [N, D] given the same rows for all of them, at
+    the parameters' values.
+
+    :param Z: [n, D].
+    :param targets: z [G, n, C].
+    :param noise: r [G, n].
+    """
+    root = tf.math.rsqrt(noise)
+    K, k = cov.among(gp.kernel, Z), cov.between(gp.kernel, Z, X)
+    B = tf.eye(tf.shape(Z)[0], dtype=K.dtype) + root[:, :, None] * K * root[:, None]
+    centred = targets - cov.to_groups(gp.prior_mean(Z), gp.num_groups)
+    right = tf.concat([k + tf.zeros_like(root)[..., None], centred], -1)
+    solved = tf.linalg.triangular_solve(tf.linalg.cholesky(B), root[:, :, None] * right)
+    number = tf.shape(X)[0]
+    V, white = solved[:, :, :number], solved[:, :, number:]
+    mean = cov.to_groups(gp.prior_mean(X), gp.num_groups) + tf.matmul(V, white, transpose_a=True)
+    covariance = cov.among(gp.kernel, X) - tf.matmul(V, V, transpose_a=True)
+    spread = tf.repeat(covariance, gp.num_latent // gp.num_groups, axis=0)
+    shape = gp.num_latent, X.shape[0], X.shape[0]
+    return cov.from_groups(mean, gp.num_latent), tf.ensure_shape(spread, shape)
 
 
 def _linear(K: tf.Tensor, both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
