@@ -31,7 +31,13 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import Report
 from streaming_gp.gp.hyperparameters.strategies import WIDTH_OF_PERIODS
 from streaming_gp.gp.process.graphs import Compiled, spec
-from streaming_gp.gp.process.nearest import JITTERS, NearestAt, Rows, conditional_moments
+from streaming_gp.gp.process.nearest import (
+    JITTERS,
+    LEAST_JOINED,
+    NearestAt,
+    Rows,
+    conditional_moments,
+)
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics.linalg import LOG_TWO_PI
@@ -41,7 +47,7 @@ EXACT_ROWS = 300
 FEWEST, MOST, SHARE = 300, 1000, 0.25
 """Starts take this share of all rows, within these limits; the rounds that follow from the best of
 them take twice as many."""
-MOST_POOL = 2**15
+MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
 START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 20, 4, 8
 """Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
@@ -134,18 +140,41 @@ class Evidence:
     def _arguments(
         self, rows: np.ndarray, number: int, epsilon: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        pool, gp = self._pool, self.local.gp
-        number = min(number, int(rows.min()))
+        """Some rows, in order, and what they condition on.
+
+        Where rows are joined, those of the second half condition on the first half of all, those
+        of the second quarter on the first quarter, and so on.
+        """
+        pool, number = self._pool, min(number, int(rows.min()))
         prior = PriorAt(self.local.prior, epsilon[None])
         (observed,) = prior.observed([pool])
-        at = Rows.of(observed)
-        near = NearestAt(prior, number, rows=at, joined=at)
-        found = near.earlier(rows)
-        Z, targets, noise = near.rows_at(found)
-        if pool.is_gaussian:
-            by_group = np.broadcast_to(found, (gp.num_groups, *found.shape[1:]))
-            noise = 1.0 / pool.weights[by_group]
+        at, start, parts = Rows.of(observed), NearestAt(prior, number), []
+        left, prefix = rows, self._num_pool // 2
+        while self._joins and prefix > max(4 * number, self._first):
+            near = start.with_rows(at.some(slice(0, prefix)))
+            if near.size * LEAST_JOINED > prefix:
+                break
+            now = left[left >= prefix]
+            if len(now):
+                parts.append(near.rows_at(near.neighbors(pool.Z[now], number)))
+            left, prefix = left[left < prefix], prefix // 2
+        if len(left):
+            near = NearestAt(prior, number, rows=at, joined=at)
+            parts.append(near.rows_at(near.earlier(left)))
+        Z, targets, noise = (
+            np.concatenate(some, axis=1) for some in zip(*reversed(parts), strict=True)
+        )
+        if pool.is_gaussian:  # in units of the noise, which is that of the ε that is asked for
+            precision = self.local.noise_precision(epsilon, Z[0].reshape(-1, Z.shape[-1]))
+            columns = precision.shape[1] // len(noise)
+            units = precision[:, ::columns].T.reshape(noise.shape)
+            noise = noise * units
         return pool.Z[rows], pool.Y[rows], pool.weights[rows], Z, targets, noise
+
+    @property
+    def _joins(self) -> bool:
+        likelihood = self.local.likelihood
+        return self._pool.is_gaussian and site_rules.has_one_noise(likelihood)
 
     # ---- values ----
 

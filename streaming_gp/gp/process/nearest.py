@@ -43,7 +43,7 @@ JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
 SMALLEST_VARIANCE = 1e-12
 """As a part of the prior variance: rounding below is cut off."""
-INDISTINGUISHABLE = 0.1
+INDISTINGUISHABLE = 0.3
 """Rows are joined within cells whose sides are so short that ``var(f(a) − f(b))`` is this part of
 the noise of one row."""
 LEAST_JOINED = 1.5
@@ -99,6 +99,10 @@ class Rows:
             ]
         )
         return Rows(Z, targets, 1.0 / precisions)
+
+    def some(self, which: Any) -> Rows:
+        """Some of them."""
+        return Rows(self.Z[which], self.targets[:, which], self.noise[:, which])
 
     def __add__(self, other: Rows) -> Rows:
         return Rows(
@@ -219,9 +223,10 @@ class NearestAt:
             process = replace(process, far=far.conditioned_on([*far.members, *whole]))
             process = process if process.joined is None else process._projected(process.joined)
         pointwise = [one for one in members if one.is_diagonal and one.nugget == 0.0]
-        return process._with_rows(Rows.of(pointwise), join) if pointwise else process
+        return process.with_rows(Rows.of(pointwise), join) if pointwise else process
 
-    def _with_rows(self, more: Rows, join: bool) -> NearestAt:
+    def with_rows(self, more: Rows, join: bool = True) -> NearestAt:
+        """Conditioned on further rows."""
         rows = more if self.rows is None else self.rows + more
         waiting = len(rows.Z) - self.seen
         if self.joined is None or (waiting > len(self.joined.Z) / 4 and waiting > 1000):
