@@ -43,7 +43,7 @@ JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
 SMALLEST_VARIANCE = 1e-12
 """As a part of the prior variance: rounding below is cut off."""
-INDISTINGUISHABLE = 0.3
+INDISTINGUISHABLE = 0.2
 """Rows are joined within cells whose sides are so short that ``var(f(a) − f(b))`` is this part of
 the noise of one row."""
 LEAST_JOINED = 1.5
@@ -230,7 +230,7 @@ class NearestAt:
         rows = more if self.rows is None else self.rows + more
         waiting = len(rows.Z) - self.seen
         if self.joined is None or (waiting > len(self.joined.Z) / 4 and waiting > 1000):
-            joined = self._joined(rows) if join else rows
+            joined = self._joined(rows) if join and len(rows.Z) > self.number else rows
             indices = tuple(self._index(kernel, joined.Z) for kernel in self._kernels)
             process = replace(
                 self, rows=rows, joined=joined, seen=len(rows.Z), indices=indices, projection=None
