@@ -317,11 +317,13 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
         At fixed hyperparameters, and where no later batch was fitted under this factor, the model
         is exactly the one that never saw the batch. Later factors keep what they learned under it;
-        :meth:`revisit` them to be rid of that too.
+        :meth:`revisit` them to be rid of that too. With a point at every input, where factors hold
+        their data, hyperparameters are learned again from those that are left, unless the batch had
+        no part in them.
 
         :param batch_id: The name of its factor.
         :raises InvalidDataError: if there is no such factor.
-        :raises ImproperError: if q(ε) without it is no distribution.
+        :raises ImproperError: if q(ε) without it is no distribution, and is not learned again.
 
         >>> model.remove("batch-0")
         >>> bool(np.all(model.predict_f(X)[0] == 0.0))  # the prior again

@@ -251,9 +251,11 @@ def fit_factor(
 
 def remove(state: State, functions: Functions, batch_id: str) -> tuple[State, None]:
     """A factor divided out; see :meth:`.StreamingGP.remove`."""
-    ledger, compiled = state.ledger.without(_changeable(state, batch_id)), functions.of(state)
-    again = compiled.fitter.data.learned_again(ledger, seed_of(state.settings.seed, 0))
-    ledger, epsilon = (ledger, None) if again is None else again
+    name, compiled = _changeable(state, batch_id), functions.of(state)
+    said, ledger, epsilon = state.factors[name].hyperparameters, state.ledger.without(name), None
+    if said is None or any(np.any(part) for part in said.natural):
+        again = compiled.fitter.data.learned_again(ledger, seed_of(state.settings.seed, 0))
+        ledger, epsilon = (ledger, None) if again is None else again
     return _following(state, compiled, ledger, epsilon), None
 
 

@@ -94,7 +94,7 @@ MODELS = {
     ),
     "estimator kernel": (
         lambda: StreamingGPRegressor(kernel="rbf").fit(dates(), dates()[:, 0]),
-        "kernel must be a GPflow kernel",
+        "kernel must be one of",
     ),
     "no state": (
         lambda: sgp.StreamingGP.from_state(None, gk.Matern32(), gl.Gaussian()), "state must be"

@@ -227,10 +227,20 @@ def test_rows_that_have_faded_lose_their_places_to_fresh_ones(rng):
     known, at = Known(kernel()), spread(rng, 1)
     old = known.data(rng, at + 0.01 * spread(rng, 10), weights=np.full(10, 1e-6))
     fresh = known.data(rng, at + 0.1 * spread(rng, 10))
-    near, _ = known.both([old, fresh], 10)
-    at_one = near.each[0]
-    found = at_one.neighbors(at, min(10, at_one.size - 1))[0, 0]
-    assert np.sum(at_one.joined.noise[0, found] < 2.0 * NOISE) >= len(found) - 1
+    near, dense = known.both([old, fresh], 5)
+    process = near.each[0]
+    found = process.neighbors(at, 5)[0, 0]
+    assert (process.joined.noise[0, found] < 1.0).all()
+    assert near.predict(at)[1] < 2.0 * dense.predict(at)[1]
+
+
+def test_rows_that_say_nothing_leave_the_others_as_they_are(rng):
+    known, at = Known(kernel()), spread(rng, 5)
+    silent = known.data(rng, spread(rng, 10), weights=np.zeros(10))
+    near, dense = known.both([silent, known.data(rng, spread(rng, 10))])
+    assert_same_processes(near, dense, at)
+    near, dense = known.both([silent])
+    assert_same_processes(near, dense, at)
 
 
 # ---- models ----
@@ -240,7 +250,7 @@ def models(near=None, likelihood=None, **options):
     options.setdefault("hyperparameters", FIXED)
     return [
         sgp.StreamingGP(
-            kernel(), likelihood or gpflow.likelihoods.Gaussian(NOISE),
+            kernel(), likelihood() if likelihood else gpflow.likelihoods.Gaussian(NOISE),
             gpflow.functions.Constant(2.0), conditioning=one, seed=0, **options,
         )
         for one in (near or AllNear(), sgp.Dense())
@@ -306,7 +316,7 @@ def test_epsilon_is_the_same_under_both(rng):
 
 
 def test_labels_under_near_rows_are_close_to_joint_ones(rng):
-    both = models(likelihood=gpflow.likelihoods.Bernoulli())
+    both = models(likelihood=gpflow.likelihoods.Bernoulli)
     for _ in range(2):
         X = spread(rng, 100)
         Y = (rng.uniform(size=(100, 1)) < 1.0 / (1.0 + np.exp(-3.0 * X[:, :1]))).astype(float)
@@ -323,6 +333,20 @@ def test_very_few_rows(rng, number):
     for one in both:
         one.update(smooth_data(np.random.default_rng(3), number))
     assert_same_predictions(*both, spread(rng, 4), 1e-7, full_cov=(False,))
+
+
+@pytest.mark.parametrize("likelihood", [None, gpflow.likelihoods.StudentT], ids=["exact", "sites"])
+def test_after_all_has_faded_a_stream_goes_on(rng, likelihood):
+    both = models(likelihood=likelihood, hyperparameters=sgp.VariationalHyperparameters())
+    first, second, new = smooth_data(rng, 20), smooth_data(rng, 30), spread(rng, 5)
+    for one in both:
+        one.update(first, learn=False)
+        one.fade(0.0)
+    assert_same_predictions(*both, new, EXACT, full_cov=(False,))
+    for one in both:
+        one.update(second)
+        one.remove("batch-1")
+    assert np.isfinite(both[0].predict_f(new)[0]).all()
 
 
 # ---- the evidence of ε ----
@@ -356,7 +380,7 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, 
     assert not found.is_exact
     total, epsilon = 0.0, known.epsilon
     for row in range(1, 25):
-        one = Sample(found._arguments(np.array([row]), row, epsilon), 1.0)
+        one = Sample(found._arguments(np.array([row]), np.ones(1), row, epsilon), 1.0)
         total += found.value_and_gradient(epsilon, one)[0]
     first = found._pool.Z[:1], found._pool.Y[:1]
     total += float(gpr(known, *first).log_marginal_likelihood())
@@ -377,6 +401,21 @@ def test_its_gradient_is_that_of_finite_differences(rng, name, is_exact, monkeyp
     for step, slope in zip(1e-5 * np.eye(len(epsilon)), gradient, strict=True):
         up, down = (found.value_and_gradient(epsilon + s, sample)[0] for s in (step, -step))
         assert slope == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
+
+
+def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng):
+    """Against the sum over all rows, and with most of what counts in few of them."""
+    known, (X, Y) = Known(kernel()), smooth_data(rng, 600)
+    weights = np.where(rng.uniform(size=600) < 0.1, 1.0, 1e-3)
+    member = known.data(rng, X, Y, weights)
+    found, epsilon = Evidence(known.local, [member], [], 10, seed=1), known.epsilon
+    everything = found.sample(600, epsilon)
+    wanted = everything.scale * found.value_and_gradient(epsilon, everything)[0]
+    samples = [found.sample(50, epsilon) for _ in range(40)]
+    values = [one.scale * found.value_and_gradient(epsilon, one)[0] for one in samples]
+    assert np.mean(values) == pytest.approx(wanted, abs=4.0 * np.std(values) / np.sqrt(40))
+    uniform = np.std(weights) * np.sqrt(600.0 / 50.0) * 600**0.5
+    assert np.std(values) < uniform
 
 
 def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):

@@ -25,7 +25,7 @@ def variational(**options):
 
 
 def test_q_of_the_hyperparameters_stays_the_prior_until_there_are_two_classes(labels):
-    model = variational(pseudo_points=EVERY_INPUT)
+    model = variational(pseudo_points=EVERY_INPUT, learning=sgp.EveryUpdate())
     prior, (X, Y) = model.hyperparameter_posterior, of_class(labels, 1.0)
     found = [model.update((X[rows], Y[rows])) for rows in (slice(0, 10), slice(10, None))]
     assert [one.iterations for one in found] == [0, 0]

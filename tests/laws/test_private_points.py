@@ -14,11 +14,14 @@ from streaming_gp.gp import Candidates
 from tests.oracles.builders import (
     EVERY_INPUT,
     MERGED,
+    assert_same_arrays,
     assert_same_predictions,
+    assert_unchanged,
     exact_gp,
     known_model,
     labelled,
     model_of,
+    predicted,
     thirds,
 )
 from tests.oracles.reference import smooth_data
@@ -286,3 +289,33 @@ def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
     assert len(greedy_gain(candidates(K), 9, 10.0)) == 1
     assert list(greedy_variance(candidates(np.ones((4, 4))), 3)) == [0]
     assert list(greedy_gain(candidates(np.ones((4, 4))), 3, 1e-9)) == [0]
+
+
+def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, new_inputs):
+    model = model_of(sgp.VariationalHyperparameters())
+    model.update(smooth_data(rng, 30))
+    before, ledger = predicted(model, new_inputs), model.ledger
+    model.update(smooth_data(rng, 10), learn=False, batch_id="late")
+    model.remove("late")
+    assert_unchanged(model, new_inputs, before)
+    assert model.factors == ledger.factors
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "noise"),
+    [(sgp.VariationalHyperparameters(), 30.0), (sgp.PointHyperparameters(), 0.5)],
+    ids=["a distribution", "a point"],  # which has no other start than where it stands
+)
+def test_without_a_batch_epsilon_is_what_the_others_say(rng, new_inputs, hyperparameters, noise):
+    models = [model_of(hyperparameters) for _ in range(2)]
+    data, (X, Y) = smooth_data(rng, 60), smooth_data(rng, 60)
+    for model in models:
+        model.update(data)
+    before = models[0].likelihood.variance.numpy()
+    Y = Y + noise * rng.standard_normal(Y.shape)
+    models[0].update((X, Y), learn=True, batch_id="wrong")
+    assert models[0].likelihood.variance.numpy() > 5.0 * before
+    models[0].remove("wrong")
+    found, wanted = (one.parameter_vector.value() for one in models)
+    np.testing.assert_allclose(found, wanted, atol=0.05)
+    assert_same_arrays(*(predicted(model, new_inputs) for model in models), 0.02)

@@ -1,6 +1,6 @@
 """Kernels, models and data that the tests of Gaussian processes share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gpflow
 import numpy as np
@@ -119,6 +119,15 @@ def assert_unchanged(model, X, before):
         np.testing.assert_array_equal(a, b)
 
 
+def as_pseudo_observations(one, likelihood):
+    """Data under a likelihood as pseudo-observations, with R as matrices; others as they are."""
+    if not isinstance(one, DataObservations):
+        return one
+    noise = 1.0 / likelihood.conditional_variance(one.Z, one.Y).numpy() if one.is_gaussian else None
+    found = one.observed(noise)
+    return replace(found, precision_factor=found.square)
+
+
 def observed(model):
     """What a model with noise NOISE is conditioned on as pseudo-observations, and the log of the
     constant that they leave out.
@@ -127,8 +136,7 @@ def observed(model):
     for one in model.posterior_process.pseudo_observations:
         if isinstance(one, DataObservations):
             constant -= 0.5 * one.weights.sum() * one.Y.shape[1] * np.log(2.0 * np.pi * NOISE)
-            one = one.observed(np.full(one.Y.shape, 1.0 / NOISE))
-        found.append(one)
+        found.append(as_pseudo_observations(one, model.likelihood))
     return found, constant
 
 

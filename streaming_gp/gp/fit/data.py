@@ -162,6 +162,8 @@ class DataFits:
             return None
         if not local.hyperparameters.remembers:
             return None
+        if not sum(map(_weight, changing.values())) > 0.0:
+            return None
         known = ledger.prior.times(one for n, one in ledger.factors.items() if n not in changing)
         known_data = data_of(observations_of(known))
         learned = learn(

@@ -18,7 +18,7 @@ alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisite
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from streaming_gp.gp.process.graphs import Compiled, spec
 from streaming_gp.gp.process.nearest import (
     JITTERS,
     LEAST_JOINED,
+    SILENT,
     NearestAt,
     Rows,
     conditional_moments,
@@ -58,6 +59,8 @@ WIDEST = 16.0
 SHORTEST = np.exp(-3.0)
 """Of the lengthscales of one start, as a part of the prior mean: near twins of inputs draw others
 to where the noise collapses."""
+MUCH_FADED = 2.0
+"""Where weights differ by this factor rows are drawn by them."""
 LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
 """Of a step of q(ε), and in nats, at which steps end."""
 MOST_EXPECTED = 50
@@ -86,7 +89,8 @@ class Sample:
     """Random rows with their nearest among those before them.
 
     :param arguments: Those of :meth:`Evidence.sum_of`.
-    :param scale: n/s: how many rows each of them stands for.
+    :param scale: How many rows each of them stands for: n/s, or Σ w / s where rows that have faded
+        were drawn by their weights w.
     """
 
     arguments: tuple[np.ndarray, ...]
@@ -113,6 +117,7 @@ class Evidence:
     ) -> None:
         self.local, self._number = local, number
         self._rng = np.random.default_rng(seed)
+        data, others = _heard(data), _heard(others)
         before = _sample(others, MOST_POOL, self._rng)
         own = _sample(data, MOST_POOL, self._rng)
         self.num_rows = sum(len(one.Z) for one in data)
@@ -133,12 +138,17 @@ class Evidence:
         number = min(self._number, self._num_pool - 1)
         first = max(self._first, min(number, self._num_pool // 2))
         rows = np.arange(first, self._num_pool)
+        weights, scale = self._pool.weights[rows], self.num_rows / len(rows)
         if len(rows) > size:
-            rows = np.sort(self._rng.choice(rows, size, replace=False))
-        return Sample(self._arguments(rows, number, epsilon), self.num_rows / len(rows))
+            has_faded = weights.max() > MUCH_FADED * weights.min()
+            p = weights / weights.sum() if has_faded else None
+            some = np.sort(self._rng.choice(len(rows), size, replace=has_faded, p=p))
+            scale *= (weights.sum() if has_faded else len(rows)) / size
+            rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
+        return Sample(self._arguments(rows, weights, number, epsilon), scale)
 
     def _arguments(
-        self, rows: np.ndarray, number: int, epsilon: np.ndarray
+        self, rows: np.ndarray, weights: np.ndarray, number: int, epsilon: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Some rows, in order, and what they condition on.
 
@@ -169,7 +179,7 @@ class Evidence:
             columns = precision.shape[1] // len(noise)
             units = precision[:, ::columns].T.reshape(noise.shape)
             noise = noise * units
-        return pool.Z[rows], pool.Y[rows], pool.weights[rows], Z, targets, noise
+        return pool.Z[rows], pool.Y[rows], weights, Z, targets, noise
 
     @property
     def _joins(self) -> bool:
@@ -446,7 +456,7 @@ class _Search:
         evidence = self._evidence
         sample = evidence.sample(FEWEST, mode)
         all_count = evidence.is_exact or sample.scale < 1.5
-        alone = sample if evidence.is_exact else Sample(sample.arguments, 1.0)
+        alone = replace(sample, scale=min(sample.scale, 1.0))
 
         def slope(epsilon: np.ndarray) -> np.ndarray:
             return self._objective(epsilon, alone)[1]
@@ -550,6 +560,16 @@ def _without_twins(starts: list[Any]) -> list[Any]:
         if not any(np.array_equal(epsilon, e) and np.array_equal(low, b) for e, b in found):
             found.append((epsilon, low))
     return found
+
+
+def _heard(data: Sequence[DataObservations]) -> list[DataObservations]:
+    """Without rows that have faded so far that they say nothing."""
+    counts = [one.weights > SILENT for one in data]
+    return [
+        one if some.all() else one.rows(some)
+        for one, some in zip(data, counts, strict=True)
+        if some.any()
+    ]
 
 
 def _sample(

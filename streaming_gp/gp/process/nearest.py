@@ -48,6 +48,8 @@ INDISTINGUISHABLE = 0.2
 the noise of one row."""
 LEAST_JOINED = 1.5
 """Rows stay as they are where they would not become fewer by this factor."""
+SILENT = 1e-10
+"""The root of a precision, as a part of the largest, below which a row says nothing."""
 MOST_JOINT = 4000
 """Joint predictions condition on so many rows at most."""
 AT_ONCE = 2**22
@@ -69,12 +71,11 @@ class Rows:
 
     @classmethod
     def of(cls, members: Sequence[PseudoObservations]) -> Rows:
-        """Those of members whose R is diagonal."""
+        """Those of members whose R is diagonal; what says nothing has very much noise."""
         root = np.concatenate([one.precision_factor for one in members], axis=1)
         targets = np.concatenate([one.pseudo_targets for one in members], axis=1)
-        Z, seen = np.concatenate([one.Z for one in members]), root.min(axis=0) > 0.0
-        if not seen.all():
-            Z, root, targets = Z[seen], root[:, seen], targets[:, seen]
+        root = np.maximum(root, SILENT * (root.max() or 1.0))
+        Z = np.concatenate([one.Z for one in members])
         return cls(Z, targets / root[:, :, None], root**-2.0)
 
     def joined(self, cell: np.ndarray) -> Rows:
