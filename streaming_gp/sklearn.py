@@ -1,6 +1,6 @@
 """scikit-learn estimators over :class:`~streaming_gp.StreamingGP`; needs the ``sklearn`` extra."""
 
-from streaming_gp.estimators.base import default_kernel, default_pseudo_points
+from streaming_gp.estimators.base import default_kernel
 from streaming_gp.estimators.sklearn import (
     BATCH_SIZE,
     StreamingGPClassifier,
@@ -12,5 +12,4 @@ __all__ = [
     "StreamingGPClassifier",
     "StreamingGPRegressor",
     "default_kernel",
-    "default_pseudo_points",
 ]

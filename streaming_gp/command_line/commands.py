@@ -118,14 +118,10 @@ def _resumed(plan: Plan) -> StreamingGP:
     settings, journal = plan.settings, plan.folder.journal
     if plan.folder.has_learned:
         return StreamingGP.resume(journal, *_modules(settings))
-    points = PrivatePseudoPoints("all", budget=settings.budget)
-    if settings.classes is not None:
-        points = PrivatePseudoPoints(10, budget=settings.budget or 300)
-    is_unlimited = settings.classes is None and settings.budget is None
     return StreamingGP(
         *_modules(settings),
-        pseudo_points=points,
-        learning=None if is_unlimited else UntilSettled(),
+        pseudo_points=PrivatePseudoPoints("all", budget=settings.budget),
+        learning=None if settings.budget is None else UntilSettled(),
         seed=settings.seed,
         journal=journal,
     )

@@ -26,8 +26,7 @@ class Settings:
     :param classes: The labels, if the target holds labels.
     :param kernel: The name of the kernel.
     :param batch_size: The number of rows that are learned together.
-    :param budget: The largest number of pseudo-points; by default every input has one, or 300 where
-        the target holds labels.
+    :param budget: The largest number of pseudo-points; by default every input has one.
     :param seed: The seed of all random numbers.
     :param text: What becomes of inputs of words: refuse, drop or encode.
     :param missing: What becomes of rows that miss an input: refuse, drop or mean.

@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         "them, leave them out, or put the mean in (refuse)")  # fmt: skip
     add("--kernel", choices=KERNELS, help="kernel over scaled inputs (squared-exponential)")
     add("--batch-size", type=_positive, help="rows that are learned together (200)")
-    add("--budget", type=_positive, help="most pseudo-points (one for each row; 300 for labels)")
+    add("--budget", type=_positive, help="most pseudo-points (one for each row)")
     add("--seed", type=_count, help="seed of all random numbers (0)")
     add("--encoding", help="encoding of text, as Python names it; found if not given")
 

@@ -18,7 +18,6 @@ from streaming_gp.gp import (
     DataObservations,
     HyperparameterStrategy,
     LocalOptimiser,
-    PrivatePseudoPoints,
     PseudoObservations,
     PseudoPointStrategy,
     StreamingGP,
@@ -40,12 +39,12 @@ class Estimator:
         self,
         num_inputs: int,
         likelihood: gpflow.likelihoods.Likelihood,
-        pseudo_points: PseudoPointStrategy,
+        pseudo_points: PseudoPointStrategy | None = None,
         **options: Any,
     ) -> StreamingGP:
         """A model that has seen nothing yet.
 
-        :param pseudo_points: The strategy where the user gave none.
+        :param pseudo_points: The strategy where the user gave none; None for the model's own.
         :param options: Further arguments of the model.
         """
         if self.kernel is None or isinstance(self.kernel, str):
@@ -140,7 +139,7 @@ def default_kernel(num_inputs: int, name: str = "squared-exponential") -> gpflow
 
     They start at ``√D 10^(−1/D)``: the edge of one of ten like cells that share the spread of the
     data. In one dimension that is a tenth of a standard deviation; in many it nears √D, the length
-    of a typical input. Automatic pseudo-points are placed by this start, so that too long a one
+    of a typical input. Pseudo-points that are few are placed by this start, so that too long a one
     leaves a rough function with too few.
 
     :param num_inputs: The number of inputs D.
@@ -204,17 +203,6 @@ def default_likelihood(
     if num_classes > 2:
         return gpflow.likelihoods.Softmax(num_classes)
     return gpflow.likelihoods.Bernoulli()
-
-
-def default_pseudo_points(num_rows: int) -> PrivatePseudoPoints:
-    """For each batch as many as raise the bound noticeably, up to a quarter of its data points.
-
-    Up to 30 in any batch, however, and never more than 100; earlier ones are projected onto fewer
-    where all together would exceed 300.
-
-    :param num_rows: The number of rows of the first batch.
-    """
-    return PrivatePseudoPoints("auto", max_number=int(np.clip(num_rows // 4, 30, 100)), budget=300)
 
 
 def logarithmic_parameters() -> AbstractContextManager[None]:

@@ -23,7 +23,6 @@ from streaming_gp.estimators.base import (
     class_number,
     class_probabilities,
     default_likelihood,
-    default_pseudo_points,
     largest_probabilities,
     with_columns,
 )
@@ -32,7 +31,6 @@ from streaming_gp.gp import (
     HyperparameterStrategy,
     LearningSchedule,
     LocalOptimiser,
-    PrivatePseudoPoints,
     PseudoPointStrategy,
     StreamingGP,
 )
@@ -40,10 +38,7 @@ from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.inputs import refuse_masked
 
 BATCH_SIZE = 1000
-"""The number of rows that ``fit`` streams at a time by default."""
-
-FEWEST_TO_LOOK_SORTED = 10
-"""Of fewer labels it is no surprise if they are all alike."""
+"""The number of rows that ``fit`` streams at a time where points are fewer than rows."""
 
 MOST_SOFTMAX = 10
 """More classes are regressed on: a softmax of so many functions would take minutes."""
@@ -103,33 +98,29 @@ class ArrayEstimator(Estimator, BaseEstimator):
 
     # ---- learning ----
 
-    def _make_model(self, X: np.ndarray, likelihood: Any, pseudo_points: Any = None) -> None:
+    def _make_model(self, X: np.ndarray, likelihood: Any) -> None:
         """Fix the scale of the inputs, and make a model that has seen nothing yet.
 
-        :param pseudo_points: The default strategy; None for one by the number of rows.
+        :raises ValueError: if ``batch_size`` is no positive integer.
         """
+        if self.batch_size is not None:
+            check_scalar(self.batch_size, "batch_size", Integral, min_val=1)
         self.input_scaler_ = Scaling.of(X, self.scale)
         self.model_ = self._new_model(
             X.shape[1],
             likelihood,
-            pseudo_points or default_pseudo_points(min(len(X), self._num_rows())),
             learning=self.learning,
             num_prediction_samples=self.num_prediction_samples,
             seed=int(check_random_state(self.random_state or 0).randint(np.iinfo(np.int32).max)),
         )
 
-    def _num_rows(self) -> int:
-        """The largest number of rows of a batch.
-
-        :raises ValueError: if ``batch_size`` is no positive integer.
-        """
-        size = BATCH_SIZE if self.batch_size is None else self.batch_size
-        return check_scalar(size, "batch_size", Integral, min_val=1)
-
     def _stream(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Inputs and observations as the model takes them, in batches that look like the whole."""
         order = np.random.default_rng(self.model_.settings.seed).permutation(len(X))
-        for rows in np.array_split(order, -(-len(X) // self._num_rows())):
+        size = self.batch_size
+        if size is None:
+            size = len(X) if self.model_.settings.pseudo_points.allowed.near else BATCH_SIZE
+        for rows in np.array_split(order, -(-len(X) // size)):
             rows.sort()
             self.model_.update((X[rows], Y[rows]))
 
@@ -166,7 +157,8 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     :param learning: Which batches learn hyperparameters; as in :class:`~streaming_gp.StreamingGP`.
     :param conditioning: How predictions condition on the points; by default on all, up to 8,000
         points, and on the near ones beyond.
-    :param batch_size: The largest number of rows that ``fit`` streams at a time; 1000 by default.
+    :param batch_size: The largest number of rows that ``fit`` streams at a time; by default all of
+        them, or 1000 with a strategy of few points.
     :param scale: Whether to scale. If not, lengthscales, noise and priors are in your own units.
     :param num_prediction_samples: The number of values of the hyperparameters over which
         predictions are averaged; even.
@@ -228,7 +220,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         self.target_scaler_ = Scaling.of(Y, self.scale)
         self.is_weighted_ = weight is not None
         noise = default_likelihood(num_targets=Y.shape[1], is_weighted=self.is_weighted_)
-        self._make_model(X, noise, PrivatePseudoPoints("all"))
+        self._make_model(X, noise)
         return X, Y, weight
 
     def _as_data(
@@ -347,12 +339,9 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
     of inputs are as in :class:`StreamingGPRegressor`.
 
     Where the first batch of ``partial_fit`` holds one class alone, hyperparameters are learned from
-    the second class on, and pseudo-points are by default at every input, up to 300, if the batch
-    has ten rows or more.
+    the second class on.
 
     :param kernel: The kernel, as in :class:`StreamingGPRegressor`; so are all further parameters.
-    :param pseudo_points: A strategy; by default ``default_pseudo_points``, of which there are not
-        more than 300 however long the stream, and 1,000 where classes are regressed on.
 
     :ivar classes_: The labels, sorted.
     :ivar model_: The :class:`~streaming_gp.StreamingGP`, over scaled inputs and numbered labels.
@@ -399,10 +388,9 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
             is_first = not hasattr(self, "model_")
             X, y = self._as_data(X, y, reset=is_first)
             if is_first:
-                looks_sorted = len(y) >= FEWEST_TO_LOOK_SORTED and (y == y[0]).all()
                 known = y if classes is None else column_or_1d(classes)
                 is_regressed = classes is None or len(np.unique(known)) > MOST_SOFTMAX
-                self._start(X, known, is_regressed, looks_sorted, classes is None)
+                self._start(X, known, is_regressed, classes is None)
                 warn_if_alike("inputs", X, self.scale)
             elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise InvalidDataError(
@@ -421,18 +409,9 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
         return inputs, labels
 
     def _start(
-        self,
-        X: np.ndarray,
-        labels: Any,
-        is_regressed: bool,
-        looks_sorted: bool = False,
-        may_grow: bool = False,
+        self, X: np.ndarray, labels: Any, is_regressed: bool, may_grow: bool = False
     ) -> None:
-        """Make a model of so many classes.
-
-        :param looks_sorted: Whether classes may come one after another. Labels of one class ask
-            for few pseudo-points, and few of them say too little once another class comes.
-        """
+        """Make a model of so many classes."""
         self.classes_ = np.unique(labels)
         self.is_regressed_, self._may_grow = is_regressed, may_grow
         number = len(self.classes_)
@@ -440,10 +419,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
             raise InvalidDataError(
                 f"a classifier needs at least 2 classes, got {number} class: {self.classes_}"
             )
-        points = PrivatePseudoPoints("all", budget=300) if looks_sorted else None
-        if is_regressed:
-            points = PrivatePseudoPoints("all", budget=1000)
-        self._make_model(X, default_likelihood(None if is_regressed else number), points)
+        self._make_model(X, default_likelihood(None if is_regressed else number))
 
     def _grow(self, labels: np.ndarray) -> None:
         """Take classes in that are new: their functions were 0 at all rows so far."""

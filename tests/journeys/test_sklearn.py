@@ -20,7 +20,6 @@ from streaming_gp.sklearn import (
     StreamingGPClassifier,
     StreamingGPRegressor,
     default_kernel,
-    default_pseudo_points,
 )
 from tests.tolerances import THROUGH_CHOLESKY
 
@@ -86,11 +85,10 @@ def test_out_of_the_box_a_rough_function_is_learned(rng):
     np.testing.assert_array_equal(np.random.get_state()[1], np_state)  # noqa: NPY002
 
 
-def test_defaults_go_with_the_number_of_inputs_and_rows():
+def test_defaults_go_with_the_number_of_inputs():
     np.testing.assert_allclose(default_kernel(1).lengthscales.numpy(), [0.1])
     assert default_kernel(100).lengthscales.shape == (100,)
     assert 9.0 < default_kernel(100).lengthscales.numpy()[0] < 10.0
-    assert [default_pseudo_points(n).max_number for n in (10, 200, 9999)] == [30, 50, 100]
 
 
 def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
@@ -140,29 +138,28 @@ def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
 
 
-def test_a_first_batch_of_one_class_asks_for_points_at_inputs(rng):
-    X, _ = wave(rng, 12)
-    few = {name: value for name, value in QUICK.items() if name != "pseudo_points"}
-
-    def points(settings, labels):
-        rows = X[: len(labels)]
-        started = StreamingGPClassifier(**settings).partial_fit(rows, labels, classes=["a", "b"])
-        return started.model_.settings.pseudo_points
-
-    assert points(few, ["a"] * 12) == sgp.PrivatePseudoPoints("all", budget=300)
-    assert points(few, ["a"] * 11 + ["b"]) == default_pseudo_points(12)
-    assert points(few, ["a"] * 9) == default_pseudo_points(9)
-    assert points(QUICK, ["a"] * 12) == QUICK["pseudo_points"]
+def test_by_default_fit_takes_all_rows_at_once_with_a_point_at_each(rng):
+    X, y = wave(rng, 1100)
+    settings = {"hyperparameters": sgp.FixedHyperparameters()}
+    near = sgp.NearestNeighbors(dense_up_to=200)
+    fitted = StreamingGPRegressor(conditioning=near, **settings).fit(X, y)
+    assert [len(one.Z) for one in fitted.model_.factors.values()] == [1100]
+    assert fitted.model_.settings.conditioning == near
+    labels = np.where(y[:30] > 0.0, "up", "down")
+    started = StreamingGPClassifier(**settings).partial_fit(X[:30], labels, classes=["down", "up"])
+    assert started.model_.posterior_process.num_pseudo_points == 30
+    few = StreamingGPRegressor(pseudo_points=sgp.PrivatePseudoPoints(2), **settings).fit(X, y)
+    assert len(few.model_.factors) == 2
 
 
 @pytest.mark.slow
-def test_a_stream_sorted_by_class_that_exceeds_the_budget_is_learned():
+def test_a_stream_sorted_by_class_is_learned():
     X, y = make_moons(600, noise=0.25, random_state=0)
     X_test, y_test = make_moons(1000, noise=0.25, random_state=1)
     stream = StreamingGPClassifier(random_state=0)
     for rows in np.array_split(np.argsort(y, kind="stable"), 12):
         stream.partial_fit(X[rows], y[rows], classes=[0, 1])
-    assert stream.score(X_test, y_test) > 0.9  # by automatic points less than 0.8
+    assert stream.score(X_test, y_test) > 0.9
 
 
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
@@ -230,7 +227,7 @@ def test_a_label_that_comes_later_is_as_if_it_had_been_known(rng):
         grown.partial_fit(X[y == label], y[y == label])
     for rows in (y == "mid", y == "top", y == "low"):
         if not hasattr(known, "model_"):
-            known._start(X[rows], y, is_regressed=True, looks_sorted=True, may_grow=True)
+            known._start(X[rows], y, is_regressed=True, may_grow=True)
         known.partial_fit(X[rows], y[rows])
     assert list(grown.classes_) == ["low", "mid", "top"] == list(known.classes_)
     probability = grown.predict_proba(X)
