@@ -51,6 +51,9 @@ class RowEstimator(Estimator):
     before it say no more than what targets there are.
     """
 
+    _is_limited = True
+    """Whether there must be a budget."""
+
     def __init__(
         self,
         kernel: gpflow.kernels.Kernel | str | None = None,
@@ -60,14 +63,15 @@ class RowEstimator(Estimator):
         learning: LearningSchedule | None = None,
         conditioning: Conditioning | None = None,
         batch_size: int = 50,
-        budget: int = 400,
+        budget: int | None = 400,
         features: tuple[Hashable, ...] | None = None,
         scale: bool = True,
         drift_detector: Any = None,
         seed: int = 0,
     ) -> None:
         require_positive_integer("batch_size", batch_size)
-        require_positive_integer("budget", budget)
+        if budget is not None or self._is_limited:
+            require_positive_integer("budget", budget)  # type: ignore[arg-type]
         self.kernel = kernel
         self.pseudo_points = pseudo_points
         self.hyperparameters = hyperparameters
@@ -139,7 +143,9 @@ class RowEstimator(Estimator):
             inputs = Scaling.of(matrix(rows, names), self.scale)
             likelihood, points = self._defaults()
             targets = Scaling.of(Y, self.scale and isinstance(likelihood, Gaussian))
-            learning = self.learning or UntilSettled()
+            learning = self.learning
+            if learning is None and not (self.pseudo_points is None and self.budget is None):
+                learning = UntilSettled()
             model = self._new_model(
                 len(names), likelihood, points, learning=learning, seed=self.seed
             )
@@ -247,11 +253,16 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         likelihood = default_likelihood(least_variance=LEAST_NOISE if self.scale else None)
-        budget = max(self.budget - self.batch_size, 50)
+        budget = max(self._num_points - self.batch_size, 50)
         return likelihood, PrivatePseudoPoints("all", budget=budget)
 
+    @property
+    def _num_points(self) -> int:
+        assert self.budget is not None
+        return self.budget
+
     def _check(self, model: StreamingGP) -> None:
-        model.online(self.budget)
+        model.online(self._num_points)
 
     def _as_target(self, value: Any) -> float:
         number = as_number("the target", value)
@@ -262,7 +273,7 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     def _online_model(self) -> OnlineGP | None:
         """The model with the rows that wait; None before the first batch."""
         if self._online is None and self._model is not None:
-            self._online = self._model.online(self.budget)
+            self._online = self._model.online(self._num_points)
             for row, target in self._waiting:
                 self._online.update(*self._datum(row, target))
         return self._online
@@ -327,11 +338,17 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
 
     :param classes: The labels.
     :param kernel: A GPflow kernel, as in :class:`StreamingGPRegressor`; so are further arguments.
-    :param pseudo_points: A strategy; by default ten points a batch, and ``budget`` at most.
+    :param pseudo_points: A strategy; by default a point at every input, and ``budget`` at most.
+    :param budget: The largest number of points; None for no limit, where predictions of long
+        streams condition on near rows.
+    :param learning: Which batches learn hyperparameters; without limit those by which the stream
+        has doubled, else all until they settle.
     :param drift_detector: As there; it gets 1 for a row whose label was wrong, else 0.
     :raises InvalidDataError: if ``batch_size`` is not a positive integer, or there are not at least
         two classes.
     """
+
+    _is_limited = False
 
     def __init__(
         self,
@@ -343,7 +360,7 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         learning: LearningSchedule | None = None,
         conditioning: Conditioning | None = None,
         batch_size: int = 100,
-        budget: int = 100,
+        budget: int | None = None,
         features: tuple[Hashable, ...] | None = None,
         scale: bool = True,
         drift_detector: Any = None,
@@ -377,7 +394,8 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         self._take([(row, target)])
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
-        return default_likelihood(len(self.classes)), PrivatePseudoPoints(10, budget=self.budget)
+        likelihood = default_likelihood(len(self.classes))
+        return likelihood, PrivatePseudoPoints("all", budget=self.budget)
 
     def _as_target(self, value: Any) -> float:
         try:
