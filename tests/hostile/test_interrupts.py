@@ -115,4 +115,4 @@ def test_an_interrupt_at_any_line_leaves_journal_and_memory_alike(tmp_path, name
 
 
 def test_an_interrupt_at_some_lines_leaves_journal_and_memory_alike(tmp_path):
-    assert check_all_lines(tmp_path, "fade", every=17, learn=False) > 4
+    assert check_all_lines(tmp_path, "fade", every=7, learn=False) > 4

@@ -168,7 +168,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def twice():
-    model = fresh(pseudo_points=sgp.PrivatePseudoPoints("all"))
+    model = fresh(pseudo_points=sgp.PrivatePseudoPoints("all"), learning=sgp.EveryUpdate())
     for number in range(2):
         model.update(batch(number))
     return model

@@ -9,12 +9,14 @@ they hold: so a batch that is removed takes its share with it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.bounds import Exact
 from streaming_gp.gp.fit.cavity import UnderCavity
@@ -125,12 +127,13 @@ class DataFits:
         if learned.q is not None and known.hyperparameters is not None:
             earlier = _all_data(changing.values())
             rows = sum(len(one.Z) for one in [*earlier, own, *known_data])
+            assert cavity.hyperparameters is not None
+            energy -= float(learned.q.kl_divergence(cavity.hyperparameters))
             if self.is_gaussian and rows <= EXACT_ROWS:
-                energy = self._free_energy(known, learned.q, [*earlier, own])
-                energy -= self._free_energy(known, cavity.hyperparameters, earlier)
-            else:
-                assert cavity.hyperparameters is not None
-                energy -= float(learned.q.kl_divergence(cavity.hyperparameters))
+                with suppress(NumericalError):  # at some ε that q holds for possible
+                    all_of_it = self._free_energy(known, learned.q, [*earlier, own])
+                    past = self._free_energy(known, cavity.hyperparameters, earlier)
+                    energy = all_of_it - past
         return replace(fitted, free_energy=energy, ledger=changed)
 
     def _free_energy(

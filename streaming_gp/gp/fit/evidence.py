@@ -509,7 +509,8 @@ def _expected(
     """``E_q[objective] − entropy`` but for a constant, and the expected slope [E] and curvature
     [E, E], by a cubature of the third degree.
     """
-    width, size = np.linalg.cholesky(np.linalg.inv(precision)), len(mean)
+    L, size = np.linalg.cholesky(precision), len(mean)
+    width = scipy.linalg.solve_triangular(L, np.eye(size), lower=True).T
     length = np.sqrt(max(3.0, size))
     middle = objective(mean)
     up, down = ([objective(mean + sign * length * h) for h in width.T] for sign in (1.0, -1.0))
@@ -518,7 +519,7 @@ def _expected(
     value = rest * middle[0] + weight * sum(one for one, _ in (*up, *down))
     slope = rest * middle[1] + weight * np.sum([one for _, one in (*up, *down)], axis=0)
     gaps = np.stack([a - b for (_, a), (_, b) in zip(up, down, strict=True)], axis=1)
-    curvature = gaps / (2.0 * length) @ np.linalg.inv(width)
+    curvature = gaps / (2.0 * length) @ L.T
     entropy = np.sum(np.log(np.diag(width)))
     return float(value - entropy), slope, 0.5 * (curvature + curvature.T)
 
