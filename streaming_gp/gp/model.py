@@ -149,7 +149,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         near = is_strategy and pseudo_points.allowed.near
         if conditioning is None:
             conditioning = NearestNeighbors(dense_up_to=DENSE_UP_TO) if near else Dense()
-        hyperparameters = hyperparameters or VariationalHyperparameters()
+        hyperparameters = hyperparameters or VariationalHyperparameters(full_covariance=near)
         settings = Settings(
             pseudo_points,
             hyperparameters,

@@ -63,6 +63,11 @@ MUCH_FADED = 2.0
 """Where weights differ by this factor rows are drawn by them."""
 LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
 """Of a step of q(ε), and in nats, at which steps end."""
+WIDTH_ROWS = 10_000
+"""The curvature is that of so many rows over the number of hyperparameters, within the limits of
+starts: it takes as many gradients as there are of them, twice."""
+MOST_DIFFERENCES = 100
+"""Of more hyperparameters it is the one that the optimiser's steps have shown."""
 MOST_EXPECTED = 50
 """More hyperparameters than these get the curvature at the mode: expectations would ask for the
 evidence at thousands of values."""
@@ -88,7 +93,7 @@ class Learned:
 class Sample:
     """Random rows with their nearest among those before them.
 
-    :param arguments: Those of :meth:`Evidence.sum_of`.
+    :param arguments: Those of :func:`sum_of`; none for all rows as one.
     :param scale: How many rows each of them stands for: n/s, or Σ w / s where rows that have faded
         were drawn by their weights w.
     """
@@ -147,6 +152,13 @@ class Evidence:
             rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
         return Sample(self._arguments(rows, weights, number, epsilon), scale)
 
+    def whole(self, most: int) -> Sample | None:
+        """All rows as one, whose evidence is exact; None if they are more than so many, or their
+        noise is not Gaussian.
+        """
+        is_small = self._pool.is_gaussian and self._num_pool <= most
+        return Sample((), 1.0) if is_small else None
+
     def _arguments(
         self, rows: np.ndarray, weights: np.ndarray, number: int, epsilon: np.ndarray
     ) -> tuple[np.ndarray, ...]:
@@ -193,7 +205,7 @@ class Evidence:
         covariance is not positive.
         """
         try:
-            if self.is_exact:
+            if not sample.arguments:
                 value, gradient = self._exact(epsilon, *self._stacks)
             else:
                 value, gradient = self._near(epsilon, *sample.arguments)
@@ -376,6 +388,7 @@ class _Search:
         self._evidence, self._belief = evidence, belief
         self._most, self._report = iterations, report
         self._iterations = 0
+        self._steps_curvature = np.zeros((0, 0))
 
     def learned(self) -> Learned:
         evidence, belief = self._evidence, self._belief
@@ -447,6 +460,9 @@ class _Search:
             callback=told, options={"maxiter": min(iterations, self._most)},
         )  # fmt: skip
         self._iterations = before + int(result.nit)
+        if len(unit) > MOST_DIFFERENCES:
+            inverse = unit[:, None] * result.hess_inv.todense() * unit
+            self._steps_curvature = np.linalg.inv(inverse) / sample.scale
         return np.asarray(start + unit * result.x)
 
     # ---- q(ε) ----
@@ -454,14 +470,17 @@ class _Search:
     def _gaussian(self, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [E] and precision [E, E] of q(ε)."""
         evidence = self._evidence
-        sample = evidence.sample(FEWEST, mode)
-        all_count = evidence.is_exact or sample.scale < 1.5
+        size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, MOST))
+        sample = evidence.whole(size) or evidence.sample(size, mode)
+        all_count = sample.scale < 1.5
         alone = replace(sample, scale=min(sample.scale, 1.0))
 
         def slope(epsilon: np.ndarray) -> np.ndarray:
             return self._objective(epsilon, alone)[1]
 
         prior_precision = np.linalg.inv(self._belief.scale @ self._belief.scale.T)
+        if len(mode) > MOST_DIFFERENCES:
+            return mode, _positive(self._steps_curvature, prior_precision)
         units = self._evidence.local.parameters.unit_log_widths(mode)
         steps = np.diag(1e-3 * units)
         precision = _positive(_curvature(slope, mode, steps), prior_precision)

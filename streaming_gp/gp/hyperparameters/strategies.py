@@ -405,7 +405,9 @@ def _centred(family: type[expfam.Gaussian], widths: np.ndarray) -> np.ndarray:
 class LearningSchedule(Protocol):
     """Says of every update of a stream whether it learns: a frozen dataclass of plain fields."""
 
-    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
+    def wants(
+        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
+    ) -> bool:
         """Whether the next update learns.
 
         :param num_updates: The number of batches so far.
@@ -414,6 +416,7 @@ class LearningSchedule(Protocol):
             infinite before there was one.
         :param growth: The number of data, with those of the update, over that at the newest update
             that learned; infinite before there was one.
+        :param num_data: The number of data, with those of the update.
         """
         ...
 
@@ -434,7 +437,9 @@ class EveryUpdate:
         if not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer, got {self.every!r}")
 
-    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
+    def wants(
+        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
+    ) -> bool:
         return num_updates % self.every == 0
 
 
@@ -444,18 +449,27 @@ class EveryUpdate:
 class WhenGrown:
     """Learn when the stream has grown by so much since it learned last.
 
+    A short stream learns when it has grown by a fifth, as its data say much of ε each, and their
+    evidence costs little.
+
     :param by: The number of data over that of then.
-    :raises InvalidDataError: if it is not above 1.
+    :param short: A stream of at most so many data is short.
+    :raises InvalidDataError: if ``by`` is not above 1.
     """
 
     by: float = 2.0
+    short: int = 300
 
     def __post_init__(self) -> None:
         if not self.by > 1.0:
             raise InvalidDataError(f"by must be above 1, got {self.by!r}")
 
-    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
-        return num_updates == 0 or growth >= self.by
+    def wants(
+        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
+    ) -> bool:
+        return num_updates == 0 or growth >= (
+            min(1.2, self.by) if num_data <= self.short else self.by
+        )
 
 
 @storable
@@ -487,7 +501,9 @@ class UntilSettled:
         if self.every is not None and not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer or None, got {self.every!r}")
 
-    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
+    def wants(
+        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
+    ) -> bool:
         again = self.every is not None and num_updates % self.every == 0
         return again or shift >= self.shift or self._has_grown(num_updates)
 
@@ -506,5 +522,7 @@ class UntilSettled:
 class NeverLearn:
     """Absorb every batch at the q(ε) that is there."""
 
-    def wants(self, num_updates: int, shift: float, growth: float = math.inf) -> bool:
+    def wants(
+        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
+    ) -> bool:
         return False
