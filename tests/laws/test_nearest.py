@@ -159,7 +159,7 @@ def test_rows_of_one_input_count_as_one(rng):
     known, places = Known(kernel()), np.stack(np.meshgrid([-2.0, 0, 2], [-3, 0.0, 3]), -1)
     X = np.repeat(places.reshape(-1, 2), 3, axis=0)[rng.permutation(27)]
     members = [known.data(rng, X, weights=rng.uniform(0.5, 1.0, 27))]
-    near, dense = known.both(members)
+    near, dense = known.both(members, 26)
     assert near.size == 9
     assert_same_processes(near, dense, spread(rng, 5))
     few, _ = known.both(members, number=9)  # neighbours are places, not rows
