@@ -20,10 +20,10 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.bounds import Exact
 from streaming_gp.gp.fit.cavity import UnderCavity
-from streaming_gp.gp.fit.evidence import EXACT_ROWS, learn
+from streaming_gp.gp.fit.evidence import EXACT_ROWS, Learned, learn
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
-from streaming_gp.gp.fit.optimiser import LocalOptimiser
+from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.fit.sites import Look, Sites
 from streaming_gp.gp.process.conditioning import Conditioning, NearestNeighbors
@@ -45,6 +45,8 @@ SWEEPS, DAMPING = 3, 0.7
 """Further sweeps over them, and ρ of these."""
 EVIDENCE_ROWS = 500
 """The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
+TURNS = 2
+"""Of learning ε and finding sites at it."""
 SAYS_NOTHING = 1e8
 """The variance of the noise of a row whose site has not been found yet."""
 
@@ -111,14 +113,7 @@ class DataFits:
             known = ledger.prior.times(kept)
         factors = {**changing, batch.name: PseudoPointFactor((own,))}
         sites_of = factors if self.is_gaussian else self._first_sites(known, factors, batch.name)
-        known_data = data_of(observations_of(known))
-        learned = learn(
-            local, _all_data(sites_of.values()), known_data, known.hyperparameters,
-            self._number, batch.seed, self.optimiser.most_iterations, batch.report,
-        )  # fmt: skip
-        shared = self._shared(known, learned.q, sites_of)
-        if not self.is_gaussian:
-            shared = self._swept(known, shared, learned.epsilon)
+        learned, shared = self._learned(known, sites_of, batch.seed, batch.report)
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
         after = cavity if changed is None else _without(changed, batch.name)
@@ -126,7 +121,7 @@ class DataFits:
         energy = fitted.free_energy
         if learned.q is not None and known.hyperparameters is not None:
             earlier = _all_data(changing.values())
-            rows = sum(len(one.Z) for one in [*earlier, own, *known_data])
+            rows = sum(len(one.Z) for one in [*earlier, own, *observations_of(known)])
             assert cavity.hyperparameters is not None
             energy -= float(learned.q.kl_divergence(cavity.hyperparameters))
             if self.is_gaussian and rows <= EXACT_ROWS:
@@ -155,6 +150,25 @@ class DataFits:
             values.append(after.log_normaliser - before.log_normaliser)
         return energy + float(np.mean(values))
 
+    def _learned(
+        self, known: Process, factors: dict[str, PseudoPointFactor], seed: int, report: Report
+    ) -> tuple[Learned, dict[str, PseudoPointFactor]]:
+        """ε from the data of factors, and these with their share of it and their sites at it.
+
+        Sites are held while ε is learned, and so both take turns.
+        """
+        known_data, start = data_of(observations_of(known)), None
+        for _ in range(1 if self.is_gaussian else TURNS):
+            learned = learn(
+                self.local, _all_data(factors.values()), known_data, known.hyperparameters,
+                self._number, seed, self.optimiser.most_iterations, report, start,
+            )  # fmt: skip
+            factors = self._shared(known, learned.q, factors)
+            if not self.is_gaussian:
+                factors = self._swept(known, factors, learned.epsilon)
+            start = learned.epsilon
+        return learned, factors
+
     def learned_again(self, ledger: GPLedger, seed: int) -> tuple[GPLedger, np.ndarray] | None:
         """A ledger whose data have said anew what they say of ε, and ε [E]; None where there is
         nothing to learn, or nothing to learn from.
@@ -168,14 +182,7 @@ class DataFits:
         if not sum(map(_weight, changing.values())) > 0.0:
             return None
         known = ledger.prior.times(one for n, one in ledger.factors.items() if n not in changing)
-        known_data = data_of(observations_of(known))
-        learned = learn(
-            local, _all_data(changing.values()), known_data, known.hyperparameters,
-            self._number, seed, self.optimiser.most_iterations, lambda *_: None,
-        )  # fmt: skip
-        shared = self._shared(known, learned.q, changing)
-        if not self.is_gaussian:
-            shared = self._swept(known, shared, learned.epsilon)
+        learned, shared = self._learned(known, changing, seed, lambda *_: None)
         return ledger.with_factors({**ledger.factors, **shared}), learned.epsilon
 
     def within(self, ledger: GPLedger, budget: int, epsilon: np.ndarray) -> GPLedger | None:

@@ -312,6 +312,7 @@ def learn(
     seed: int,
     iterations: int,
     report: Report,
+    start: np.ndarray | None = None,
 ) -> Learned:
     """ε from some data.
 
@@ -325,10 +326,11 @@ def learn(
     :param seed: The seed of the rows that are drawn.
     :param iterations: The largest number of the optimiser in one run.
     :param report: Called with the number of iterations so far and the objective.
+    :param start: The one ε [E] to start from, where it is near the optimum.
     """
     evidence = Evidence(local, data, others, number, seed)
     belief = _Belief(local, prior)
-    return _Search(evidence, belief, iterations, report).learned()
+    return _Search(evidence, belief, iterations, report).learned(start)
 
 
 class _Belief:
@@ -390,13 +392,13 @@ class _Search:
         self._iterations = 0
         self._steps_curvature = np.zeros((0, 0))
 
-    def learned(self) -> Learned:
+    def learned(self, only: np.ndarray | None) -> Learned:
         evidence, belief = self._evidence, self._belief
         floor, low = belief.floor(), belief.low
         starts = [(evidence.local.parameters.value(), low), (belief.mean, low)]
         if floor is not None:
             starts.append((belief.mean, np.maximum(floor, low)))
-        starts = _without_twins(starts)
+        starts = _without_twins(starts) if only is None else [(only, low)]
         size = int(np.clip(SHARE * evidence.num_rows, FEWEST, MOST))
         iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
         ends = []
@@ -404,7 +406,7 @@ class _Search:
             sample = evidence.sample(size, start)
             ends.append((self._optimum(start, lowest, sample, iterations), lowest))
         epsilon, lowest = self._best(ends)
-        if not evidence.is_exact:
+        if not evidence.is_exact and only is None:
             for _ in range(ROUNDS):
                 fresh = evidence.sample(2 * size, epsilon)
                 epsilon = self._optimum(epsilon, lowest, fresh, ROUND_ITERATIONS)
