@@ -409,6 +409,7 @@ class Objective:
         :param sites: Those on the data; of Gaussian noise none are asked for.
         """
         number, evaluation = next(_numbers), _Evaluation(self, problem, sites)
+        self.observed(problem)  # here, as graphs that wait for one another may do so for ever
         _evaluations[number] = evaluation
         try:
             graph = self._graph(self._value_and_gradient)
