@@ -48,7 +48,12 @@ from streaming_gp.gp.state import Settings, State
 from streaming_gp.gp.store import Store
 from streaming_gp.gp.strategies import PrivatePseudoPoints, PseudoPointStrategy
 from streaming_gp.gp.stream import Data, UpdateInfo
-from streaming_gp.gp.structure import Modules, lower_noise_bound, refuse_other_kinds
+from streaming_gp.gp.structure import (
+    Modules,
+    lower_noise_bound,
+    noise_bound_as_it_was,
+    refuse_other_kinds,
+)
 from streaming_gp.inputs import (
     as_name,
     require_count,
@@ -133,7 +138,6 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         conditioning: Conditioning | None = None,
     ) -> None:
         refuse_other_kinds(kernel, likelihood, mean_function)
-        lower_noise_bound(likelihood)
         require_integer("num_prediction_samples", num_prediction_samples)
         if num_latent_gps is not None:
             require_positive_integer("num_latent_gps", num_latent_gps)
@@ -147,6 +151,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         is_strategy = not isinstance(pseudo_points, type)
         is_strategy &= isinstance(pseudo_points, PseudoPointStrategy)
         near = is_strategy and pseudo_points.allowed.near
+        if not (near and getattr(pseudo_points, "budget", None)):
+            lower_noise_bound(likelihood)  # points that are merged have white noise of their own
         if conditioning is None:
             conditioning = NearestNeighbors(dense_up_to=DENSE_UP_TO) if near else Dense()
         hyperparameters = hyperparameters or VariationalHyperparameters(full_covariance=near)
@@ -663,8 +669,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         if not isinstance(state, State):
             raise InvalidDataError(f"state must be a model's, got a {type(state).__name__}")
-        model = cls(kernel, likelihood, mean_function, **vars(state.settings))
-        model._store.restore(model.modules, state)
+        with noise_bound_as_it_was(likelihood):
+            model = cls(kernel, likelihood, mean_function, **vars(state.settings))
+            model._store.restore(model.modules, state)
         return model
 
     def save(self, path: PathLike) -> None:

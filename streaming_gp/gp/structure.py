@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -139,6 +140,19 @@ def refuse_other_kinds(kernel: Any, likelihood: Any, mean_function: Any) -> None
         kind, wanted = _KINDS[name]
         if not (isinstance(value, kind) or (value is None and name == "mean_function")):
             raise InvalidDataError(f"{name} must be {wanted}, got {value!r:.100}")
+
+
+@contextmanager
+def noise_bound_as_it_was(likelihood: Any) -> Iterator[None]:
+    """If anything raises, what :func:`lower_noise_bound` has changed is as it was."""
+    names = "variance", "scale", "variance_lower_bound", "scale_lower_bound"
+    before = {name: getattr(likelihood, name) for name in names if hasattr(likelihood, name)}
+    try:
+        yield
+    except BaseException:
+        for name, value in before.items():
+            setattr(likelihood, name, value)
+        raise
 
 
 def lower_noise_bound(likelihood: Any) -> None:

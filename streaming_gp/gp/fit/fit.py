@@ -19,14 +19,18 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
 from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
-from streaming_gp.gp.fit.points import Inputs, Place, Places, placed, spread
+from streaming_gp.gp.fit.points import NUGGET, Inputs, Place, Places, placed, spread
 from streaming_gp.gp.fit.projection import GPLedger, Projection, merged
 from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.fit.solve import Solution, Solver
 from streaming_gp.gp.fit.warn import Warnings
 from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.observations import DataObservations, Observations
+from streaming_gp.gp.process.observations import (
+    DataObservations,
+    Observations,
+    PseudoObservations,
+)
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of, plain
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
@@ -212,6 +216,8 @@ class Fitter:
             factor = first
         everything = observations_of(Process(factor.pseudo_observations))
         (observed,) = prior.observed(everything)
+        least = NUGGET * float(np.mean(prior.variance(factor.Z[:MOST_POINTS])))
+        observed = tuple(_no_surer(one, least**-0.5) for one in observed)
         process = Process(observed, None, factor.log_scale + prior.constant(everything)).compact
         factor = PseudoPointFactor(plain(process), factor.hyperparameters, process.log_scale)
         fewer = merged(prior, factor, number, self.optimiser, iterations)
@@ -384,6 +390,18 @@ class Fitter:
         unmoved = tf.constant(hyperparameters.unmoved(parameters.size), tf.float64)
         with parameters.substituted(tf.constant(epsilon, tf.float64)):
             return float(hyperparameters.penalty(unmoved, parameters))
+
+
+def _no_surer(one: PseudoObservations, root: float) -> PseudoObservations:
+    """Observations of points one by one, none with less noise than points have that are merged."""
+    if not one.is_diagonal or one.precision_factor.max(initial=0.0) <= root:
+        return one
+    share = np.minimum(1.0, root / np.maximum(one.precision_factor, root))
+    return replace(
+        one,
+        precision_factor=share * one.precision_factor,
+        pseudo_targets=share[:, :, None] * one.pseudo_targets,
+    )
 
 
 def parts_of(factor: PseudoPointFactor, size: int) -> Iterator[PseudoPointFactor]:
