@@ -54,11 +54,6 @@ def three_batches():
     return {name: smooth_data(rng, 20) for name in ("a", "b", "c")}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=sgp.NumericalError,
-    reason="a round under an artificial q(ε) asks for ε at which the data's covariance is singular",
-)
 def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches):
     """Prior 1, a 10 and b −5: without 0.6 of a nothing would be left."""
     policy = pvi.LargestProperFraction(RESOLUTION)

@@ -168,15 +168,15 @@ def test_rows_of_one_input_count_as_one(rng):
 
 
 def test_rows_that_cannot_be_told_apart_lose_little(rng):
-    """A part of what they say of slopes: an error of a third adds a tenth to the variance."""
+    """A part of what they say of slopes: an error of a fifth adds 4 % to the variance."""
     known = Known(kernel(), noise=1.0)
     X = spread(rng, 3000)
-    near, dense = known.both([known.data(rng, X)], 200)
+    near, dense = known.both([known.data(rng, X)], 300)
     assert near.size < 300
     at = spread(rng, 200)
     (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
-    assert np.mean((mean - wanted) ** 2 / exact) < 1.0 / 3.0**2
-    np.testing.assert_allclose(variance, exact, rtol=0.2)
+    assert np.mean((mean - wanted) ** 2 / exact) < 0.2**2
+    np.testing.assert_allclose(variance, exact, rtol=0.1)
 
 
 @pytest.mark.parametrize("number", [8, ALL])

@@ -61,6 +61,8 @@ SHORTEST = np.exp(-3.0)
 to where the noise collapses."""
 MUCH_FADED = 2.0
 """Where weights differ by this factor rows are drawn by them."""
+WORST = 1e10
+"""In nats: the place of infinity."""
 LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
 """Of a step of q(ε), and in nats, at which steps end."""
 WIDTH_ROWS = 10_000
@@ -431,11 +433,16 @@ class _Search:
         return ends[int(np.argmax(scores))]
 
     def _objective(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
-        """What is minimised, and its gradient."""
+        """What is minimised, and its gradient; infinite where it has no value, and beyond the range
+        in which ε is looked for.
+        """
+        belief = self._belief
+        if ((epsilon < belief.low) | (epsilon > belief.high)).any():
+            return np.inf, np.zeros_like(epsilon)
         value, gradient = self._evidence.value_and_gradient(epsilon, sample)
-        log_prior, slope = self._belief(epsilon)
+        log_prior, slope = belief(epsilon)
         if not np.isfinite(value):
-            return 1e10, np.zeros_like(epsilon)
+            return np.inf, np.zeros_like(epsilon)
         return -sample.scale * value - log_prior, -sample.scale * gradient - slope
 
     def _optimum(
@@ -449,8 +456,9 @@ class _Search:
         before = self._iterations
 
         def function(offset: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self._objective(start + unit * offset, sample)
-            return value, unit * gradient
+            epsilon = np.clip(start + unit * offset, self._belief.low, self._belief.high)
+            value, gradient = self._objective(epsilon, sample)
+            return min(value, WORST), unit * gradient  # a line search wants numbers
 
         def told(intermediate_result: Any) -> None:
             self._iterations += 1
@@ -504,6 +512,8 @@ def _variational(
     :param least: The precision is at least this.
     """
     value, slope, curvature = _expected(objective, mean, precision)
+    if not np.isfinite(value):  # wider than where the objective has values
+        return mean, precision
     for _ in range(PASSES):
         wanted, share = _positive(curvature, least), 1.0
         step = -np.linalg.solve(wanted, slope)
