@@ -227,11 +227,11 @@ def test_rows_that_have_faded_lose_their_places_to_fresh_ones(rng):
     known, at = Known(kernel()), spread(rng, 1)
     old = known.data(rng, at + 0.01 * spread(rng, 10), weights=np.full(10, 1e-6))
     fresh = known.data(rng, at + 0.1 * spread(rng, 10))
-    near, dense = known.both([old, fresh], 5)
+    near, _ = known.both([old, fresh], 10)
     process = near.each[0]
-    found = process.neighbors(at, 5)[0, 0]
+    assert process.size > 10
+    found = process.neighbors(at, 10)[0, 0]
     assert (process.joined.noise[0, found] < 1.0).all()
-    assert near.predict(at)[1] < 2.0 * dense.predict(at)[1]
 
 
 def test_rows_that_say_nothing_leave_the_others_as_they_are(rng):

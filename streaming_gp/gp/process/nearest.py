@@ -43,7 +43,7 @@ JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
 SMALLEST_VARIANCE = 1e-12
 """As a part of the prior variance: rounding below is cut off."""
-INDISTINGUISHABLE = 0.1
+INDISTINGUISHABLE = 0.07
 """Rows are joined within cells whose sides are so short that ``var(f(a) − f(b))`` is this part of
 the noise of one row."""
 LEAST_JOINED = 1.5
