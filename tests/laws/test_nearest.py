@@ -504,3 +504,29 @@ def test_a_tensor_of_inputs_has_the_same_moments_and_gradients(rng):
             found.append(process.predict(at))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_neighbours_within_a_users_graph_start_no_other_graph(rng):
+    """Where kernels are not of distances they are found by covariances, within the graph."""
+    eagerly = []
+
+    class Watched(gk.Linear):
+        def K(self, X, X2=None):
+            eagerly.append(tf.executing_eagerly())
+            return super().K(X, X2)
+
+    X = spread(rng, 30)
+    model = sgp.StreamingGP(
+        Watched(variance=np.ones(2)), gpflow.likelihoods.Gaussian(0.1),
+        hyperparameters=FIXED, conditioning=sgp.NearestNeighbors(5, 5),
+    )  # fmt: skip
+    model.update((X, X[:, :1]))
+    at = tf.constant(spread(rng, 3))
+    wanted = model.predict_f(at)
+    within = tf.function(model.predict_f)
+    within(at)  # traces
+    eagerly.clear()
+    for one, other in zip(within(at), wanted, strict=True):
+        np.testing.assert_allclose(one, other)
+    assert eagerly
+    assert all(eagerly)

@@ -65,6 +65,9 @@ class DataFits:
         self.local = local
         self.optimiser = optimiser
         self.conditioning = conditioning
+        self._near_rows = (
+            conditioning if isinstance(conditioning, NearestNeighbors) else NearestNeighbors()
+        )
         self.is_gaussian = site_rules.is_conjugate(local.likelihood)
         self._last: tuple[bytes, DenseProcess | NearestProcess] | None = None
 
@@ -161,7 +164,7 @@ class DataFits:
         for _ in range(1 if self.is_gaussian else TURNS):
             learned = learn(
                 self.local, _all_data(factors.values()), known_data, known.hyperparameters,
-                self._number, seed, self.optimiser.most_iterations, report, start,
+                self._near_rows.num_neighbors, seed, self.optimiser.most_iterations, report, start,
             )  # fmt: skip
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
@@ -222,12 +225,6 @@ class DataFits:
             factors[name] = replace(factor, pseudo_observations=tuple(parts))
         fewer = ledger.with_factors(factors)
         return self.within(fewer, budget, epsilon) if spare > 0 else fewer
-
-    @property
-    def _number(self) -> int:
-        """The number of neighbours by which ε is learned."""
-        chosen = self.conditioning
-        return chosen.num_neighbors if isinstance(chosen, NearestNeighbors) else 30
 
     def _location(self, process: Process) -> np.ndarray:
         hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
@@ -365,8 +362,7 @@ class DataFits:
         changed.
         """
         prior = PriorAt(self.local.prior, epsilon[None])
-        chosen = self.conditioning
-        number = chosen.num_neighbors_pred if isinstance(chosen, NearestNeighbors) else 100
+        number = self._near_rows.num_neighbors_pred
         (observed,) = prior.observed([*observations_of(cavity), own])
         return NearestAt(prior, number).extended(observed, join=False)
 

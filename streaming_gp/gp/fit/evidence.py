@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -218,14 +219,11 @@ class Evidence:
             return -np.inf, np.zeros_like(epsilon)
         return value, gradient
 
-    @property
+    @cached_property
     def _stacks(self) -> tuple[Any, Any]:
-        gp, D = self.local.gp, self.local.input_dim
-        if not hasattr(self, "_made"):
-            first, pool = self._first, self._pool
-            before = (pool.rows(slice(0, first)),) if first else ()
-            self._made = gp.stack((pool,), D), gp.stack(before, D)
-        return self._made
+        gp, D, first, pool = self.local.gp, self.local.input_dim, self._first, self._pool
+        before = (pool.rows(slice(0, first)),) if first else ()
+        return gp.stack((pool,), D), gp.stack(before, D)
 
     @property
     def _exact(self) -> Compiled:
@@ -596,7 +594,7 @@ def _without_twins(starts: list[Any]) -> list[Any]:
 
 def _heard(data: Sequence[DataObservations]) -> list[DataObservations]:
     """Without rows that have faded so far that they say nothing."""
-    counts = [one.weights > SILENT for one in data]
+    counts = [one.weights > SILENT**2 for one in data]
     return [
         one if some.all() else one.rows(some)
         for one, some in zip(data, counts, strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from functools import partial
-from threading import Lock
+from threading import Lock, local
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -50,6 +50,11 @@ def take_shortcut() -> bool:
     return True
 
 
+_within = local()
+"""Of each thread: whether it computes in NumPy what a graph waits for. No other graph runs there,
+as with few threads the two would wait for one another for ever; its operations run one by one."""
+
+
 class Compiled:
     """A function as a graph, traced once, at the first call.
 
@@ -77,7 +82,7 @@ class Compiled:
         tensors = [_as_tensor(*pair) for pair in zip(given, self._dtypes, strict=True)]
         if not self._is_flat:
             tensors = tf.nest.pack_sequence_as(self._signature, tensors)
-        if tf.config.functions_run_eagerly():
+        if tf.config.functions_run_eagerly() or getattr(_within, "numpy", False):
             return self._function(*tensors)
         if tf.inside_function():  # where values are not known yet
             return self._careful_graph()(*tensors)
@@ -140,7 +145,11 @@ def in_numpy(function: Callable[..., Any], given: Any, like: Any) -> Any:
     forms = tf.nest.map_structure(lambda _: None, given)
 
     def flat(*arrays: np.ndarray) -> list[Any]:
-        return tf.nest.flatten(function(*tf.nest.pack_sequence_as(forms, arrays)))
+        before, _within.numpy = getattr(_within, "numpy", False), True
+        try:
+            return tf.nest.flatten(function(*tf.nest.pack_sequence_as(forms, arrays)))
+        finally:
+            _within.numpy = before
 
     wanted = tf.nest.flatten(like)
     values = tf.numpy_function(flat, tf.nest.flatten(given), [FLOAT] * len(wanted))

@@ -105,6 +105,11 @@ class Rows:
         """Some of them."""
         return Rows(self.Z[which], self.targets[:, which], self.noise[:, which])
 
+    def as_observations(self) -> PseudoObservations:
+        """The same as pseudo-observations."""
+        root = self.noise**-0.5
+        return PseudoObservations(self.Z, root, root[:, :, None] * self.targets, 0.0)
+
     def __add__(self, other: Rows) -> Rows:
         return Rows(
             np.concatenate([self.Z, other.Z]),
@@ -290,7 +295,7 @@ class NearestAt:
             cell = cells(rows.Z, 0.0)
             return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
         A = self._coordinates(kernels[0], rows.Z)
-        side = self._side(kernels[0], rows.Z[:1], float(rows.noise.min()))
+        side = self._side(kernels[0], float(rows.noise.min()))
         for length in (side, 0.0):
             cell = cells(A, length)
             number = int(cell.max()) + 1
@@ -298,7 +303,7 @@ class NearestAt:
                 return rows.joined(cell)
         return rows
 
-    def _side(self, kernel: Kernel, z: np.ndarray, noise: float) -> float:
+    def _side(self, kernel: Kernel, noise: float) -> float:
         """The side of a cell, in lengthscales."""
         of_distance = correlations(self.prior, kernel)
         lengths = np.geomspace(1e-6, 1.0, 61)
@@ -409,9 +414,8 @@ class NearestAt:
 
         def gathered(values: np.ndarray) -> tuple[np.ndarray, ...]:
             assert self.joined is not None
-            union = self.union(values)
-            rows = self.joined
-            return rows.Z[union], rows.targets[:, union], rows.noise[:, union]
+            rows = self.joined.some(self.union(values))
+            return rows.Z, rows.targets, rows.noise
 
         def moments(*rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return joint_moments(self.prior.functions.gp, X, *rows)
@@ -467,10 +471,7 @@ class NearestAt:
         base = self.far or DenseProcess(self.prior)
         if self.size:
             assert self.joined is not None
-            union, rows = self.union(X), self.joined
-            root = rows.noise[:, union] ** -0.5
-            targets = root[:, :, None] * rows.targets[:, union]
-            base = base.extended(PseudoObservations(rows.Z[union], root, targets, 0.0))
+            base = base.extended(self.joined.some(self.union(X)).as_observations())
         mean, covariance = base.predict(X, full_cov=True)
         return mean[0], np.array(covariance[0])
 
@@ -482,12 +483,12 @@ class NearestAt:
         if self.rows is None:
             return total
         order = np.random.default_rng(0).permutation(len(self.rows.Z))
-        ordered = Rows(self.rows.Z[order], self.rows.targets[:, order], self.rows.noise[:, order])
-        process = replace(self, rows=ordered, joined=ordered)._whole_projection()
-        gp = self.prior.functions.gp
+        ordered = self.rows.some(order)
+        process = replace(self, rows=ordered, joined=ordered, projection=None)._projected(ordered)
+        gp, base = self.prior.functions.gp, self.far or DenseProcess(self.prior)
         first = min(self.number, len(order))
-        head = replace(process, joined=None, rows=None, projection=None, indices=())
-        total += head._of_whole(ordered, first)
+        head = ordered.some(slice(0, first)).as_observations()
+        total += base.extended(head).log_normaliser - base.log_normaliser
         step = max(1, AT_ONCE // (self.number + 1) ** 2)
         for start in range(first, len(order), step):
             some = np.arange(start, min(start + step, len(order)))
@@ -499,17 +500,6 @@ class NearestAt:
             v, error = variance + noise, ordered.targets[:, some] - mean
             total += float(-0.5 * np.sum(np.log(v / noise) + error**2 / v))
         return total
-
-    def _whole_projection(self) -> NearestAt:
-        assert self.joined is not None
-        return replace(self, projection=None)._projected(self.joined)
-
-    def _of_whole(self, rows: Rows, first: int) -> float:
-        base = self.far or DenseProcess(self.prior)
-        root = rows.noise[:, :first] ** -0.5
-        targets = root[:, :, None] * rows.targets[:, :first]
-        member = PseudoObservations(rows.Z[:first], root, targets, 0.0)
-        return base.extended(member).log_normaliser - base.log_normaliser
 
     def earlier(self, some: np.ndarray) -> np.ndarray:
         """The nearest of those before each of some rows [K, B, k]."""
@@ -525,11 +515,7 @@ class NearestAt:
 
     def _earlier_by_correlation(self, kernel: Kernel, row: int) -> np.ndarray:
         assert self.joined is not None
-        part = replace(
-            self, joined=Rows(
-                self.joined.Z[:row], self.joined.targets[:, :row], self.joined.noise[:, :row]
-            )
-        )  # fmt: skip
+        part = replace(self, joined=self.joined.some(slice(0, row)))
         place = self._kernels.index(kernel)
         noise = part.joined.noise[min(place, len(part.joined.noise) - 1)]  # type: ignore[union-attr]
         X = self.joined.Z[row : row + 1]
