@@ -15,7 +15,9 @@ MOST_TREE_COLUMNS = 15
 """With more columns a tree looks at nearly every row: distances are computed, by FAISS if it is
 there."""
 BUFFER = 4096
-"""So many rows, or a quarter of those in the tree, wait before the tree is built anew."""
+"""So many rows wait before they are in a tree."""
+GROWTH = 4
+"""A tree takes over those before it that are not larger by this factor, so that there are few."""
 AT_ONCE = 2**24
 """The largest number of distances that are held at once."""
 
@@ -27,38 +29,37 @@ class Index:
     :param coordinates: A [n, D].
     :param origin: Distances are taken of what lies about it [D], as they would lose their digits
         far from zero.
-    :param in_tree: The first so many rows are in the tree.
-    :param tree: A :class:`scipy.spatial.cKDTree`, or a flat index of FAISS; None where there is
-        none.
+    :param trees: The row at which each begins, and a :class:`scipy.spatial.cKDTree` or a flat index
+        of FAISS; none where all distances are computed.
+    :param in_trees: The first so many rows are in trees; the others wait.
     """
 
     coordinates: np.ndarray
     origin: np.ndarray
-    in_tree: int = 0
-    tree: Any = None
+    trees: tuple[tuple[int, Any], ...] = ()
+    in_trees: int = 0
 
     @classmethod
     def of(cls, coordinates: np.ndarray) -> Index:
         """An index of rows [n, D]."""
-        (n, D), origin = coordinates.shape, coordinates.mean(axis=0)
-        if n < BRUTE_ROWS:
+        origin = coordinates.mean(axis=0)
+        tree = None if len(coordinates) < BRUTE_ROWS else _tree(coordinates - origin)
+        if tree is None:
             return cls(coordinates, origin)
-        centred = coordinates - origin
-        if D <= MOST_TREE_COLUMNS:
-            tree = cKDTree(centred, leafsize=32, balanced_tree=False, compact_nodes=False)
-            return cls(coordinates, origin, n, tree)
-        flat = _faiss(centred)
-        return cls(coordinates, origin) if flat is None else cls(coordinates, origin, n, flat)
+        return cls(coordinates, origin, ((0, tree),), len(coordinates))
 
     def extended(self, coordinates: np.ndarray) -> Index:
-        """With further rows, which wait outside the tree while they are few."""
+        """With further rows, which wait outside the trees while they are few."""
         together = np.concatenate([self.coordinates, coordinates])
-        waiting = len(together) - self.in_tree
-        if self.tree is None and len(together) < BRUTE_ROWS:
+        if not self.trees:
             return Index.of(together)
-        if waiting <= max(BUFFER, self.in_tree // 4) and self.tree is not None:
-            return Index(together, self.origin, self.in_tree, self.tree)
-        return Index.of(together)
+        n, start, trees = len(together), self.in_trees, list(self.trees)
+        if n - start <= BUFFER:
+            return Index(together, self.origin, self.trees, start)
+        while trees and start - trees[-1][0] <= GROWTH * (n - start):
+            start = trees.pop()[0]
+        added = start, _tree(together[start:] - self.origin)
+        return Index(together, self.origin, (*trees, added), n)
 
     def nearest(self, places: np.ndarray, number: int) -> np.ndarray:
         """The ``number`` nearest rows of each place, nearest or not first: [B, k].
@@ -66,23 +67,28 @@ class Index:
         :param places: Coordinates [B, D].
         :param number: k, at most n.
         """
-        waiting, places = self._waiting, places - self.origin
-        if self.tree is None:
-            return _by_brute_force(waiting, self._norms, places, number)[0]
-        inside = min(number, self.in_tree)
-        squares, found = _from_tree(self.tree, places, inside)
-        if not len(waiting):
-            return found
-        outside, more = _by_brute_force(waiting, self._norms, places, min(number, len(waiting)))
-        found = np.concatenate([found, outside + self.in_tree], axis=1)
-        squares = np.concatenate([squares, more], axis=1)
-        chosen = np.argpartition(squares, number - 1, axis=1)[:, :number]
-        return np.take_along_axis(found, chosen, axis=1)
+        places = places - self.origin
+        ends = [*(start for start, _ in self.trees[1:]), self.in_trees]
+        found, squares = [], []
+        for (start, tree), end in zip(self.trees, ends, strict=False):
+            distance, rows = _from_tree(tree, places, min(number, end - start))
+            found.append(rows + start)
+            squares.append(distance)
+        if len(self._waiting):
+            most = min(number, len(self._waiting))
+            rows, distance = _by_brute_force(self._waiting, self._norms, places, most)
+            found.append(rows + self.in_trees)
+            squares.append(distance)
+        if len(found) == 1:
+            return found[0]
+        rows, distance = np.concatenate(found, axis=1), np.concatenate(squares, axis=1)
+        chosen = np.argpartition(distance, number - 1, axis=1)[:, :number]
+        return np.take_along_axis(rows, chosen, axis=1)
 
     @cached_property
     def _waiting(self) -> np.ndarray:
-        """Rows outside the tree, about the origin."""
-        return self.coordinates[self.in_tree :] - self.origin
+        """Rows outside the trees, about the origin."""
+        return self.coordinates[self.in_trees :] - self.origin
 
     @cached_property
     def _norms(self) -> np.ndarray:
@@ -138,8 +144,10 @@ def _from_tree(tree: Any, places: np.ndarray, number: int) -> tuple[np.ndarray, 
     return squares.astype(np.float64), found
 
 
-def _faiss(coordinates: np.ndarray) -> Any:
-    """A flat index of FAISS, or None where the package is not installed."""
+def _tree(coordinates: np.ndarray) -> Any:
+    """A tree of rows, or for many columns a flat index of FAISS; None where that is not there."""
+    if coordinates.shape[1] <= MOST_TREE_COLUMNS:
+        return cKDTree(coordinates, leafsize=32, balanced_tree=False, compact_nodes=False)
     try:
         import faiss
     except ImportError:
