@@ -530,13 +530,3 @@ def test_neighbours_within_a_users_graph_start_no_other_graph(rng):
         np.testing.assert_allclose(one, other)
     assert eagerly
     assert all(eagerly)
-
-
-def test_an_index_of_several_trees_finds_what_is_near(rng):
-    rows, at = rng.standard_normal((26_000, 3)), rng.standard_normal((20, 3))
-    index = Index.of(rows[:11_000])
-    for start in range(11_000, len(rows), 1500):
-        index = index.extended(rows[start : start + 1500])
-    assert len(index.trees) > 1 or index.in_trees < len(rows)
-    wanted = np.argsort(np.linalg.norm(at[:, None] - rows, axis=-1), axis=1)[:, :30]
-    np.testing.assert_array_equal(np.sort(index.nearest(at, 30)), np.sort(wanted))
