@@ -28,7 +28,7 @@ from streaming_gp.gp.fit.fitted import Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.process.graphs import spec
-from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of
 from streaming_gp.gp.process.tensors import Stack
 from streaming_gp.inputs import as_name, require_flag
@@ -102,6 +102,8 @@ class GPUpdate:
         )
 
 
+ROUNDING = 1e-9
+"""By which a sum of weights may be above the number of data."""
 MOST_COLUMNS = 1000
 """Of inputs, where the model has not seen any yet."""
 
@@ -123,11 +125,18 @@ def objection_to_size(factor: PseudoPointFactor, kernel: Any, num_data: int) -> 
     """
     kernels = getattr(kernel, "kernels", None) or [getattr(kernel, "kernel", kernel)]
     for one in factor.pseudo_observations:
+        if isinstance(one, DataObservations):
+            if not one.weights.sum() <= num_data * (1.0 + ROUNDING):
+                return f"it has the weight of {one.weights.sum():.3g} data, at most {num_data}"
+            if one.is_gaussian:
+                continue
+            one = one.observed(None)
         if not isinstance(one, PseudoObservations) or not len(one.Z):
             continue
         variance = float(np.mean([np.asarray(each.K_diag(one.Z)) for each in kernels]))
         with np.errstate(over="ignore", invalid="ignore"):
-            own = np.sum(np.square(one.precision_factor), axis=-1)
+            own = np.square(one.precision_factor)
+            own = own if one.is_diagonal else np.sum(own, axis=-1)
             pull = np.abs(one.precision_mean).max(axis=-1, initial=0.0)
             certainty = float(np.max(own)) * variance / num_data
             distance = float(np.max(pull / np.maximum(own, 1.0 / variance))) / np.sqrt(variance)

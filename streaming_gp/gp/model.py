@@ -88,6 +88,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         By default one at every input, so that nothing is lost; ten for each batch where ``alpha``
         or ``bound`` say how few points are fitted.
     :param hyperparameters: What is learned about kernel, mean function and likelihood parameters.
+        By default a distribution; with a point at every input, one with correlations.
     :param num_latent_gps: The number of latent functions; by default what kernel, likelihood and
         first batch say.
     :param optimiser: How the local free energy is maximised.
@@ -100,8 +101,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param policy: What to do about improper cavities and posteriors; by default they raise.
     :param learning: Which updates learn hyperparameters (and where points move to); by default,
         with a point at every input, those by which the stream has doubled since the last one that
-        did, and else every one. The others absorb their batch at the present q(ε), and so do all
-        updates while labels of classes are all alike.
+        did, or a short one has grown by a fifth, and else every one. The others absorb their batch
+        at the present q(ε), and so do all updates while labels of classes are all alike.
     :param forgetting: What earlier batches still say of f when a new one comes; by default all that
         they have said.
     :param conditioning: How predictions condition on the points: on all of them

@@ -217,6 +217,25 @@ def test_a_hostile_answer_is_refused_and_changes_nothing(learned, name):
     assert server.ledger is before
 
 
+def test_an_answer_of_data_weighs_no_more_than_the_data_of_its_client(few):
+    server = run(server_of(known_model(EVERY_INPUT), thirds(*few)), pvi.Synchronous())
+    factor, client = server.factors["client-1"], server.clients["client-1"]
+    (rows,) = factor.pseudo_observations
+    before, ask = server.ledger, server.ask("client-1")
+    heavy = replace(rows, weights=np.full(len(rows.Z), 1.01))
+    answer = pvi.LocalResult(
+        replace(factor, pseudo_observations=(heavy,)),
+        client_id="client-1",
+        sequence=ask.sequence,
+        version=ask.version,
+        num_data=client.num_data,
+        nonce=ask.nonce,
+    )
+    outcome = server.accept([answer], pvi.Damping(1.0, 3))
+    assert "weight of 10.1 data, at most 10" in outcome.refused["client-1"]
+    assert server.ledger is before
+
+
 def test_a_model_that_adopts_a_ledger_goes_on_with_it(learned, tmp_path):
     server, shards = learned
     gp = short_gp(journal=tmp_path / "journal")

@@ -35,6 +35,8 @@ period at all."""
 LEAST_WIDTH = 1e-15
 """Of q(ε), in units of the cavity's: a step that makes it narrower has gone astray, and precisions
 have squares."""
+GROWTH_OF_SHORT = 1.2
+"""By which a short stream grows until it learns again."""
 FEWEST_SAMPLES = 8
 """The values of ε of a full fit, where data say enough of it."""
 
@@ -468,7 +470,7 @@ class WhenGrown:
         self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
     ) -> bool:
         return num_updates == 0 or growth >= (
-            min(1.2, self.by) if num_data <= self.short else self.by
+            min(GROWTH_OF_SHORT, self.by) if num_data <= self.short else self.by
         )
 
 

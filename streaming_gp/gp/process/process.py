@@ -44,22 +44,35 @@ class PseudoPointFactor:
     @property
     def Z(self) -> np.ndarray:
         """Pseudo-inputs [M, D]; [0, 0] if it says nothing of f."""
-        return np.concatenate([one.Z for one in self._of_function])
+        return np.concatenate([one.Z for one in self.pseudo_observations or (_NOTHING,)])
 
     @property
     def precision(self) -> np.ndarray:
-        """Of u, [G, M, M]."""
+        """Of u, [G, M, M].
+
+        :raises InvalidDataError: if it holds data with Gaussian noise, whose precision ε says.
+        """
         blocks = [one.precision for one in self._of_function]
         return np.stack([block_diag(*group) for group in zip(*blocks, strict=True)])
 
     @property
     def precision_mean(self) -> np.ndarray:
-        """Precision times mean of u, [G, M, C]."""
+        """Precision times mean of u, [G, M, C].
+
+        :raises InvalidDataError: as :attr:`precision`.
+        """
         return np.concatenate([one.precision_mean for one in self._of_function], axis=1)
 
     @property
     def _of_function(self) -> tuple[Observations, ...]:
-        return self.pseudo_observations or (_NOTHING,)
+        members = self.pseudo_observations or (_NOTHING,)
+        data = [one for one in members if isinstance(one, DataObservations)]
+        if any(one.is_gaussian for one in data):
+            raise InvalidDataError(
+                "the precision of data with Gaussian noise is that of ε: wanted a factor of "
+                "pseudo-observations, got the data themselves"
+            )
+        return tuple(one.observed(None) if one in data else one for one in members)
 
     @property
     def num_bytes(self) -> int:
