@@ -20,6 +20,23 @@ from streaming_gp.errors import InvalidDataError
 
 C = TypeVar("C", bound=type)
 
+# ---- ranges, which fields of settings are annotated with ----
+
+Positive = float
+"""Above zero."""
+NotNegative = float
+"""In [0, ∞]."""
+AboveOne = float
+"""Above one."""
+Fraction = float
+"""In (0, 1], such as the share of a whole that is not empty."""
+Decay = float
+"""In [0, 1), such as that of a moving average."""
+Probability = float
+"""In [0, 1]."""
+PositiveInteger = int
+"""Above zero."""
+
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -35,17 +52,29 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "bool": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
     "str": (lambda value: isinstance(value, str), "a string"),
 }
+_RANGES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
+    "Positive": ("float", lambda x: x > 0, "be positive"),
+    "NotNegative": ("float", lambda x: x >= 0, "not be negative"),
+    "AboveOne": ("float", lambda x: x > 1, "be greater than 1"),
+    "Fraction": ("float", lambda x: 0 < x <= 1, "lie in (0, 1]"),
+    "Decay": ("float", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    "Probability": ("float", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    "PositiveInteger": ("int", lambda x: x > 0, "be positive"),
+    "int": ("int", lambda x: x >= 0, "be an integer, at least 0"),
+}
+"""Of each annotation its kind, whether a value is within, and what is wanted. Integers are numbers
+or seeds of something, which are not negative."""
 
 
 def typed(cls: C) -> C:
     """Class decorator of dataclasses: what is annotated as a number, flag or name must be one.
 
     Before anything else looks at the arguments, those annotated with ``int``, ``float``, ``bool``,
-    ``str`` and ``None``, or with unions of these, are checked. Booleans are no numbers, NaN is
-    none, and integers are numbers or seeds of something, which are not negative.
+    ``str``, a range of this module and ``None``, or with unions of these, are checked. Booleans are
+    no numbers, and NaN is none.
     """
     kinds = {field.name: str(field.type).split(" | ") for field in fields(cls)}
-    plain = {name: kind for name, kind in kinds.items() if set(kind) <= {*_KINDS, "None"}}
+    plain = {name: of for name, of in kinds.items() if {*of} <= {*_KINDS, *_RANGES, "None"}}
     decorated: Any = cls
     initialise = decorated.__init__
     order = signature(initialise)
@@ -54,37 +83,41 @@ def typed(cls: C) -> C:
     def check_and_initialise(*arguments: Any, **options: Any) -> None:
         for name, value in order.bind(*arguments, **options).arguments.items():
             if name in plain:
-                _require_kind(f"{cls.__name__}.{name}", value, plain[name])
-                if "int" in plain[name] and _is_integer(value):
-                    require_count(f"{cls.__name__}.{name}", value)
+                _require(f"{cls.__name__}.{name}", value, plain[name])
         initialise(*arguments, **options)
 
     decorated.__init__ = check_and_initialise
     return cls
 
 
-def _require_kind(name: str, value: Any, kinds: Sequence[str]) -> None:
-    if value is None and "None" in kinds:
+def _require(name: str, value: Any, annotations: Sequence[str]) -> None:
+    """A value that one of several annotations allows."""
+    if value is None and "None" in annotations:
         return
-    wanted = [_KINDS[kind] for kind in kinds if kind != "None"]
-    if not any(holds(value) for holds, _ in wanted):
-        words = " or ".join(word for _, word in wanted)
+    kinds = [_RANGES[one][0] if one in _RANGES else one for one in annotations if one != "None"]
+    if not any(_KINDS[kind][0](value) for kind in kinds):
+        words = " or ".join(_KINDS[kind][1] for kind in kinds)
         raise InvalidDataError(f"{name} must be {words}, got {value!r:.100}")
+    for annotation in annotations:
+        kind, is_within, wanted = _RANGES.get(annotation, ("float", lambda _: True, ""))
+        if _KINDS[kind][0](value) and not is_within(value):
+            raise InvalidDataError(f"{name} must {wanted}, got {value!r:.100}")
 
 
 def require_number(name: str, value: float) -> None:
     """A real number of Python or NumPy; booleans and NaN are none."""
-    _require_kind(name, value, ["float"])
+    _require(name, value, ["float"])
 
 
 def require_integer(name: str, value: int) -> None:
     """An integer of Python or NumPy; booleans are none."""
-    _require_kind(name, value, ["int"])
+    if not _is_integer(value):
+        raise InvalidDataError(f"{name} must be an integer, got {value!r:.100}")
 
 
 def require_flag(name: str, value: bool) -> None:
     """True or false."""
-    _require_kind(name, value, ["bool"])
+    _require(name, value, ["bool"])
 
 
 def require_count(name: str, value: int) -> None:
@@ -95,7 +128,7 @@ def require_count(name: str, value: int) -> None:
 
 def require_positive(name: str, value: float) -> None:
     """A number above zero."""
-    _require_range(name, value, lambda x: x > 0, "be positive")
+    _require_range(name, value, "Positive")
 
 
 def is_positive_integer(value: Any) -> bool:
@@ -112,34 +145,28 @@ def require_positive_integer(name: str, value: int) -> None:
 
 def require_not_negative(name: str, value: float) -> None:
     """A number in [0, ∞]."""
-    _require_range(name, value, lambda x: x >= 0, "not be negative")
-
-
-def require_above_one(name: str, value: float) -> None:
-    """A number above one."""
-    _require_range(name, value, lambda x: x > 1, "be greater than 1")
+    _require_range(name, value, "NotNegative")
 
 
 def require_fraction(name: str, value: float) -> None:
     """A number in (0, 1], such as the share of a whole that is not empty."""
-    _require_range(name, value, lambda x: 0 < x <= 1, "lie in (0, 1]")
+    _require_range(name, value, "Fraction")
 
 
 def require_decay(name: str, value: float) -> None:
     """A number in [0, 1), such as the decay of a moving average."""
-    _require_range(name, value, lambda x: 0 <= x < 1, "lie in [0, 1)")
+    _require_range(name, value, "Decay")
 
 
 def require_probability(name: str, value: float) -> None:
     """A number in [0, 1]."""
-    _require_range(name, value, lambda x: 0 <= x <= 1, "lie in [0, 1]")
+    _require_range(name, value, "Probability")
 
 
-def _require_range(name: str, value: Any, is_within: Callable[[float], bool], wanted: str) -> None:
-    if not (isinstance(value, float) and np.isnan(value)):  # NaN is within no range
-        require_number(name, value)
-    if not is_within(value):
-        raise InvalidDataError(f"{name} must {wanted}, got {value}")
+def _require_range(name: str, value: Any, annotation: str) -> None:
+    if isinstance(value, float) and np.isnan(value):  # NaN is within no range
+        raise InvalidDataError(f"{name} must {_RANGES[annotation][2]}, got {value}")
+    _require(name, value, [annotation])
 
 
 def require_strategy(name: str, value: object, protocol: type, example: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import require_positive, require_probability, typed
+from streaming_gp.inputs import Positive, Probability, typed
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.validation import number_of_classes, observations
 
@@ -66,10 +66,7 @@ class BetaLoss:
     :param beta: The power β > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
-    beta: float
-
-    def __post_init__(self) -> None:
-        require_positive("beta", self.beta)
+    beta: Positive
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         power = box_cox(log_density(likelihood, F, Y), self.beta - 1.0)
@@ -85,10 +82,7 @@ class GammaLoss:
     :param gamma: The power γ > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
-    gamma: float
-
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
+    gamma: Positive
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         g = self.gamma
@@ -104,10 +98,7 @@ class GeneralisedCrossEntropy:
     :param q: The power q in [0, 1]; 0 is the negative log likelihood, 1 the mean absolute error.
     """
 
-    q: float = 0.7
-
-    def __post_init__(self) -> None:
-        require_probability("q", self.q)
+    q: Probability = 0.7
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         return -box_cox(log_density(likelihood, F, Y), self.q)

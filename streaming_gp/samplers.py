@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.inputs import require_decay, require_positive, require_positive_integer, typed
+from streaming_gp.inputs import Decay, Positive, PositiveInteger, typed
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.pvi.updates.sampling import Chain, Target
 
@@ -30,20 +30,15 @@ class NUTS:
     :raises InvalidDataError: if a setting is not positive.
     """
 
-    num_samples: int = 1
-    step_size: float = 0.3
+    num_samples: PositiveInteger = 1
+    step_size: Positive = 0.3
     acceptance: float = 0.8
-    max_tree_depth: int = 8
+    max_tree_depth: PositiveInteger = 8
 
     @property
     def batch_size(self) -> None:
         """It sees all data."""
         return None
-
-    def __post_init__(self) -> None:
-        require_positive_integer("num_samples", self.num_samples)
-        require_positive_integer("max_tree_depth", self.max_tree_depth)
-        require_positive("step_size", self.step_size)
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """Position [D], logarithm of the step size [] and number of transitions []."""
@@ -97,19 +92,12 @@ class AdaptiveSGLD:
     :raises InvalidDataError: if a setting is out of its range.
     """
 
-    step_size: float = 1e-3
-    batch_size: int | None = 100
-    num_samples: int = 1
-    decay: float = 0.999
+    step_size: Positive = 1e-3
+    batch_size: PositiveInteger | None = 100
+    num_samples: PositiveInteger = 1
+    decay: Decay = 0.999
     offset: float = 1e-8
     max_noise: float | None = None
-
-    def __post_init__(self) -> None:
-        require_positive("step_size", self.step_size)
-        require_positive_integer("num_samples", self.num_samples)
-        if self.batch_size is not None:
-            require_positive_integer("batch_size", self.batch_size)
-        require_decay("decay", self.decay)
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """Position [D], moving average [D] and number of transitions []."""

@@ -18,7 +18,13 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.inputs import require_count, require_positive, require_positive_integer
+from streaming_gp.inputs import (
+    PositiveInteger,
+    require_count,
+    require_positive,
+    require_positive_integer,
+    typed,
+)
 from streaming_gp.losses import Loss, NegativeLogLikelihood
 from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
@@ -56,6 +62,7 @@ class Layer(Protocol):
         ...
 
 
+@typed
 @dataclass(frozen=True)
 class Dense:
     """``vec(h) W + b``.
@@ -64,10 +71,7 @@ class Dense:
     :raises InvalidDataError: if it is not a positive integer.
     """
 
-    units: int
-
-    def __post_init__(self) -> None:
-        require_positive_integer("Dense.units", self.units)
+    units: PositiveInteger
 
     def weights_shape(self, inputs: Shape) -> Shape:
         return int(np.prod(inputs)), self.units
@@ -80,6 +84,7 @@ class Dense:
         return tf.matmul(rows, weights) + biases[:, None]
 
 
+@typed
 @dataclass(frozen=True)
 class Convolution:
     """Filters over an image, with zeros around it: the image keeps its size.
@@ -89,12 +94,8 @@ class Convolution:
     :raises InvalidDataError: if they are not positive integers.
     """
 
-    filters: int
-    size: int = 5
-
-    def __post_init__(self) -> None:
-        require_positive_integer("Convolution.filters", self.filters)
-        require_positive_integer("Convolution.size", self.size)
+    filters: PositiveInteger
+    size: PositiveInteger = 5
 
     def weights_shape(self, inputs: Shape) -> Shape:
         return self.size, self.size, _require_image(self, inputs)[-1], self.filters
@@ -112,6 +113,7 @@ class Convolution:
         return images + biases[:, None, None, None]
 
 
+@typed
 @dataclass(frozen=True)
 class MaxPool:
     """The largest of each square of pixels.
@@ -120,10 +122,7 @@ class MaxPool:
     :raises InvalidDataError: if it is not a positive integer.
     """
 
-    size: int = 2
-
-    def __post_init__(self) -> None:
-        require_positive_integer("MaxPool.size", self.size)
+    size: PositiveInteger = 2
 
     def weights_shape(self, inputs: Shape) -> None:
         return None

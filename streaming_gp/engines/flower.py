@@ -27,7 +27,7 @@ from streaming_gp.engines.remote import (
     refuse_missed,
 )
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.inputs import require_positive, typed
+from streaming_gp.inputs import Positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
@@ -84,12 +84,8 @@ class Flower:
     secret: PathLike
     certificate: PathLike | None = None
     keys: Mapping[str, PathLike] = field(default_factory=dict)
-    deadline: float | None = DEADLINE
+    deadline: Positive | None = DEADLINE
     inbox: PathLike | None = None
-
-    def __post_init__(self) -> None:
-        if self.deadline is not None:
-            require_positive("deadline", self.deadline)
 
     # ---- the coordinator's end ----
 

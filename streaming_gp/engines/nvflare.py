@@ -22,7 +22,7 @@ from streaming_gp.engines.remote import (
     refuse_missed,
 )
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.inputs import require_positive, typed
+from streaming_gp.inputs import Positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.refusals import failure_of
@@ -61,15 +61,10 @@ class NVFlare:
     """
 
     kit: str | os.PathLike[str]
-    deadline: float | None = DEADLINE
-    timeout: float = 60.0
+    deadline: Positive | None = DEADLINE
+    timeout: Positive = 60.0
     address: str | None = None
     inbox: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        require_positive("timeout", self.timeout)
-        if self.deadline is not None:
-            require_positive("deadline", self.deadline)
 
     # ---- the coordinator's end ----
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from streaming_gp.engines.remote import DEADLINE, RemoteSession
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import require_positive, require_positive_integer, typed
+from streaming_gp.inputs import Positive, PositiveInteger, typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
 from streaming_gp.pvi.refusals import Failure
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_answer
@@ -58,17 +58,11 @@ class Ray:
     """
 
     address: str | None = None
-    deadline: float | None = DEADLINE
+    deadline: Positive | None = DEADLINE
     max_restarts: int = 3
     pause: float = 0.5
     num_cpus: float = 0.0
-    workers: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.deadline is not None:
-            require_positive("deadline", self.deadline)
-        if self.workers is not None:
-            require_positive_integer("workers", self.workers)
+    workers: PositiveInteger | None = None
 
     @contextmanager
     def session(self, clients: Clients) -> Iterator[RaySession]:

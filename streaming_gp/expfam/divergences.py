@@ -16,7 +16,7 @@ import tensorflow as tf
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.expfam.normal import Gaussian
-from streaming_gp.inputs import require_above_one
+from streaming_gp.inputs import AboveOne, typed
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
@@ -93,6 +93,7 @@ def _log_overlap(q: Any, p: Any, alpha: float) -> tf.Tensor:
     return between - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
 
 
+@typed
 @dataclass(frozen=True)
 class BetaDivergence:
     """``∫ q^β/(β(β−1)) + ∫ p^β/β − ∫ q p^(β−1)/(β−1)`` for Gaussians (PGVI, theorem 21).
@@ -101,16 +102,14 @@ class BetaDivergence:
         density.
     """
 
-    beta: float
-
-    def __post_init__(self) -> None:
-        require_above_one("beta", self.beta)
+    beta: AboveOne
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         integrals = _log_integrals(q, cavity, self.beta)
         return _contrast(self.beta, *map(tf.exp, integrals))
 
 
+@typed
 @dataclass(frozen=True)
 class GammaDivergence:
     """The β divergence with the logarithm of every integral (Cichocki & Amari 2010).
@@ -118,10 +117,7 @@ class GammaDivergence:
     :param gamma: The power γ > 1.
     """
 
-    gamma: float
-
-    def __post_init__(self) -> None:
-        require_above_one("gamma", self.gamma)
+    gamma: AboveOne
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         return _contrast(self.gamma, *_log_integrals(q, cavity, self.gamma))

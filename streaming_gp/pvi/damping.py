@@ -16,7 +16,7 @@ import scipy.stats
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, Gaussian
-from streaming_gp.inputs import require_fraction, require_number, require_positive, typed
+from streaming_gp.inputs import Positive, require_fraction, typed
 from streaming_gp.pvi.ledger import Ledger
 
 State = Any
@@ -283,7 +283,6 @@ class TrimmedMean(RobustMean):
     fraction: float = 0.2
 
     def __post_init__(self) -> None:
-        require_number("fraction", self.fraction)
         if not 0.0 <= self.fraction < 0.5:
             raise InvalidDataError(f"fraction must lie in [0, 0.5), got {self.fraction}")
 
@@ -394,10 +393,7 @@ class BoundedInfluence(Tempering):
     :raises InvalidDataError: if it is not positive.
     """
 
-    max_shift: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("max_shift", self.max_shift)
+    max_shift: Positive = 1.0
 
     @property
     def limit(self) -> float:
@@ -437,10 +433,7 @@ class Agreement(Tempering):
     :raises InvalidDataError: if it is not positive.
     """
 
-    max_disagreement: float = 3.0
-
-    def __post_init__(self) -> None:
-        require_positive("max_disagreement", self.max_disagreement)
+    max_disagreement: Positive = 3.0
 
     @property
     def limit(self) -> float:

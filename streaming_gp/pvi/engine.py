@@ -72,10 +72,6 @@ class Serial:
 
     latency: int = 0
 
-    def __post_init__(self) -> None:
-        if self.latency < 0:
-            raise InvalidDataError(f"latency must not be negative, got {self.latency}")
-
     @contextmanager
     def session(self, clients: Clients) -> Iterator[SerialSession]:
         """Clients at work for the time of a ``with`` block."""

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.inputs import require_positive_integer, typed
+from streaming_gp.inputs import NotNegative, PositiveInteger, require_positive_integer, typed
 from streaming_gp.numerics.threads import refuse_after_fork
 from streaming_gp.pvi.engine import Engine, Serial
 from streaming_gp.pvi.history import History, Round
@@ -39,8 +39,8 @@ class EarlyStopping:
     """
 
     metric: str
-    patience: int = 10
-    tolerance: float = 0.0
+    patience: PositiveInteger = 10
+    tolerance: NotNegative = 0.0
 
     def is_over(self, history: History) -> bool:
         """Whether the last ``patience`` rounds brought nothing.

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.inputs import as_groups, require_fraction, require_positive, typed
+from streaming_gp.inputs import Fraction, Positive, as_groups, typed
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import (
@@ -64,11 +64,8 @@ class PriorVariance:
     :raises InvalidDataError: if the share is not in (0, 1].
     """
 
-    rate: float = 1.0
+    rate: Fraction = 1.0
     groups: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        require_fraction("rate", self.rate)
 
     def begin(self, server: Server) -> None:
         """Nothing: the server's prior is where it starts."""
@@ -141,12 +138,8 @@ class LikelihoodParameters:
     :raises InvalidDataError: if the share is not in (0, 1] or the bound not positive.
     """
 
-    learning_rate: float = 1.0
-    max_step: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_fraction("learning_rate", self.learning_rate)
-        require_positive("max_step", self.max_step)
+    learning_rate: Fraction = 1.0
+    max_step: Positive = 1.0
 
     def begin(self, server: Server) -> None:
         """The server takes the values that the clients' model has now.

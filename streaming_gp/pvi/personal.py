@@ -13,7 +13,7 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.inputs import require_count
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 
@@ -78,6 +78,7 @@ class PersonalModel:
         return kept.times([embedded(news, self.shared, self.size)]).as_arrays()
 
 
+@typed
 @dataclass(frozen=True)
 class PersonalUpdate:
     """Fit shared and personal parameters together; answer with the factor of the shared ones.
@@ -96,9 +97,6 @@ class PersonalUpdate:
     rule: UpdateRule
     folder: str | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_count("seed", self.seed)
 
     @property
     def keeps_state(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import require_not_negative, typed
+from streaming_gp.inputs import Fraction, require_not_negative, typed
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
 from streaming_gp.pvi.engine import Session
@@ -78,13 +78,9 @@ class Synchronous:
     """
 
     damping: Rho = None
-    fraction: float = 1.0
+    fraction: Fraction = 1.0
     durations: Durations = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise InvalidDataError(f"fraction must lie in (0, 1], got {self.fraction}")
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         names, rng = list(server.clients), np.random.default_rng([self.seed, number])

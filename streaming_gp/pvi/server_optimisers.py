@@ -26,13 +26,7 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
-from streaming_gp.inputs import (
-    require_decay,
-    require_fraction,
-    require_positive,
-    require_probability,
-    typed,
-)
+from streaming_gp.inputs import Decay, Fraction, Positive, Probability, typed
 from streaming_gp.pvi.damping import (
     DampingRule,
     Factors,
@@ -99,14 +93,9 @@ class Momentum:
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: float = 0.05
-    precision_rate: float = 0.02
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        require_fraction("learning_rate", self.learning_rate)
-        require_fraction("precision_rate", self.precision_rate)
-        require_decay("momentum", self.momentum)
+    learning_rate: Fraction = 0.05
+    precision_rate: Fraction = 0.02
+    momentum: Decay = 0.9
 
     def init(self, ledger: Ledger[Any]) -> Velocity:
         return Velocity(_zeros(self, ledger))
@@ -152,12 +141,7 @@ class ServerAdam(AdamFormula):
     :raises InvalidDataError: if the learning rate is not positive, or a decay is not in [0, 1).
     """
 
-    learning_rate: float = 1e-3
-
-    def __post_init__(self) -> None:
-        require_positive("learning_rate", self.learning_rate)
-        require_decay("beta1", self.beta1)
-        require_decay("beta2", self.beta2)
+    learning_rate: Positive = 1e-3
 
     def init(self, ledger: Ledger[Any]) -> Moments:
         zeros = _zeros(self, ledger)
@@ -236,12 +220,8 @@ class FedAvg(ServerOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_positive("learning_rate", self.learning_rate)
-        require_decay("momentum", self.momentum)
+    learning_rate: Positive = 1.0
+    momentum: Decay = 0.0
 
     def init(self, ledger: Ledger[Any]) -> Velocity:
         return Velocity(_zeros(self, ledger))
@@ -264,14 +244,9 @@ class AdaptiveOptimiser(ServerOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    adaptivity: float = 1e-3
-
-    def __post_init__(self) -> None:
-        require_positive("learning_rate", self.learning_rate)
-        require_decay("momentum", self.momentum)
-        require_positive("adaptivity", self.adaptivity)
+    learning_rate: Positive = 0.01
+    momentum: Decay = 0.9
+    adaptivity: Positive = 1e-3
 
     @abc.abstractmethod
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> Any:
@@ -300,7 +275,7 @@ class AdaptiveOptimiser(ServerOptimiser):
 class FedAdagrad(AdaptiveOptimiser):
     """``v ← v + Δ²`` (Reddi et al. 2021), without momentum unless it is asked for."""
 
-    momentum: float = 0.0
+    momentum: Decay = 0.0
 
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> Any:
         return old + square
@@ -314,11 +289,7 @@ class DecayingOptimiser(AdaptiveOptimiser):
     :raises InvalidDataError: if it is not in that range.
     """
 
-    decay: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_decay("decay", self.decay)
+    decay: Decay = 0.99
 
 
 @typed
@@ -352,12 +323,9 @@ class MaskedAveraging(ServerOptimiser):
     :raises InvalidDataError: if τ is not in [0, 1].
     """
 
-    threshold: float = 0.4
+    threshold: Probability = 0.4
     optimiser: ServerOptimiser = field(default_factory=FedAvg)
     soft: bool = False
-
-    def __post_init__(self) -> None:
-        require_probability("threshold", self.threshold)
 
     def init(self, ledger: Ledger[Any]) -> State:
         return self.optimiser.init(ledger)

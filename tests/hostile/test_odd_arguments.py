@@ -23,6 +23,9 @@ WRONG = {
     "float": ["0.5", float("nan"), None, True, 1j],
     "bool": ["no", 2, None],
 }
+RANGES = ["Positive", "NotNegative", "AboveOne", "Fraction", "Decay", "Probability"]
+WRONG |= dict.fromkeys(RANGES, [*WRONG["float"], -1.0])
+WRONG["PositiveInteger"] = [*WRONG["int"], 0]
 
 
 def strategies():
@@ -250,7 +253,6 @@ GRADIENTS, CHANGES = privacy.PrivateGradients, privacy.PrivateChanges
 PRIVATE = sgp.PrivatePseudoPoints
 HYPERPARAMETERS = sgp.VariationalHyperparameters
 AVERAGING = pvi.AveragingUpdate(0.5, VARIATIONAL(), proximal=1.0)
-STEPS = "steps must be positive and damping"
 FRESH = "fresh must lie between 0"
 TWO_BATCHES = "budget must hold at least twice"
 MEMORY = "remember must be true, false, 'evidence' or 'divergence', got"
@@ -294,10 +296,10 @@ GAUSSIAN_PROCESSES = [
 UPDATES = [
     *((rule, {"batch_size": 0}, "batch_size must be positive, got 0")
       for rule in (FIXED_POINT, pvi.StochasticNaturalGradientUpdate)),
-    (FIXED_POINT, {"steps": 0}, STEPS),
-    *((FIXED_POINT, {"damping": rho}, STEPS) for rho in (0.0, 1.5, -0.5)),
-    (VARIATIONAL, {"epochs": 0}, "epochs and batch_size must be positive"),
-    (VARIATIONAL, {"batch_size": 0}, "epochs and batch_size must be positive"),
+    (FIXED_POINT, {"steps": 0}, "steps must be positive"),
+    *((FIXED_POINT, {"damping": rho}, r"damping must lie in \(0, 1\]") for rho in (0.0, 1.5, -0.5)),
+    (VARIATIONAL, {"epochs": 0}, "epochs must be positive"),
+    (VARIATIONAL, {"batch_size": 0}, "batch_size must be positive"),
     (VARIATIONAL, {"optimiser": LBFGS}, "batch_size must be None"),
     (VARIATIONAL, {"batch_size": None, "optimiser": LBFGS, "stateful": True}, "must be False"),
     (VARIATIONAL, {"stateful": 1.5}, "stateful"),
@@ -325,11 +327,11 @@ UPDATES = [
     (samplers.AdaptiveSGLD, {"decay": 1.0}, "decay"),
     (samplers.AdaptiveSGLD, {"batch_size": 0}, "batch_size"),
     (samplers.NUTS, {"num_samples": 0}, "num_samples"),
-    (pvi.DownpourUpdate, {"sync": 0}, "sync and batch_size"),
-    (pvi.ElasticUpdate, {"batch_size": 0}, "sync and batch_size"),
+    (pvi.DownpourUpdate, {"sync": 0}, "sync must be positive"),
+    (pvi.ElasticUpdate, {"batch_size": 0}, "batch_size must be positive"),
     (pvi.ElasticUpdate, {"moving_rate": 0.0}, "moving_rate"),
-    (pvi.ElasticUpdate, {"width": -1.0}, "moving_rate"),
-    (pvi.ElasticUpdate, {"share": 1.5}, "moving_rate and share"),
+    (pvi.ElasticUpdate, {"width": -1.0}, "width must be positive"),
+    (pvi.ElasticUpdate, {"share": 1.5}, "share must lie"),
     (losses.BetaLoss, {"beta": 0.0}, "beta"),
     (losses.GammaLoss, {"gamma": -1.0}, "gamma"),
     (losses.GeneralisedCrossEntropy, {"q": 1.5}, "q"),

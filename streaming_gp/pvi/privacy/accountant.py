@@ -17,13 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import (
-    require_fraction,
-    require_not_negative,
-    require_positive,
-    require_positive_integer,
-    typed,
-)
+from streaming_gp.inputs import Fraction, NotNegative, Positive, require_positive_integer, typed
 
 
 @typed
@@ -37,12 +31,8 @@ class Release:
     :raises InvalidDataError: if they are not that.
     """
 
-    noise_multiplier: float
-    sampling_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_not_negative("noise_multiplier", self.noise_multiplier)
-        require_fraction("sampling_rate", self.sampling_rate)
+    noise_multiplier: NotNegative
+    sampling_rate: Fraction = 1.0
 
 
 @typed
@@ -56,12 +46,10 @@ class Budget:
     :raises InvalidDataError: if they are not that.
     """
 
-    epsilon: float
-    delta: float = 1e-5
+    epsilon: Positive
+    delta: Positive = 1e-5
 
     def __post_init__(self) -> None:
-        require_positive("epsilon", self.epsilon)
-        require_positive("delta", self.delta)
         if self.delta >= 1.0:
             raise InvalidDataError(f"delta must lie in (0, 1), got {self.delta}")
 

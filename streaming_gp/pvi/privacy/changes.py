@@ -11,7 +11,7 @@ import scipy.linalg
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.inputs import require_positive, require_positive_integer, typed
+from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule, require_rule
 from streaming_gp.pvi.task import LocalTask
@@ -39,16 +39,14 @@ class PrivateChanges(PrivateRule):
     :raises InvalidDataError: for noise without a bound to scale it by.
     """
 
-    clip: float = 1.0
-    noise_multiplier: float = 1.0
+    clip: Positive = 1.0
+    noise_multiplier: NotNegative = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_rule(type(self).__name__, self.rule)
-        require_positive("clip", self.clip)
         if math.isinf(self.clip) and self.noise_multiplier != 0.0:
             raise InvalidDataError("noise is scaled by clip, which is infinite")
-        Release(self.noise_multiplier)
 
     @property
     def release(self) -> Release:
@@ -99,11 +97,10 @@ class LocalAveraging(PrivateChanges):
     :raises InvalidDataError: for a rule that keeps anything from one fit to the next.
     """
 
-    parts: int = 10
+    parts: PositiveInteger = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive_integer("parts", self.parts)
         if keeps_state(self.rule):
             raise InvalidDataError(
                 "a row would reach all parts by way of what the rule keeps from fit to fit, which "

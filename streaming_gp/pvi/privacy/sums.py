@@ -18,7 +18,7 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import BudgetSpentError, FileFormatError, InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.inputs import require_positive, require_positive_integer, typed
+from streaming_gp.inputs import Fraction, Positive, PositiveInteger, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
@@ -65,10 +65,10 @@ class SummedChanges:
     """
 
     rule: Any = field(kw_only=False)
-    sites: int
+    sites: PositiveInteger
     record: str
-    damping: float | None = None
-    limit: float = 1024.0
+    damping: Fraction | None = None
+    limit: Positive = 1024.0
     least: int = FEWEST
     is_discreet: ClassVar[bool] = True
     server_damping: ClassVar[float | None] = 1.0
@@ -78,8 +78,6 @@ class SummedChanges:
 
     def __post_init__(self) -> None:
         require_rule(type(self).__name__, self.rule)
-        require_positive_integer("sites", self.sites)
-        require_positive("limit", self.limit)
         if math.frexp(self.limit)[0] != 0.5:
             raise InvalidDataError(f"limit must be a power of two, got {self.limit:g}")
         if not FEWEST <= self.least <= self.sites:
@@ -87,8 +85,6 @@ class SummedChanges:
                 f"least must lie between {FEWEST} and the number of sites, which is {self.sites}, "
                 f"got {self.least}"
             )
-        if not 0.0 < self._rho <= 1.0:
-            raise InvalidDataError(f"damping must lie in (0, 1], got {self.damping}")
 
     @property
     def levels(self) -> int:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Factor, MeanFieldNormal
-from streaming_gp.inputs import require_not_negative, typed
+from streaming_gp.inputs import Fraction, NotNegative, Positive, PositiveInteger, typed
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
@@ -73,14 +73,11 @@ class AveragingUpdate:
 
     share: float
     rule: VariationalUpdate
-    width: float = 1e-3
-    proximal: float = 0.0
+    width: Positive = 1e-3
+    proximal: NotNegative = 0.0
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
     wants_prior: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_not_negative("proximal", self.proximal)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         at_server = mean_of(task)  # refuses other families
@@ -126,15 +123,9 @@ class PointRule(abc.ABC):
     """
 
     optimiser: GradientOptimiser = field(default_factory=Adam)
-    sync: int = 10
-    batch_size: int | None = 100
+    sync: PositiveInteger = 10
+    batch_size: PositiveInteger | None = 100
     checks: ClassVar[Checks] = NO_LIMITS
-
-    def __post_init__(self) -> None:
-        if self.sync < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise InvalidDataError(
-                f"sync and batch_size must be positive, got {self.sync} and {self.batch_size}"
-            )
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer without a memory.
@@ -246,18 +237,10 @@ class ElasticUpdate(PointRule):
     :raises InvalidDataError: if they are not that.
     """
 
-    moving_rate: float = 0.25
-    share: float = 1.0
-    width: float = 0.03
+    moving_rate: Fraction = 0.25
+    share: Fraction = 1.0
+    width: Positive = 0.03
     wants_prior: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0.0 < self.moving_rate <= 1.0 and 0.0 < self.share <= 1.0 and self.width > 0.0):
-            raise InvalidDataError(
-                "moving_rate and share must lie in (0, 1] and width be positive, got "
-                f"{self.moving_rate}, {self.share} and {self.width}"
-            )
 
     def meet(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:
         return point + self.moving_rate * (server - point)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
-from streaming_gp.inputs import require_positive_integer, typed
+from streaming_gp.inputs import Fraction, PositiveInteger, typed
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
@@ -62,20 +62,11 @@ class FixedPointUpdate:
     :raises InvalidDataError: if steps, damping or batch_size are out of their range.
     """
 
-    steps: int = 1
-    damping: float = 1.0
-    batch_size: int | None = None
+    steps: PositiveInteger = 1
+    damping: Fraction = 1.0
+    batch_size: PositiveInteger | None = None
     loss: Any = None
     divergence: Divergence = field(default_factory=KL)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not 0.0 < self.damping <= 1.0:
-            raise InvalidDataError(
-                "steps must be positive and damping lie in (0, 1], got "
-                f"{self.steps} and {self.damping}"
-            )
-        if self.batch_size is not None:
-            require_positive_integer("batch_size", self.batch_size)
 
     @property
     def checks(self) -> Checks | None:
@@ -171,12 +162,8 @@ class StochasticNaturalGradientUpdate:
     :raises InvalidDataError: if it is not positive.
     """
 
-    batch_size: int | None = 100
+    batch_size: PositiveInteger | None = 100
     checks: ClassVar[Checks] = NO_LIMITS
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            require_positive_integer("batch_size", self.batch_size)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         return FixedPointUpdate(batch_size=self.batch_size)(task)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal
-from streaming_gp.inputs import require_decay, require_positive, typed
+from streaming_gp.inputs import Decay, Positive, typed
 
 State = tuple[tf.Tensor, ...]
 """The place of q, and then an optimiser's memory of gradients."""
@@ -34,9 +34,9 @@ class AdamFormula:
     :param epsilon: The offset ε, which is added to the root of that mean square.
     """
 
-    learning_rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
+    learning_rate: Positive = 1e-3
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
     epsilon: float = 1e-8
 
     def ascent(
@@ -120,7 +120,7 @@ class Adam(AdamFormula, GradientOptimiser):
     :param epsilon: What is added to the root of that mean square.
     """
 
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
 
     def begin_at(self, numbers: tf.Tensor) -> State:
         zeros = tf.zeros_like(numbers)
@@ -143,12 +143,8 @@ class SGD(GradientOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: float = 1e-5
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        require_positive("learning_rate", self.learning_rate)
-        require_decay("momentum", self.momentum)
+    learning_rate: Positive = 1e-5
+    momentum: Decay = 0.9
 
     def begin_at(self, numbers: tf.Tensor) -> State:
         return numbers, tf.zeros_like(numbers)

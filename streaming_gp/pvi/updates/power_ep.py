@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
-from streaming_gp.inputs import require_fraction, require_positive, require_positive_integer, typed
+from streaming_gp.inputs import Fraction, Positive, PositiveInteger, typed
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.model import TiltedModel, require
@@ -56,16 +56,11 @@ class PowerEPUpdate:
         overshoot where the prior is far wider than the posterior.
     """
 
-    alpha: float = 1.0
-    sweeps: int = 20
-    damping: float = 0.5
+    alpha: Positive = 1.0
+    sweeps: PositiveInteger = 20
+    damping: Fraction = 0.5
     sequential: bool = False
     filtered_start: bool = True
-
-    def __post_init__(self) -> None:
-        require_positive("alpha", self.alpha)
-        require_positive_integer("sweeps", self.sweeps)
-        require_fraction("damping", self.damping)
 
     @classmethod
     def one_step(cls, alpha: float = 1.0) -> PowerEPUpdate:
@@ -129,10 +124,7 @@ class AssumedDensityUpdate:
     :param passes: The number of passes over the client's data in one visit.
     """
 
-    passes: int = 1
-
-    def __post_init__(self) -> None:
-        require_positive_integer("passes", self.passes)
+    passes: PositiveInteger = 1
 
     def __call__(self, task: LocalTask) -> LocalResult:
         rows = minibatches(task, 1, self.passes * task.num_data)
@@ -172,15 +164,10 @@ class StochasticEPUpdate:
     :param batch_size: The number B of random rows in each step; all if None.
     """
 
-    alpha: float = 1.0
-    steps: int = 1
-    damping: float = 1.0
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        require_positive("alpha", self.alpha)
-        require_positive_integer("steps", self.steps)
-        require_fraction("damping", self.damping)
+    alpha: Positive = 1.0
+    steps: PositiveInteger = 1
+    damping: Fraction = 1.0
+    batch_size: PositiveInteger | None = None
 
     def __call__(self, task: LocalTask) -> LocalResult:
         step = _RefineShared(self.alpha, self.damping)
@@ -208,6 +195,7 @@ class _RefineShared:
         return damped(factor, target, self.damping), None, skipped
 
 
+@typed
 @dataclass(frozen=True)
 class TiedUpdate:
     """Stochastic EP over pieces of data: ``t ← t^(1−1/K) t_k`` with ``t_k`` under ``q / t^(1/K)``.
@@ -227,13 +215,9 @@ class TiedUpdate:
     """
 
     rule: UpdateRule
-    pieces: int
-    passes: int = 1
+    pieces: PositiveInteger
+    passes: PositiveInteger = 1
     averaged: bool = False
-
-    def __post_init__(self) -> None:
-        require_positive_integer("pieces", self.pieces)
-        require_positive_integer("passes", self.passes)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit piece after piece.

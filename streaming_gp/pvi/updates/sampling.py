@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import require_not_negative, typed
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.model import SampledModel, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
@@ -181,9 +181,6 @@ class MomentSharingUpdate:
 
     sampler: Sampler
     warm_up: int = 0
-
-    def __post_init__(self) -> None:
-        require_not_negative("warm_up", self.warm_up)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Draw and match, without a memory; raises as the worker does."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
 from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.sampling import (
@@ -111,26 +111,17 @@ class SNEPUpdate:
     """
 
     sampler: Sampler
-    beta: float = 1.0
+    beta: Positive = 1.0
     learning_rate: float | Callable[[tf.Tensor], Any] = 0.02
-    sync: int = 10
-    outer: int = 10
-    min_variance: float = 0.0
+    sync: PositiveInteger = 10
+    outer: PositiveInteger = 10
+    min_variance: NotNegative = 0.0
     loop: StabilisedLoop | PublishedLoop = field(default_factory=StabilisedLoop)
     server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        if not self.beta > 0.0 or not self.min_variance >= 0.0:
-            raise InvalidDataError(
-                "beta must be positive and min_variance not negative, got "
-                f"{self.beta} and {self.min_variance}"
-            )
         if not (callable(self.learning_rate) or 0.0 < self.learning_rate < 1.0):
             raise InvalidDataError(f"learning_rate must lie in (0, 1), got {self.learning_rate}")
-        if min(self.sync, self.outer) < 1:
-            raise InvalidDataError(
-                f"sync and outer must be positive, got {self.sync} and {self.outer}"
-            )
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer without a memory.

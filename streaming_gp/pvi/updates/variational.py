@@ -13,7 +13,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_domain
-from streaming_gp.inputs import require_not_negative, require_positive_integer, typed
+from streaming_gp.inputs import NotNegative, PositiveInteger, typed
 from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.model import LikelihoodModel, LossModel, Model, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
@@ -46,6 +46,7 @@ def expected_log_likelihood_of(model: Model, loss: Any) -> ExpectedLogLikelihood
     return lambda q, X, Y, seed: -expected.expected_loss(q, X, Y, seed, loss)
 
 
+@typed
 @dataclass(frozen=True)
 class Plateau:
     """The expected log-likelihood has not changed in several epochs (PGVI, section 5.2).
@@ -57,12 +58,8 @@ class Plateau:
     :raises InvalidDataError: if the patience is not positive, or the tolerance negative.
     """
 
-    patience: int = 3
-    tolerance: float = 1e-3
-
-    def __post_init__(self) -> None:
-        require_positive_integer("patience", self.patience)
-        require_not_negative("tolerance", self.tolerance)
+    patience: PositiveInteger = 3
+    tolerance: NotNegative = 1e-3
 
     def is_reached(self, values: Sequence[float]) -> bool:
         """Whether a fit is over.
@@ -99,8 +96,8 @@ class VariationalUpdate:
         divergence than KL.
     """
 
-    epochs: int = 1
-    batch_size: int | None = 200
+    epochs: PositiveInteger = 1
+    batch_size: PositiveInteger | None = 200
     learning_rate: float = 2e-3
     optimiser: StochasticOptimiser | LBFGS | None = None
     divergence: Divergence = field(default_factory=KL)
@@ -109,10 +106,6 @@ class VariationalUpdate:
     stateful: bool = False
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise InvalidDataError(
-                f"epochs and batch_size must be positive, got {self.epochs} and {self.batch_size}"
-            )
         if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
         if isinstance(self.optimiser, LBFGS) and self.stopping is not None:
