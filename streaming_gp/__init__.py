@@ -7,7 +7,7 @@ GPflow are not installed, and not every user needs the libraries of every part.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streaming_gp.serialization.trees import find_classes_in
+from streaming_gp.serialization import find_classes_in
 
 if TYPE_CHECKING:  # modules are found without this
     from streaming_gp.errors import *  # noqa: F403

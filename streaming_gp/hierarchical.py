@@ -18,9 +18,8 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
 from streaming_gp.inputs import as_groups, require_not_negative, require_positive_integer
-from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import LOG_TWO_PI
-from streaming_gp.numerics.quadrature import standard_normals
+from streaming_gp.numerics.quadrature import standard_normal, standard_normals
 
 
 class HierarchicalModel:

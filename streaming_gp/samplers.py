@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from streaming_gp.inputs import Decay, Positive, PositiveInteger, typed
-from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.updates.sampling import Chain, Target
 
 __all__ = ["NUTS", "AdaptiveSGLD"]

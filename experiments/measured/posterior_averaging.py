@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from streaming_gp import pvi
 from streaming_gp.expfam import KL, Divergence, MeanFieldNormal
-from streaming_gp.pvi.compiled import compiled_for
+from streaming_gp.pvi.model import compiled_for
 
 AT_ONCE = 10
 """So many steps are one call of a compiled function."""

@@ -26,7 +26,7 @@ from streaming_gp.inputs import (
     typed,
 )
 from streaming_gp.losses import Loss, NegativeLogLikelihood
-from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 ACTIVATIONS = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}

@@ -1,9 +1,10 @@
-"""Commands: fit, predict, inspect, plot, demo. Each prints for people, and returns a report."""
+"""Commands. Each prints for people, and returns a report."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,17 +16,16 @@ import gpflow
 import numpy as np
 from tqdm import tqdm
 
-from streaming_gp.command_line.folder import Settings
-from streaming_gp.command_line.learned import Learned
-from streaming_gp.command_line.plans import Plan
-from streaming_gp.command_line.scores import score
-from streaming_gp.command_line.site import site as site
+from streaming_gp import engines, pvi
+from streaming_gp.command_line.learned import Learned, figures_of, score
+from streaming_gp.command_line.plans import Plan, Settings
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.estimators.base import default_kernel, default_likelihood
+from streaming_gp.estimators import default_kernel, default_likelihood
 from streaming_gp.frames.files import Table
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
 from streaming_gp.gp.journal import last_state
 from streaming_gp.metrics import smse
+from streaming_gp.pvi.privacy import begin_record
 from streaming_gp.serialization import replacing
 from streaming_gp.tables import TableGP
 
@@ -293,12 +293,10 @@ def _print(report: dict[str, Any]) -> None:
 
 def plot(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     """Draw error over the stream, calibration, the effect of each input, and the ledger."""
-    from streaming_gp.command_line import figures
-
     learned = Learned(_table(plan), plan.folder.records())
     options.out.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in figures.of(learned).items():
+    for name, figure in figures_of(learned).items():
         paths.append(str(options.out / f"{name}.png"))
         figure.savefig(paths[-1], dpi=130)
     if not options.json:
@@ -331,3 +329,48 @@ def demo(options: argparse.Namespace, plan: None) -> dict[str, Any]:
     if not options.json:
         print("prior × factors: it works")
     return {"smse": scores, "rows": table.num_rows}
+
+
+def site(options: argparse.Namespace, plan: None) -> dict[str, Any]:
+    """Check the sites of a program, or serve them until the process is ended.
+
+    :raises InvalidDataError: if the program has no sites, or their data cannot be read.
+    """
+    sites = sites_of(options.program)
+    if options.begin_record:
+        for one in sites:
+            begin_record(_record_of(one), one.client_id)
+    if options.check:
+        rows = {one.client_id: one.at_work().num_data for one in sites}
+        if not options.json:
+            for name, number in rows.items():
+                print(f"{name}: {number} rows that its model takes")
+        return {"rows": rows}
+    pvi.serve(sites, _engine(options))
+    return {"served": [one.client_id for one in sites]}
+
+
+def sites_of(program: Path) -> list[pvi.Site]:
+    """What a Python file calls ``site`` or ``sites``.
+
+    :raises InvalidDataError: if it has neither.
+    """
+    names = runpy.run_path(str(program))
+    given: Any = names.get("sites", names.get("site"))
+    sites: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not sites or not all(isinstance(one, pvi.Site) for one in sites):
+        raise InvalidDataError(f"{program} must define site, a pvi.Site, or sites, several of them")
+    return sites
+
+
+def _record_of(one: pvi.Site) -> str:
+    record = getattr(one.update, "record", None)
+    if record is None:
+        raise InvalidDataError(f"the rule of site {one.client_id!r} keeps no record")
+    return str(record)
+
+
+def _engine(options: argparse.Namespace) -> Any:
+    if options.nvflare is not None:
+        return engines.NVFlare(options.nvflare, address=options.address, inbox=options.inbox)
+    return engines.Flower(options.flower, options.secret, options.certificate, inbox=options.inbox)

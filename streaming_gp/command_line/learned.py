@@ -1,15 +1,67 @@
-"""What a fit has learned, in words and numbers that a person asks for."""
+"""What a fit has learned, and how well it predicted: in words, in numbers, and in figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
-from streaming_gp.command_line.scores import mean_of
+from streaming_gp import plotting
+from streaming_gp.frames.files import Table
 from streaming_gp.tables import TableGP
+
+BINS = 10
+INSIDE = 1.959964
+"""Standard deviations of a 95 % interval."""
+
+
+def score(table: TableGP, chunk: Table) -> dict[str, Any]:
+    """The scores of a chunk, of which rows without target or inputs are left out.
+
+    Of regression ``squared_error``, ``nlpd`` in nats and ``inside``, the share of rows within 95 %
+    intervals; of labels ``error_rate`` and ``nlpd``. ``bins`` counts rows: of regression by the
+    probability below the target, of labels by the probability of the label that is most probable,
+    with how many of them it was right for.
+    """
+    Y = table.observations(chunk)
+    mean, deviation = table.predict(chunk)
+    rows = ~(np.isnan(Y).any(axis=1) | np.isnan(mean).any(axis=1))
+    if not rows.any():
+        return {}
+    y, mean, deviation = Y[rows, 0], mean[rows], deviation[rows]
+    if table.classes is not None:
+        probabilities = table.predict_proba(chunk)[rows]
+        place, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+        of_label = np.maximum(probabilities[np.arange(len(y)), y.astype(int)], 1e-12)
+        return {
+            "error_rate": float(np.mean(place != y)),
+            "nlpd": float(-np.mean(np.log(of_label))),
+            "bins": [_counts(confidence), _counts(confidence[place == y])],
+        }
+    z = (y - mean[:, 0]) / deviation[:, 0]
+    return {
+        "squared_error": float(np.mean((y - mean[:, 0]) ** 2)),
+        "variance": float(np.var(y)),
+        "nlpd": float(np.mean(0.5 * z**2 + np.log(deviation[:, 0]) + 0.5 * np.log(2.0 * np.pi))),
+        "inside": float(np.mean(np.abs(z) < INSIDE)),
+        "bins": [_counts(ndtr(z))],
+    }
+
+
+def _counts(shares: np.ndarray) -> list[int]:
+    return np.histogram(shares, BINS, (0.0, 1.0))[0].tolist()
+
+
+def mean_of(records: Sequence[dict[str, Any]], name: str) -> float | None:
+    """The mean of a score over all rows of the batches that have it."""
+    some = [one for one in records if name in one]
+    rows = sum(one["rows"] for one in some)
+    return sum(one["rows"] * one[name] for one in some) / rows if rows else None
+
 
 GRID, MOST_EFFECTS = 25, 200
 
@@ -94,3 +146,82 @@ class Learned:
             f"{what} changes along each input, others at their medians, by: {', '.join(strongest)}"
         )
         return said
+
+
+MOST_PANELS = 9
+
+
+# ---- figures ----
+
+
+def figures_of(learned: Learned) -> dict[str, Any]:
+    """Figures by name; those of scores only where a batch was predicted before it was learned."""
+    figures = {"inputs": _inputs(learned), "ledger": _figure()}
+    plotting.ledger(learned.table.model, figures["ledger"].subplots())
+    if any("bins" in one for one in learned.records):
+        figures |= {"error": _error(learned), "calibration": _calibration(learned)}
+    figures["hyperparameters"] = _figure(9.0, 6.0)
+    plotting.hyperparameters(learned.table.model, figures["hyperparameters"])
+    return figures
+
+
+def _figure(*size: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(size or None, layout="constrained")
+
+
+def _error(learned: Learned) -> Any:
+    """Each batch before it was learned, against the rows seen until then."""
+    scored = [one for one in learned.records if "bins" in one]
+    seen = np.cumsum([one["rows"] for one in learned.records])[-len(scored) :]
+    is_classifier = learned.table.classes is not None
+    errors = [
+        one["error_rate"] if is_classifier else np.sqrt(one["squared_error"]) for one in scored
+    ]
+    figure = _figure(8.0, 3.5)
+    left, right = figure.subplots(1, 2)
+    left.plot(seen, errors, ".-")
+    left.set(xlabel="rows seen", ylabel="error rate" if is_classifier else "root mean square error")
+    left.set_ylim(bottom=0.0)
+    right.plot(seen, [one["nlpd"] for one in scored], ".-")
+    right.set(xlabel="rows seen", ylabel="NLPD in nats")
+    return figure
+
+
+def _calibration(learned: Learned) -> Any:
+    """Shares of targets below each predicted quantile, or of labels that were right."""
+    bins = np.sum([one["bins"] for one in learned.records if "bins" in one], axis=0)
+    axes = _figure(4.5, 4.5).subplots()
+    axes.plot([0.0, 1.0], [0.0, 1.0], color="0.7")
+    if learned.table.classes is None:
+        quantiles = np.arange(BINS + 1) / BINS
+        axes.plot(quantiles, np.append(0.0, np.cumsum(bins[0])) / bins[0].sum(), ".-")
+        axes.set(xlabel="predicted quantile", ylabel="share of targets below it")
+    else:
+        counts, right = bins
+        some = counts > 0
+        axes.plot((np.arange(BINS)[some] + 0.5) / BINS, right[some] / counts[some], ".-")
+        axes.set(xlabel="predicted probability of the label", ylabel="share that was right")
+    return axes.figure
+
+
+def _inputs(learned: Learned) -> Any:
+    """The prediction along each of the inputs that change it most, others at their medians."""
+    names = [*learned.effects()][:MOST_PANELS]
+    rows = -(-len(names) // 3)
+    figure = _figure(9.0, 2.6 * rows)
+    cells = figure.subplots(rows, min(3, len(names)), squeeze=False, sharey=True).ravel()
+    for axes, name in zip(cells, names, strict=False):
+        x, mean, deviation = learned.along(learned.inputs.index(name))
+        axes.plot(x, mean)
+        if learned.table.classes is None:
+            low, high = mean[:, 0] - 2.0 * deviation[:, 0], mean[:, 0] + 2.0 * deviation[:, 0]
+            axes.fill_between(x, low, high, alpha=0.2, lw=0)
+        axes.set_xlabel(name)
+    for axes in cells[len(names) :]:
+        axes.set_axis_off()
+    if learned.table.classes is not None:
+        cells[0].legend([str(label) for label in learned.table.classes], fontsize=8)
+    cells[0].set_ylabel("probability" if learned.table.classes else learned.table.target_names[0])
+    return figure

@@ -5,7 +5,6 @@ files that ship with the package, then in the user's cache; what is found nowher
 the cache. Every file but the user's own is held to a pinned checksum.
 """
 
-from streaming_gp.datasets.banana import load_banana
 from streaming_gp.datasets.files import DATA_VARIABLE, DataNotFoundError, Split, find
 from streaming_gp.datasets.images import (
     load_cifar10,
@@ -19,7 +18,7 @@ from streaming_gp.datasets.partitions import (
     partition_iid,
 )
 from streaming_gp.datasets.robot_arm import load_robot_arm
-from streaming_gp.datasets.uci import UCI_NAMES, load_uci
+from streaming_gp.datasets.splits import UCI_NAMES, load_banana, load_uci
 
 __all__ = [
     "DATA_VARIABLE",

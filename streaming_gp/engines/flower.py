@@ -31,8 +31,7 @@ from streaming_gp.inputs import Positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
-from streaming_gp.pvi.refusals import describe
-from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
+from streaming_gp.pvi.task import Delivery, LocalTask, describe, encode_task
 
 PathLike = str | os.PathLike[str]
 PATIENCE = 30.0

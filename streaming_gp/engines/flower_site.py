@@ -19,8 +19,13 @@ from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
-from streaming_gp.pvi.refusals import Failure, RefusedQuestionError, failure_of
-from streaming_gp.pvi.task import decode_answer, decode_task
+from streaming_gp.pvi.task import (
+    Failure,
+    RefusedQuestionError,
+    decode_answer,
+    decode_task,
+    failure_of,
+)
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported
 

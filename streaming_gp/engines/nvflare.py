@@ -25,8 +25,7 @@ from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import Positive, typed
 from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
-from streaming_gp.pvi.refusals import failure_of
-from streaming_gp.pvi.task import Delivery, LocalTask, encode_task
+from streaming_gp.pvi.task import Delivery, LocalTask, encode_task, failure_of
 
 PATIENCE = 10.0
 """So many seconds a site keeps a request waiting for an answer before it says: not yet."""

@@ -15,8 +15,7 @@ from streaming_gp.engines.remote import DEADLINE, RemoteSession
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import Positive, PositiveInteger, typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
-from streaming_gp.pvi.refusals import Failure
-from streaming_gp.pvi.task import Delivery, LocalTask, encode_answer
+from streaming_gp.pvi.task import Delivery, Failure, LocalTask, encode_answer
 
 _RAW, _EXCEPTION = b"RAW", b"3"
 """Ray's marks of bytes that were returned as they are, and of a pickled exception."""

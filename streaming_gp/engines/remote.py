@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.client import Client, Site
-from streaming_gp.pvi.refusals import RefusedQuestionError
-from streaming_gp.pvi.task import Delivery, LocalTask
+from streaming_gp.pvi.task import Delivery, LocalTask, RefusedQuestionError
 from streaming_gp.serialization import write_bytes
 
 QUESTION, ANSWER, RESULT = "question", "answer", "result"

@@ -15,8 +15,8 @@ import tensorflow as tf
 from scipy.linalg import cho_solve, solve_triangular
 
 from streaming_gp.expfam.family import ExponentialFamily, Factor, is_finite, is_positive_definite
-from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
+from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.serialization import storable
 
 G = TypeVar("G", bound="Gaussian")

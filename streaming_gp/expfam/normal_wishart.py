@@ -10,8 +10,8 @@ import scipy.special
 import tensorflow as tf
 
 from streaming_gp.expfam.family import ExponentialFamily, is_finite, is_positive_definite
-from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.linalg import logdet_from_cholesky
+from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.serialization import storable
 
 LOG_TWO, LOG_PI = float(np.log(2.0)), float(np.log(np.pi))

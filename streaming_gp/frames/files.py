@@ -27,7 +27,7 @@ import numpy as np
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.frames.columns import MISSING
 from streaming_gp.inputs import require_positive_integer
-from streaming_gp.serialization.files import PathLike, as_path
+from streaming_gp.serialization import PathLike, as_path
 
 Table = dict[str, np.ndarray]
 Kind = Literal["number", "time", "words", "other"]

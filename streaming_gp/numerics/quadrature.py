@@ -1,10 +1,26 @@
-"""Points and weights for expectations under standard normals."""
+"""Expectations under standard normals: random numbers, points and weights."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.special
+import tensorflow as tf
 from scipy.stats import norm, qmc
+
+
+def standard_normal(shape: Any, seed: Any, dtype: Any) -> tf.Tensor:
+    """Independent draws from N(0, 1), the same for the same seed.
+
+    The generator is named, as the one that XLA takes by itself is many times slower.
+
+    :param shape: The shape of the draws.
+    :param seed: Two integers [2].
+    :param dtype: A floating-point type.
+    """
+    return tf.random.stateless_normal(shape, seed, dtype=dtype, alg="philox")
+
 
 NODES_PER_AXIS = {1: 100, 2: 40}
 LOG2_SOBOL_NODES = 12

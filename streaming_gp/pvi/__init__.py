@@ -18,7 +18,7 @@ from streaming_gp.pvi.damping import (
 )
 from streaming_gp.pvi.desk import serve
 from streaming_gp.pvi.engine import Engine, Serial, Session
-from streaming_gp.pvi.fit import EarlyStopping, fit
+from streaming_gp.pvi.fit import EarlyStopping, fit, run
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule, LikelihoodParameters, PriorVariance
@@ -39,7 +39,6 @@ from streaming_gp.pvi.model import (
 )
 from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
-from streaming_gp.pvi.run import run
 from streaming_gp.pvi.schedule import (
     Arrivals,
     Asynchronous,
@@ -89,7 +88,6 @@ from streaming_gp.pvi.updates.fixed_point import (
     FixedPointUpdate,
     StochasticNaturalGradientUpdate,
 )
-from streaming_gp.pvi.updates.optimisers import LBFGS, SGD, Adam, VariationalOnlineNewton
 from streaming_gp.pvi.updates.power_ep import (
     AssumedDensityUpdate,
     PowerEPUpdate,
@@ -103,7 +101,14 @@ from streaming_gp.pvi.updates.sampling import (
     Target,
 )
 from streaming_gp.pvi.updates.snep import PublishedLoop, SNEPUpdate, StabilisedLoop
-from streaming_gp.pvi.updates.variational import Plateau, VariationalUpdate
+from streaming_gp.pvi.updates.variational import (
+    LBFGS,
+    SGD,
+    Adam,
+    Plateau,
+    VariationalOnlineNewton,
+    VariationalUpdate,
+)
 
 __all__ = [
     "LBFGS",

@@ -13,8 +13,16 @@ from streaming_gp.expfam import Factor
 from streaming_gp.inputs import as_name, require_count, require_positive_integer
 from streaming_gp.pvi.hyperparameters import hyperparameter_factor, set_values
 from streaming_gp.pvi.model import Data, Model
-from streaming_gp.pvi.refusals import DataError, Failure, RefusedQuestionError, failure_of
-from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, encode_answer
+from streaming_gp.pvi.task import (
+    DataError,
+    Failure,
+    LocalResult,
+    LocalTask,
+    RefusedQuestionError,
+    UpdateRule,
+    encode_answer,
+    failure_of,
+)
 
 Load = Callable[[], tuple[Any, Any]]
 """Reads the data: X [N, D] and Y [N, P]."""

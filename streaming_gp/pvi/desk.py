@@ -11,8 +11,7 @@ from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi.client import Resident, Site
 from streaming_gp.pvi.privacy.sums import SummedChanges
-from streaming_gp.pvi.refusals import RefusedQuestionError
-from streaming_gp.pvi.task import LocalTask, decode_task
+from streaming_gp.pvi.task import LocalTask, RefusedQuestionError, decode_task
 
 
 class UnknownQuestionError(StreamingGPError):

@@ -24,9 +24,16 @@ from streaming_gp.pvi.damping import DampingRule, State, damped
 from streaming_gp.pvi.history import Round
 from streaming_gp.pvi.hyperparameters import slope_and_precision
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.refusals import Failure, describe, printable
 from streaming_gp.pvi.step import complete
-from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, decode_answer
+from streaming_gp.pvi.task import (
+    EPSILON,
+    Delivery,
+    Failure,
+    LocalResult,
+    decode_answer,
+    describe,
+    printable,
+)
 
 if TYPE_CHECKING:
     from streaming_gp.pvi.client import Client, Site

@@ -18,14 +18,15 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import Fraction, Positive, as_groups, typed
-from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import (
     Data,
     HyperparameterModel,
     SecondOrder,
     TrainableModel,
+    compiled_for,
     require,
+    tensors,
 )
 
 if TYPE_CHECKING:

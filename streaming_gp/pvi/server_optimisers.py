@@ -38,7 +38,7 @@ from streaming_gp.pvi.damping import (
     require_state,
 )
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.updates.optimisers import AdamFormula
+from streaming_gp.pvi.updates.variational import AdamFormula
 from streaming_gp.serialization import storable
 
 

@@ -7,13 +7,10 @@ Each check is a plain function that raises ``AssertionError`` with a sentence on
 that it serves in any test framework. The package's own parts pass the same checks.
 """
 
-from streaming_gp.testing.engine import check_engine
-from streaming_gp.testing.family import check_family
 from streaming_gp.testing.local_bound import check_local_bound
-from streaming_gp.testing.model import check_model
+from streaming_gp.testing.models import check_family, check_model
 from streaming_gp.testing.pseudo_points import check_pseudo_points
-from streaming_gp.testing.schedule import check_schedule
-from streaming_gp.testing.update_rule import check_update_rule
+from streaming_gp.testing.rounds import check_engine, check_schedule, check_update_rule
 
 __all__ = [
     "check_engine",

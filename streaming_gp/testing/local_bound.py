@@ -13,7 +13,7 @@ from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fit.fitted import Batch
 from streaming_gp.gp.fit.objective import NO_SITES
 from streaming_gp.testing.assertions import ensure, ensure_close, ensure_storable
-from streaming_gp.testing.stream import (
+from streaming_gp.testing.pseudo_points import (
     INPUT_DIM,
     KNOWN,
     NOISE_VARIANCE,

@@ -12,8 +12,7 @@ from streaming_gp import linear, pvi
 from streaming_gp.errors import FileFormatError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.guards import RefusedError, read
-from streaming_gp.pvi.refusals import Failure
-from streaming_gp.pvi.task import Delivery, decode_answer, encode_answer
+from streaming_gp.pvi.task import Delivery, Failure, decode_answer, encode_answer
 from tests.hostile.cases import every_tenth
 
 MODEL = linear.BayesianLinearRegression(2, 0.1)

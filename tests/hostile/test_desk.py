@@ -11,14 +11,14 @@ from streaming_gp import bnn, pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, MeanFieldNormal
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
-from streaming_gp.pvi.refusals import Failure
 from streaming_gp.pvi.task import (
+    Failure,
     decode_answer,
     decode_task,
     encode_answer,
     encode_task,
 )
-from streaming_gp.testing.problem import regression, shards_of_regression
+from streaming_gp.testing.rounds import regression, shards_of_regression
 from tests.oracles.builders import regressor
 from tests.oracles.reference import smooth_data
 from tests.oracles.trees import same

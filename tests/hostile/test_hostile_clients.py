@@ -10,8 +10,7 @@ from streaming_gp import bnn, datasets, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
 from streaming_gp.expfam import Factor, Normal, Renyi
 from streaming_gp.pvi.guards import FailedError, checks_of, read
-from streaming_gp.pvi.refusals import describe, failure_of, means_a_misfit
-from streaming_gp.pvi.task import encode_answer
+from streaming_gp.pvi.task import describe, encode_answer, failure_of, means_a_misfit
 from tests.oracles.reference import assert_same, conjugate_model, regression_data, server
 from tests.tolerances import ALGEBRA
 

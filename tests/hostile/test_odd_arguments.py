@@ -24,7 +24,7 @@ WRONG = {
     "bool": ["no", 2, None],
 }
 RANGES = ["Positive", "NotNegative", "AboveOne", "Fraction", "Decay", "Probability"]
-WRONG |= dict.fromkeys(RANGES, [*WRONG["float"], -1.0])
+WRONG |= {kind: [*WRONG["float"], -1.0] for kind in RANGES}
 WRONG["PositiveInteger"] = [*WRONG["int"], 0]
 
 

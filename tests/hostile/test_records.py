@@ -14,7 +14,7 @@ from streaming_gp import pvi
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy.accountant import Release
-from streaming_gp.pvi.privacy.record import Record
+from streaming_gp.pvi.privacy.rule import Record
 from tests.hostile.test_answers import MODEL, clients
 
 RELEASE, FREE = Release(2.0, 0.5), privacy.Budget(math.inf)

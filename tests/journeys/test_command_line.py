@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from streaming_gp.command_line import main
-from streaming_gp.command_line.folder import Folder
-from streaming_gp.estimators.base import default_kernel, default_likelihood
+from streaming_gp.command_line.plans import Folder
+from streaming_gp.estimators import default_kernel, default_likelihood
 from streaming_gp.gp import StreamingGP
 from streaming_gp.tables import TableGP, read_csv
 

@@ -15,18 +15,17 @@ import streaming_gp as sgp
 
 MODULES = {
     "streaming_gp.gp.model": 6,
-    "streaming_gp.tables.model": 1,
-    "streaming_gp.tables.sources": 1,
+    "streaming_gp.tables": 2,
     "streaming_gp.frames.files": 1,
-    "streaming_gp.estimators.sklearn": 2,
-    "streaming_gp.evaluate.prequential": 1,
+    "streaming_gp.sklearn": 2,
+    "streaming_gp.evaluate": 1,
     "streaming_gp.metrics": 3,
     "streaming_gp.datasets.partitions": 1,
     "streaming_gp.runtime.predictor": 1,
     "streaming_gp.pvi.fit": 1,
 }
 """The least number of docstrings with examples."""
-NEEDED = {"streaming_gp.estimators.sklearn": "sklearn"}
+NEEDED = {"streaming_gp.sklearn": "sklearn"}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.testing.problem import server_of_regression
+from streaming_gp.testing.rounds import server_of_regression
 from tests.oracles import traced
 from tests.oracles.flower_world import ENVIRONMENT, World, free_port, with_agreed
 from tests.oracles.reference import assert_same

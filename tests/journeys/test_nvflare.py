@@ -19,7 +19,7 @@ from experiments.measured import organisations_world
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.guards import read
-from streaming_gp.testing.problem import regression, server_of_regression
+from streaming_gp.testing.rounds import regression, server_of_regression
 from tests.oracles import traced
 from tests.oracles.reference import assert_same
 from tests.oracles.site_of_tests import PLACES, known, patients, server_of, wanted

@@ -15,7 +15,7 @@ import pytest
 from streaming_gp import engines, linear, pvi, samplers
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.guards import read
-from streaming_gp.pvi.refusals import DataError
+from streaming_gp.pvi.task import DataError
 from tests.oracles import traced
 
 ray = pytest.importorskip("ray")

@@ -8,7 +8,7 @@ import streaming_gp as sgp
 from streaming_gp import bnn, datasets, linear, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
-from streaming_gp.pvi.run import default_update
+from streaming_gp.pvi.fit import default_update
 from tests.oracles.builders import regressor
 from tests.oracles.reference import (
     assert_same,

@@ -9,7 +9,7 @@ import pytest
 from streaming_gp import engines, linear, pvi
 from streaming_gp.engines.remote import keep, place_of, refuse_missed
 from streaming_gp.errors import InvalidDataError, NoAnswerError, NumericalError
-from streaming_gp.testing.problem import regression, server_of_regression, shards_of_regression
+from streaming_gp.testing.rounds import regression, server_of_regression, shards_of_regression
 from tests.oracles.reference import assert_same
 from tests.oracles.site_of_tests import known
 

@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streaming_gp as sgp
-from streaming_gp.estimators.base import largest_probabilities
+from streaming_gp.estimators import largest_probabilities
 from streaming_gp.sklearn import (
     StreamingGPClassifier,
     StreamingGPRegressor,

@@ -13,7 +13,7 @@ from streaming_gp import bnn, engines, linear, mixture, pvi, samplers, testing
 from streaming_gp.expfam import FAMILIES, Factor, MeanFieldNormal
 from streaming_gp.gp import Conditional, Exact, PowerEP, SparseBound, Variational
 from streaming_gp.serialization import storable
-from streaming_gp.testing.problem import regression, shards_of_regression
+from streaming_gp.testing.rounds import regression, shards_of_regression
 from tests.oracles.reference import random_member
 
 BOUNDS = [Variational(), PowerEP(0.5), PowerEP(1.0), Exact(), Conditional()]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from streaming_gp import datasets, expfam, linear, losses, pvi, testing
 from streaming_gp.errors import NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.numerics.draws import standard_normal
+from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.updates.fixed_point import natural_gradient
 from tests.oracles.reference import assert_same, labelled_data, task_of
 from tests.tolerances import ALGEBRA

@@ -14,7 +14,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal
 from streaming_gp.flow import FlowModel
 from streaming_gp.hierarchical import HierarchicalModel
-from streaming_gp.linear.panels import log_expected_power
+from streaming_gp.linear import log_expected_power
 from tests.conftest import fitted_server
 from tests.oracles.reference import pooled, server
 from tests.tolerances import THROUGH_CHOLESKY

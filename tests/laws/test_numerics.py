@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from streaming_gp.numerics import triangular
-from streaming_gp.numerics.draws import standard_normal
 from streaming_gp.numerics.quadrature import (
     gauss_hermite,
     normal_nodes,
+    standard_normal,
     standard_normals,
     whitened_sobol,
 )

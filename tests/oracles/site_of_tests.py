@@ -13,8 +13,12 @@ import numpy as np
 
 from streaming_gp import engines, pvi
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.testing.engine import Failing
-from streaming_gp.testing.problem import regression, server_of_regression, shards_of_regression
+from streaming_gp.testing.rounds import (
+    Failing,
+    regression,
+    server_of_regression,
+    shards_of_regression,
+)
 from tests.oracles import traced
 
 PLACES = "clinic-a", "clinic-b", "clinic-c"

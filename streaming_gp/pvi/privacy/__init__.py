@@ -12,8 +12,7 @@ from streaming_gp.pvi.privacy.gradients import (
     NoisyGradients,
     PrivateGradients,
 )
-from streaming_gp.pvi.privacy.record import begin_record
-from streaming_gp.pvi.privacy.rule import PrivateFitError, PrivateRule
+from streaming_gp.pvi.privacy.rule import PrivateFitError, PrivateRule, begin_record
 from streaming_gp.pvi.privacy.sums import SummedChanges
 
 __all__ = [

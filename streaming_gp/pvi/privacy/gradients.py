@@ -15,15 +15,19 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.inputs import Fraction, NotNegative, Positive, typed
-from streaming_gp.pvi.compiled import compiled_for, factor_tensors, tensors
-from streaming_gp.pvi.model import Model
+from streaming_gp.pvi.model import Model, compiled_for, factor_tensors, tensors
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule
 from streaming_gp.pvi.task import LocalTask
 from streaming_gp.pvi.updates.baselines import AveragingUpdate, SplitPriorUpdate
 from streaming_gp.pvi.updates.fixed_point import FixedPointUpdate
-from streaming_gp.pvi.updates.optimisers import LBFGS, GradientOptimiser, StochasticOptimiser
-from streaming_gp.pvi.updates.variational import VariationalUpdate, expected_log_likelihood_of
+from streaming_gp.pvi.updates.variational import (
+    LBFGS,
+    GradientOptimiser,
+    StochasticOptimiser,
+    VariationalUpdate,
+    expected_log_likelihood_of,
+)
 
 ROWS_AT_ONCE = 250
 

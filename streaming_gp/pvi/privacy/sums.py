@@ -24,8 +24,7 @@ from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
-from streaming_gp.pvi.refusals import RefusedQuestionError
-from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask
+from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, RefusedQuestionError
 from streaming_gp.serialization import as_path, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")

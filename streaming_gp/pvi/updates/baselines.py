@@ -20,12 +20,11 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Factor, MeanFieldNormal
 from streaming_gp.inputs import Fraction, NotNegative, Positive, PositiveInteger, typed
-from streaming_gp.pvi.compiled import compiled_for
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
+from streaming_gp.pvi.model import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
-from streaming_gp.pvi.updates.optimisers import Adam, GradientOptimiser, State
 from streaming_gp.pvi.updates.sampling import log_likelihood_of
-from streaming_gp.pvi.updates.variational import VariationalUpdate
+from streaming_gp.pvi.updates.variational import Adam, GradientOptimiser, State, VariationalUpdate
 
 
 @typed

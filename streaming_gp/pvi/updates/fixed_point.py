@@ -14,10 +14,15 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor
 from streaming_gp.expfam.divergences import require_gradient
 from streaming_gp.inputs import Fraction, PositiveInteger, typed
-from streaming_gp.pvi.compiled import compiled_for, tensors
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
-from streaming_gp.pvi.model import ConjugateModel, Model, NaturalGradientModel
+from streaming_gp.pvi.model import (
+    ConjugateModel,
+    Model,
+    NaturalGradientModel,
+    compiled_for,
+    tensors,
+)
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.power_ep import evidence
 from streaming_gp.pvi.updates.variational import expected_log_likelihood_of

@@ -18,9 +18,8 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
 from streaming_gp.inputs import Fraction, Positive, PositiveInteger, typed
-from streaming_gp.pvi.compiled import compiled_for, factor_tensors
 from streaming_gp.pvi.damping import damped
-from streaming_gp.pvi.model import TiltedModel, require
+from streaming_gp.pvi.model import TiltedModel, compiled_for, factor_tensors, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
 
 map_structure = tf.nest.map_structure

@@ -12,8 +12,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.compiled import compiled_for
-from streaming_gp.pvi.model import SampledModel, require
+from streaming_gp.pvi.model import SampledModel, compiled_for, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
 

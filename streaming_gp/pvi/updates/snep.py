@@ -12,7 +12,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
-from streaming_gp.pvi.compiled import compiled_for, tensors
+from streaming_gp.pvi.model import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.sampling import (
     Chain,

@@ -1,21 +1,221 @@
-"""A streaming Gaussian process over named columns."""
+"""Data with named columns: frames, files in chunks, and a model that knows the names."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import gpflow.likelihoods as gl
 import numpy as np
 from gpflow.likelihoods import Gaussian
+from tqdm import tqdm
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators.base import Scaling, class_probabilities
-from streaming_gp.frames.columns import as_names, as_table
+from streaming_gp.estimators import Scaling, class_probabilities
+from streaming_gp.frames.columns import (
+    MISSING,
+    as_names,
+    as_table,
+    is_table,
+    names_of,
+    numbers,
+    words,
+)
+from streaming_gp.frames.files import read_arrow, read_csv
 from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
-from streaming_gp.inputs import require_flag
-from streaming_gp.tables.columns import Schema, as_categories, as_classes, complete_rows
+from streaming_gp.inputs import as_real_array, require_flag
+from streaming_gp.validation import as_matrix, as_pair, number_of_classes
+
+__all__ = [
+    "StreamReport",
+    "TableGP",
+    "read_arrow",
+    "read_csv",
+    "stream",
+]
+
+Categories = Mapping[str, tuple[Hashable, ...]]
+"""The words of each column of categories."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table that a model looks at.
+
+    :param features: The names of the inputs.
+    :param targets: The names of the targets.
+    :param classes: The labels of the one target, if it holds labels.
+    :param is_strict: Whether other columns are refused; else they are left out.
+    :param categories: The words of the inputs that hold words; each word is one input of the model.
+    """
+
+    features: tuple[str, ...]
+    targets: tuple[str, ...]
+    classes: tuple[Hashable, ...] | None = None
+    is_strict: bool = False
+    categories: Categories = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        batch: Any,
+        targets: tuple[str, ...],
+        features: tuple[str, ...] | None,
+        classes: tuple[Hashable, ...] | None,
+        categories: Mapping[str, tuple[Hashable, ...] | None],
+    ) -> Schema:
+        """The named columns; without names for the inputs, all that are no targets.
+
+        :param categories: The words of columns of categories; those of the batch where None.
+        :raises InvalidDataError: if there are no inputs, or no such column of categories.
+        """
+        inputs = features or tuple(name for name in names_of(batch) if name not in targets)
+        if not inputs:
+            raise InvalidDataError(f"there are no inputs beside the targets {list(targets)}")
+        if unknown := [name for name in categories if name not in inputs]:
+            raise InvalidDataError(f"categories {unknown} are none of the inputs {list(inputs)}")
+        all_words = {
+            name: tuple(dict.fromkeys(one for one in words(name, batch[name]) if one is not None))
+            if some is None
+            else some
+            for name, some in categories.items()
+        }
+        return cls(inputs, targets, classes, features is None, all_words)
+
+    def inputs(self, batch: Any, missing: str = "refuse") -> np.ndarray:
+        """The inputs [N, D] of a table, which may have targets.
+
+        :param missing: Whether missing inputs are refused; otherwise they are NaN.
+        :raises InvalidDataError: if columns differ from those of the first batch, or a value is
+            neither a number nor one of the column's categories, or is missing; names the first
+            such row, counted from 0.
+        """
+        self._check(batch, ())
+        columns = {name: self._column(name, batch[name]) for name in self.features}
+        X = _stack(columns)
+        is_missing = np.isnan(X)
+        if missing == "refuse" and is_missing.any():
+            row = int(np.argmax(is_missing.any(axis=1)))
+            name = next(name for name, values in columns.items() if np.isnan(values[row]).any())
+            raise InvalidDataError(
+                f"input {name!r} is missing at row {row} ({int(is_missing.any(axis=1).sum())} of "
+                f"{len(X)} rows miss one): leave such rows out, or fill them in"
+            )
+        return X
+
+    def _column(self, name: str, column: Any) -> np.ndarray:
+        """The inputs [N, K] of a column: one, or one for each category."""
+        known = self.categories.get(name)
+        if known is None:
+            return numbers(name, column, times=True)[:, None]
+        places, rows = {word: place for place, word in enumerate(known)}, words(name, column)
+        block = np.zeros((len(rows), len(known)))
+        for row, word in enumerate(rows):
+            if word is None:
+                block[row] = np.nan
+            elif word in places:
+                block[row, places[word]] = 1.0
+            else:
+                raise InvalidDataError(
+                    f"{name!r} is {word!r} at row {row}, a category that the first batch did not "
+                    f"have: it had {list(known)}"
+                )
+        return block
+
+    def observations(self, batch: Any) -> np.ndarray:
+        """The targets [N, P] of a table, NaN where one is missing; labels by their number.
+
+        :raises InvalidDataError: as :meth:`inputs`, or if a label is none of the classes.
+        """
+        self._check(batch, self.targets)
+        if self.classes is None:
+            return _stack({name: numbers(name, batch[name])[:, None] for name in self.targets})
+        (target,) = self.targets
+        number_of = {label: float(place) for place, label in enumerate(self.classes)}
+        found = []
+        for row, label in enumerate(words(target, batch[target])):
+            if label in number_of:
+                found.append(number_of[label])
+            elif label is None or (isinstance(label, str) and label.lower() in MISSING):
+                found.append(float("nan"))
+            else:
+                raise InvalidDataError(
+                    f"{target!r} is {label!r} at row {row}, which is none of the classes "
+                    f"{list(self.classes)}"
+                )
+        return np.array(found, float)[:, None]
+
+    def _check(self, batch: Any, targets: tuple[str, ...]) -> None:
+        names = names_of(batch)
+        wanted = (*self.features, *targets)
+        missing = [name for name in wanted if name not in names]
+        allowed = {*self.features, *self.targets}
+        unknown = [name for name in names if name not in allowed] if self.is_strict else []
+        if missing or unknown:
+            raise InvalidDataError(
+                f"wanted the columns {list(wanted)}, got {list(names)}"
+                + (f"; missing are {missing}" if missing else "")
+                + (f"; not known are {unknown}" if unknown else "")
+            )
+
+
+def _stack(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Columns [N, K] beside one another."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len({*lengths.values()}) > 1:
+        raise InvalidDataError(f"columns must be of one length, got {lengths}")
+    return np.concatenate([*columns.values()], axis=1)
+
+
+def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
+    """The labels of a likelihood that has as many classes.
+
+    :raises InvalidDataError: if there are not at least two that differ, or the likelihood has
+        another number of classes, or none.
+    """
+    try:
+        labels = tuple(classes)
+        number = len({*labels})
+    except TypeError:
+        labels, number = (), 0
+    if number < max(2, len(labels)):
+        raise InvalidDataError(f"classes must be two labels or more that differ, got {classes!r}")
+    if isinstance(likelihood, gl.Gaussian) or number_of_classes(likelihood) not in (number, None):
+        raise InvalidDataError(
+            f"{number} classes want a likelihood of {number} classes (Bernoulli for two, Softmax), "
+            f"got {type(likelihood).__name__}"
+        )
+    return labels
+
+
+def as_categories(categories: Any) -> dict[str, tuple[Hashable, ...] | None]:
+    """The words of each column of categories, or None where the first batch says them.
+
+    :raises InvalidDataError: if there are no names, or no words for one of them.
+    """
+    if not isinstance(categories, Mapping):
+        return dict.fromkeys(as_names("categories", categories) if categories else ())
+    found: dict[str, tuple[Hashable, ...] | None] = {
+        name: tuple(some) for name, some in categories.items()
+    }
+    if empty := [name for name, some in found.items() if not some]:
+        raise InvalidDataError(f"categories must name words, got none for {empty}")
+    return found
+
+
+def complete_rows(X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The rows that are all there, and the number of the others.
+
+    :param X: Inputs [N, D], NaN where one is missing.
+    :param Y: Targets [N, P], NaN where one is missing.
+    """
+    is_complete = ~(np.isnan(Y).any(axis=1) | np.isnan(X).any(axis=1))
+    return X[is_complete], Y[is_complete], int(np.count_nonzero(~is_complete))
+
 
 MISSING_INPUTS = ("refuse", "drop", "mean")
 
@@ -340,3 +540,87 @@ class TableGP:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.RLock())
+
+
+class Learner(Protocol):
+    """A model that learns from pairs of arrays, such as a ``StreamingGP``."""
+
+    def update(self, data: Any, /) -> Any:
+        """Learn from one batch."""
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """The numbers of a source that came to its end.
+
+    :param num_batches: The number of batches that were learned.
+    :param num_rows: The number of rows in them.
+    :param num_skipped: The number of rows that were skipped, as a target was missing.
+    :param seconds: The wall time, reading included.
+    """
+
+    num_batches: int
+    num_rows: int
+    num_skipped: int
+    seconds: float
+
+
+def stream(
+    source: Iterable[Any],
+    model: Learner | TableGP,
+    *,
+    label: str | None = None,
+    report: Callable[[UpdateInfo], None] | None = None,
+) -> StreamReport:
+    """Learn from every batch of a source, one after another; only one is in memory at a time.
+
+    A source is anything to loop over: a list, a generator, :func:`.read_csv`, the consumer of a
+    message queue. It may go on for ever, and be left by an exception or Ctrl-C: the model then
+    holds the batches that were learned. Rows without a target are skipped and counted; a batch that
+    has nothing else is no batch.
+
+    :param source: Tables for a :class:`TableGP`; pairs of X [N, D] and Y [N, P] for any other
+        model, with NaN in Y where a target is missing.
+    :param model: The model.
+    :param label: The text in front of a progress bar on a terminal, or of a line for each batch
+        elsewhere. Without it no progress is shown.
+    :param report: Called with what ``update`` returned after every batch.
+    :returns: the numbers of batches and rows.
+    :raises InvalidDataError: if a batch is refused; says which. Those before it are learned.
+
+    >>> sgp.stream([(X + 5.0, Y), (X + 9.0, Y)], model).num_rows
+    40
+    """
+    start, batches, rows, skipped = time.perf_counter(), 0, 0, 0
+    on_terminal = sys.stderr.isatty()
+    with tqdm(source, desc=label, unit="batch", disable=label is None or not on_terminal) as bar:
+        for number, batch in enumerate(bar, start=1):
+            try:
+                info, size, missing = _learn(batch, model)
+            except InvalidDataError as error:
+                raise InvalidDataError(f"batch {number}, after {rows} rows: {error}") from error
+            rows, skipped, batches = rows + size, skipped + missing, batches + bool(size)
+            if size and report is not None:
+                report(info)
+            if label is not None and not on_terminal:
+                print(f"{label}: batch {number}, {rows} rows, {skipped} skipped", flush=True)
+    return StreamReport(batches, rows, skipped, time.perf_counter() - start)
+
+
+def _learn(batch: Any, model: Learner | TableGP) -> tuple[Any, int, int]:
+    """The result of ``update``, the number of rows that it saw, and of those that were skipped."""
+    if isinstance(model, TableGP):
+        rows, skipped = model.num_rows, model.num_skipped
+        info = model.update(batch)
+        return info, model.num_rows - rows, model.num_skipped - skipped
+    if is_table(batch) and not isinstance(batch, tuple):
+        raise InvalidDataError(
+            f"a {type(model).__name__} takes pairs (X, Y), got a {type(batch).__name__}; "
+            "tables are for a TableGP"
+        )
+    X, Y = as_pair(batch)
+    X, Y = as_matrix("X", X, None), as_real_array("Y", Y)
+    skipped = 0
+    if Y.ndim == 2 and len(X) == len(Y):  # else the model says what it wants
+        X, Y, skipped = complete_rows(X, Y)
+    return (model.update((X, Y)) if len(X) else None), len(X), skipped

@@ -1,4 +1,7 @@
-"""Test-then-train over the batches of a stream, with points of earlier batches kept to score."""
+"""Test-then-train: every batch of a stream is predicted before it is learned.
+
+Points of earlier batches are kept to score what is forgotten, and an alarm watches log densities.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,10 +17,193 @@ from gpflow.likelihoods import Bernoulli, SwitchedLikelihood
 from tqdm import tqdm
 
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.evaluate.scores import Step, quotient
 from streaming_gp.inputs import as_real_array, require_count
 from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
 from streaming_gp.validation import SEVERAL_CLASSES, as_pair, number_of_classes
+
+__all__ = [
+    "BatchError",
+    "Detector",
+    "DriftAlarm",
+    "Learner",
+    "Step",
+    "Summary",
+    "prequential",
+]
+
+
+def quotient(value: float | None, variance: float | None) -> float | None:
+    """``value / variance``; None if either is unknown, or nothing varies."""
+    return None if value is None or not variance else value / variance
+
+
+@dataclass(frozen=True)
+class Step:
+    r"""One batch: scored under all that came before it, then learned.
+
+    **SMSE** of batch t is its mean squared error over the variance of the targets
+    :math:`y_{1:t}` of all batches so far, its own among them. The batch's own variance would not
+    do: a batch of a sorted stream may hardly vary, and a batch of one point does not. Predictions
+    never see that variance; for the first batch it is the usual SMSE.
+
+    **Forgetting** is measured on points that are kept from earlier batches. With :math:`L_{t,j}`
+    the mean loss on batch j's kept points after update t,
+
+    .. math:: \text{forgetting}_t = \frac1{|J_t|} \sum_{j \in J_t} (L_{t,j} - L_{j,j})
+
+    over the kept batches :math:`J_t` before t: positive where the model became worse. Of the error
+    rate it is minus the backward transfer of Lopez-Paz & Ranzato (2017), and the forgetting of
+    Chaudhry et al. (2018) with the score right after learning in place of the best one ever; of
+    other losses it is the same with −L for the accuracy. Both hold test points out of every task;
+    here they are points that were learned. Squared errors are divided by the variance of the
+    targets up to t, that of :math:`L_{j,j}` too, so that a change of that variance alone is not
+    forgetting.
+
+    :param batch: The number of the batch in the stream, from 1.
+    :param num_points: The number of points N.
+    :param mse: The mean squared error of the predicted mean, over points and outputs; None for
+        classifiers.
+    :param target_variance: The variance of all targets up to and with this batch, as a mean over
+        outputs; None for classifiers.
+    :param error_rate: The share of points whose most probable class was wrong; None for regression.
+    :param nlpd: The mean negative log predictive density, in nats for a point.
+    :param seconds: The wall time of the update alone.
+    :param num_pseudo_points: The number of pseudo-points of the posterior after the update, if the
+        model has them.
+    :param free_energy: The local free energy of the batch in nats, if the model reports it.
+    :param forgetting: The amount by which the SMSE, or the error rate, of earlier batches has grown
+        since each was learned; None if no earlier batch is kept.
+    :param forgetting_nlpd: The amount by which their NLPD has grown, in nats for a point.
+    """
+
+    batch: int
+    num_points: int
+    mse: float | None
+    target_variance: float | None
+    error_rate: float | None
+    nlpd: float
+    seconds: float
+    num_pseudo_points: int | None
+    free_energy: float | None
+    forgetting: float | None
+    forgetting_nlpd: float | None
+
+    @property
+    def smse(self) -> float | None:
+        """``mse / target_variance``; None for classifiers, or if no two targets differ so far."""
+        return quotient(self.mse, self.target_variance)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The scores of a stream, or of its batches so far.
+
+    Means up to a batch weight every point alike, so that the last one is the mean over the stream.
+
+    :param steps: The steps in the order of the stream, at least one.
+    :raises InvalidDataError: if there is none.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise InvalidDataError("a summary wants at least one step, got none")
+
+    @property
+    def num_points(self) -> int:
+        """Points in all batches."""
+        return sum(step.num_points for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all updates."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def free_energy(self) -> float | None:
+        """Sum of the local free energies, an estimate of the stream's log evidence, in nats."""
+        terms = [step.free_energy for step in self.steps if step.free_energy is not None]
+        return sum(terms) if len(terms) == len(self.steps) else None
+
+    @property
+    def num_pseudo_points(self) -> int | None:
+        """Pseudo-points at the end."""
+        return self.steps[-1].num_pseudo_points
+
+    @property
+    def forgetting(self) -> float | None:
+        """Growth of the SMSE, or the error rate, of earlier batches at the end."""
+        return self.steps[-1].forgetting
+
+    @property
+    def forgetting_nlpd(self) -> float | None:
+        """Growth of the NLPD of earlier batches at the end, in nats."""
+        return self.steps[-1].forgetting_nlpd
+
+    @property
+    def running_nlpd(self) -> tuple[float, ...]:
+        """Mean NLPD up to each batch, in nats for a point."""
+        return self._running([step.nlpd for step in self.steps])
+
+    @property
+    def running_error_rate(self) -> tuple[float, ...] | None:
+        """Error rate up to each batch; None for regression."""
+        rates = [step.error_rate for step in self.steps if step.error_rate is not None]
+        return self._running(rates) if rates else None
+
+    @property
+    def running_smse(self) -> tuple[float | None, ...] | None:
+        """Mean squared error up to each batch over the variance of the targets up to it.
+
+        None for classifiers.
+        """
+        errors = [step.mse for step in self.steps if step.mse is not None]
+        if not errors:
+            return None
+        means = self._running(errors)
+        return tuple(quotient(m, s.target_variance) for m, s in zip(means, self.steps, strict=True))
+
+    @property
+    def nlpd(self) -> float:
+        """Mean NLPD of the stream, in nats for a point."""
+        return self.running_nlpd[-1]
+
+    @property
+    def error_rate(self) -> float | None:
+        """Error rate of the stream; None for regression."""
+        return None if self.running_error_rate is None else self.running_error_rate[-1]
+
+    @property
+    def smse(self) -> float | None:
+        """Mean squared error over the variance of all targets; None for classifiers."""
+        return None if self.running_smse is None else self.running_smse[-1]
+
+    def _running(self, values: list[float]) -> tuple[float, ...]:
+        points = np.array([step.num_points for step in self.steps])
+        return tuple((np.cumsum(points * values) / np.cumsum(points)).tolist())
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One plain dict for each step, with the running means, ready for JSON.
+
+        A number that is not finite becomes None, as JSON has no name for it.
+        """
+        running = {
+            "running_smse": self.running_smse,
+            "running_error_rate": self.running_error_rate,
+            "running_nlpd": self.running_nlpd,
+        }
+        records = []
+        for number, step in enumerate(self.steps):
+            record = {**asdict(step), "smse": step.smse}
+            record |= {name: means and means[number] for name, means in running.items()}
+            records.append(
+                {
+                    name: value if value is None or np.isfinite(value) else None
+                    for name, value in record.items()
+                }
+            )
+        return records
 
 
 class Learner(Protocol):
@@ -247,3 +434,66 @@ def _as_matrix(values: Any) -> np.ndarray:
     """Values [N] or [N, P] as floats [N, P]."""
     array = np.asarray(values, float)
     return array.reshape(len(array), -1)
+
+
+TOLERANCE = 0.1
+"""Nats by which the log density of a datum may fall short of the mean unnoticed."""
+THRESHOLD = 50.0
+"""Nats that shortfalls add up to when there is an alarm."""
+
+
+class Detector(Protocol):
+    """A change detector, as :class:`DriftAlarm` uses it; those of river are some."""
+
+    @property
+    def drift_detected(self) -> bool:
+        """Whether the newest value shows a change."""
+        ...
+
+    def update(self, x: float, /) -> Any:
+        """Take in the next value."""
+
+
+class DriftAlarm:
+    """Watches the log densities of batches that a model has not learned yet.
+
+    As long as a model knows the function, they rise or stay about the same from batch to batch;
+    where the function has changed they fall.
+
+    :param detector: A change detector of river, or any :class:`Detector`, which gets the log
+        density of one datum after another. By default it is the Page-Hinkley test (Page 1954) for
+        a fall: by how much each log density falls short of the mean so far, less 0.1 nats, is added
+        up, and 50 nats are an alarm. After an alarm it starts anew.
+    :raises InvalidDataError: if no detector is given and river is not installed.
+    """
+
+    def __init__(self, detector: Detector | None = None) -> None:
+        self.detector = _page_hinkley() if detector is None else detector
+
+    def update(self, log_density: Any) -> bool:
+        """Take in a batch, and say whether the detector has found a change in it.
+
+        :param log_density: ``model.predict_log_density`` [N] of the batch before it is learned, in
+            nats.
+        :raises InvalidDataError: if it is not finite; the detector has not seen it then.
+        """
+        values = np.ravel(np.asarray(log_density, dtype=float))
+        if not np.isfinite(values).all():
+            raise InvalidDataError("log densities must be finite")
+        is_alarm = False
+        for value in values.tolist():
+            self.detector.update(value)
+            is_alarm |= bool(self.detector.drift_detected)
+        return is_alarm
+
+
+def _page_hinkley() -> Detector:
+    try:
+        from river.drift import PageHinkley
+    except ImportError as error:
+        raise InvalidDataError(
+            'the default drift alarm needs river: pip install "streaming-gp[river]", or give a '
+            "detector of your own"
+        ) from error
+    detector: Detector = PageHinkley(delta=TOLERANCE, threshold=THRESHOLD, mode="down")
+    return detector
