@@ -81,9 +81,9 @@ class Scaling:
 
         NaN counts as no value. A column without values, or with one value only, keeps its unit.
 
+
         :param values: Columns [N, D].
         :param scale: Whether to scale; if not, the map changes nothing.
-        :raises InvalidDataError: if their squares overflow.
         """
         if not scale:
             return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
@@ -218,10 +218,7 @@ def logarithmic_parameters() -> AbstractContextManager[None]:
 
 
 def class_number(label: Any, classes: Sequence[Any]) -> int:
-    """The number of a label among all.
-
-    :raises InvalidDataError: if it is none of them.
-    """
+    """The number of a label among all."""
     try:
         return classes.index(label)
     except ValueError:
@@ -270,10 +267,9 @@ def with_columns(model: StreamingGP, places: np.ndarray, number: int) -> Streami
     The targets of a Gaussian process without a mean are linear in the observations, so that this
     is the model that had known of them, at fixed hyperparameters.
 
+
     :param places: The places of the present columns among all.
     :param number: The number of all columns.
-    :raises InvalidDataError: if functions do not share a kernel, or factors are no
-        pseudo-observations.
     """
     state = model.state
 

@@ -182,8 +182,8 @@ def require_strategy(name: str, value: object, protocol: type, example: str) -> 
 def as_name(name: str, value: object) -> str:
     """A plain string, which files take as a key; strings of NumPy become one.
 
+
     :param name: What to call the argument in the error.
-    :raises InvalidDataError: if it is no string.
     """
     if not isinstance(value, str):
         raise InvalidDataError(f"{name} must be a string, got {value!r}")
@@ -191,10 +191,7 @@ def as_name(name: str, value: object) -> str:
 
 
 def as_groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
-    """The group of each of so many things [size]; all are in group 0 if None.
-
-    :raises InvalidDataError: if there is not one for each, or they do not count from 0.
-    """
+    """The group of each of so many things [size]; all are in group 0 if None."""
     group_of = np.zeros(size, int) if groups is None else np.asarray(groups)
     numbers = np.unique(group_of)
     if group_of.shape != (size,) or not np.array_equal(numbers, np.arange(len(numbers))):
@@ -213,10 +210,9 @@ LARGEST_EXACT_INTEGER = 2**53
 def as_real_array(name: str, values: Any) -> np.ndarray:
     """``values`` as an array of real numbers, of the dtype that they came in.
 
+
     :param name: What to call the array in the error.
     :param values: An array, tensor, frame or nested sequence of real numbers.
-    :raises InvalidDataError: naming what came, if it is no rectangular array of real numbers, is
-        sparse, or has masked entries.
     """
     refuse_masked(name, values)
     kind = type(values).__name__
@@ -239,8 +235,8 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
 def as_float64(name: str, array: np.ndarray) -> np.ndarray:
     """An array of real numbers in float64; what is beyond that is infinite.
 
+
     :param name: What to call the array in the error.
-    :raises InvalidDataError: if it holds an integer that no float64 is equal to.
     """
     if array.dtype.kind in "iu" and array.size:
         largest = max(abs(int(array.max())), abs(int(array.min())))
@@ -271,10 +267,7 @@ def make_read_only(tree: Any) -> None:
 
 
 def refuse_masked(name: str, values: Any) -> None:
-    """Refuse masked entries, as NumPy would take what lies under a mask for data.
-
-    :raises InvalidDataError: if there are any.
-    """
+    """Refuse masked entries, as NumPy would take what lies under a mask for data."""
     if not isinstance(values, np.ma.MaskedArray):
         return
     number = int(np.count_nonzero(np.ma.getmaskarray(values)))  # type: ignore[no-untyped-call]

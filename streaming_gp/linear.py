@@ -328,7 +328,7 @@ def log_expected_power(
     The nodes do not move with mean and variance, so that gradients by these are the moments of the
     tilted distribution.
 
-    :param likelihood: A GPflow likelihood of one latent function.
+
     """
     deviation = tf.sqrt(variance)
     F, log_weights = map(tf.stop_gradient, _rule(mean, deviation, *centre_and_scale(likelihood, Y)))

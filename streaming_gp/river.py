@@ -446,10 +446,7 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
 
 
 def as_features(x: Any) -> Row:
-    """The features that have a value; None and NaN are none.
-
-    :raises InvalidDataError: if x is no mapping, or a value is no finite number; names it.
-    """
+    """The features that have a value; None and NaN are none."""
     if not isinstance(x, Mapping):
         raise InvalidDataError(f"x must map names to numbers, got a {type(x).__name__}")
     numbers = {name: as_number(f"feature {name!r}", value) for name, value in x.items()}
@@ -457,10 +454,7 @@ def as_features(x: Any) -> Row:
 
 
 def as_number(name: str, value: Any) -> float:
-    """A number as a float, as columns of tables are read; None is NaN, and a flag is 0 or 1.
-
-    :raises InvalidDataError: if it is anything else, or infinite.
-    """
+    """A number as a float, as columns of tables are read; None is NaN, and a flag is 0 or 1."""
     try:
         found = number(name, value)
     except InvalidDataError:

@@ -86,10 +86,7 @@ class ArrayEstimator(Estimator, BaseEstimator):
     # ---- data ----
 
     def _as_inputs(self, X: Any) -> np.ndarray:
-        """Inputs [N, D] in the units of the model, of which D and names are checked.
-
-        :raises ValueError: if they are no finite numbers, or others than those that were learned.
-        """
+        """Inputs [N, D] in the units of the model, of which D and names are checked."""
         check_is_fitted(self)
         return self.input_scaler_.scaled(
             validate_data(self, _with_numbers(X), dtype=np.float64, reset=False)
@@ -107,10 +104,7 @@ class ArrayEstimator(Estimator, BaseEstimator):
     # ---- learning ----
 
     def _make_model(self, X: np.ndarray, likelihood: Any) -> None:
-        """Fix the scale of the inputs, and make a model that has seen nothing yet.
-
-        :raises ValueError: if ``batch_size`` is no positive integer.
-        """
+        """Fix the scale of the inputs, and make a model that has seen nothing yet."""
         if self.batch_size is not None:
             check_scalar(self.batch_size, "batch_size", Integral, min_val=1)
         self.input_scaler_ = Scaling.of(X, self.scale)
@@ -438,10 +432,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
             self.classes_ = classes
 
     def _observations(self, y: np.ndarray) -> np.ndarray:
-        """Labels by numbers of their classes [N, 1], or a column for each class [N, C].
-
-        :raises InvalidDataError: if one is of no class.
-        """
+        """Labels by numbers of their classes [N, 1], or a column for each class [N, C]."""
         classes = self.classes_.tolist()
         places = np.array([class_number(label, classes) for label in y.tolist()])
         if self.is_regressed_:
@@ -473,11 +464,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
 
 
 def _with_numbers(X: Any) -> Any:
-    """A frame whose columns are all of numbers, or what came if it is none.
-
-    :raises InvalidDataError: if a column holds no numbers, entries are masked, or it is an array of
-        times or durations.
-    """
+    """A frame whose columns are all of numbers, or what came if it is none."""
     refuse_masked("X", X)
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
         raise InvalidDataError(f"X must hold numbers, got {X.dtype}")

@@ -280,10 +280,7 @@ class StreamingSurrogate:
 
 
 def _as_arrays(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and observations as arrays of their own.
-
-    :raises InvalidDataError: if they are no such pair, no real numbers, or some are masked.
-    """
+    """Inputs and observations as arrays of their own."""
     if hasattr(dataset, "query_points"):
         X, Y = dataset.query_points, dataset.observations
     else:
@@ -298,10 +295,7 @@ def _as_arrays(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _as_rows(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X [N, D] and Y [N, P].
-
-    :raises InvalidDataError: if they are not of these shapes, or no real numbers.
-    """
+    """X [N, D] and Y [N, P]."""
     X, Y = _as_arrays(dataset)
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y):
         raise InvalidDataError(
@@ -335,10 +329,7 @@ def _stack(answers: list[Any], leading: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _points(values: Any, least: int) -> tf.Tensor:
-    """Points in float64, with at least so many axes; tensors stay what they are, for gradients.
-
-    :raises InvalidDataError: if they are no real numbers, some are masked, or axes are missing.
-    """
+    """Points in float64, with at least so many axes; tensors stay what they are, for gradients."""
     if tf.is_tensor(values):
         points = tf.cast(values, tf.float64)
     else:

@@ -70,8 +70,8 @@ class Schema:
     ) -> Schema:
         """The named columns; without names for the inputs, all that are no targets.
 
+
         :param categories: The words of columns of categories; those of the batch where None.
-        :raises InvalidDataError: if there are no inputs, or no such column of categories.
         """
         inputs = features or tuple(name for name in names_of(batch) if name not in targets)
         if not inputs:
@@ -89,10 +89,8 @@ class Schema:
     def inputs(self, batch: Any, missing: str = "refuse") -> np.ndarray:
         """The inputs [N, D] of a table, which may have targets.
 
+
         :param missing: Whether missing inputs are refused; otherwise they are NaN.
-        :raises InvalidDataError: if columns differ from those of the first batch, or a value is
-            neither a number nor one of the column's categories, or is missing; names the first
-            such row, counted from 0.
         """
         self._check(batch, ())
         columns = {name: self._column(name, batch[name]) for name in self.features}
@@ -127,10 +125,7 @@ class Schema:
         return block
 
     def observations(self, batch: Any) -> np.ndarray:
-        """The targets [N, P] of a table, NaN where one is missing; labels by their number.
-
-        :raises InvalidDataError: as :meth:`inputs`, or if a label is none of the classes.
-        """
+        """The targets [N, P] of a table, NaN where one is missing; labels by their number."""
         self._check(batch, self.targets)
         if self.classes is None:
             return _stack({name: numbers(name, batch[name])[:, None] for name in self.targets})
@@ -172,11 +167,7 @@ def _stack(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
-    """The labels of a likelihood that has as many classes.
-
-    :raises InvalidDataError: if there are not at least two that differ, or the likelihood has
-        another number of classes, or none.
-    """
+    """The labels of a likelihood that has as many classes."""
     try:
         labels = tuple(classes)
         number = len({*labels})
@@ -193,10 +184,7 @@ def as_classes(classes: Any, likelihood: gl.Likelihood) -> tuple[Hashable, ...]:
 
 
 def as_categories(categories: Any) -> dict[str, tuple[Hashable, ...] | None]:
-    """The words of each column of categories, or None where the first batch says them.
-
-    :raises InvalidDataError: if there are no names, or no words for one of them.
-    """
+    """The words of each column of categories, or None where the first batch says them."""
     if not isinstance(categories, Mapping):
         return dict.fromkeys(as_names("categories", categories) if categories else ())
     found: dict[str, tuple[Hashable, ...] | None] = {

@@ -42,10 +42,10 @@ def number_of_classes(likelihood: Any) -> int | None:
 def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
+
     :param name: What to call the array in the error.
     :param values: What :func:`~streaming_gp.inputs.as_real_array` takes.
     :param columns: The wanted number of columns; None for any positive number.
-    :raises InvalidDataError: naming what came and what was wanted.
     """
     array = as_real_array(name, values)
     wanted = f"[N, {columns if columns is not None else 'columns'}] with N ≥ 1"
@@ -63,11 +63,7 @@ def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
 
 
 def as_pair(data: Any) -> tuple[Any, Any]:
-    """X and Y, whatever they are.
-
-    :param data: A sequence of two things.
-    :raises InvalidDataError: if it is none.
-    """
+    """X and Y, whatever they are."""
     try:
         X, Y = data
     except (TypeError, ValueError):
@@ -80,11 +76,11 @@ def as_data(
 ) -> Data:
     """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
 
+
     :param data: The pair (X, Y), as :func:`as_matrix` takes each of them.
     :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
     :param input_dim: The wanted D; None for any.
     :param output_dim: The wanted P; None for any.
-    :raises InvalidDataError: naming what came and what was wanted.
     """
     X, Y = as_pair(data)
     X, Y = as_matrix("X", X, input_dim), as_matrix("Y", Y, output_dim)
@@ -97,9 +93,9 @@ def as_data(
 def require_posterior(q: Any, prior: Any) -> None:
     """Refuse what is no posterior of a model.
 
+
     :param q: What came.
     :param prior: The prior of the model: a posterior has its family and its shapes.
-    :raises InvalidDataError: naming what came and what was wanted.
     """
     form = getattr(q, "form", type(q).__name__)
     if form != prior.form:
@@ -109,10 +105,10 @@ def require_posterior(q: Any, prior: Any) -> None:
 def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse observations to which the likelihood gives no density.
 
+
     :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
     :param X: Inputs [N, D].
     :param Y: Observations [N, P].
-    :raises InvalidDataError: naming the support and the first value outside it.
     """
     if isinstance(likelihood, WrapsLikelihood):
         likelihood = likelihood.likelihood

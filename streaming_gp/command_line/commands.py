@@ -332,10 +332,7 @@ def demo(options: argparse.Namespace, plan: None) -> dict[str, Any]:
 
 
 def site(options: argparse.Namespace, plan: None) -> dict[str, Any]:
-    """Check the sites of a program, or serve them until the process is ended.
-
-    :raises InvalidDataError: if the program has no sites, or their data cannot be read.
-    """
+    """Check the sites of a program, or serve them until the process is ended."""
     sites = sites_of(options.program)
     if options.begin_record:
         for one in sites:
@@ -351,10 +348,7 @@ def site(options: argparse.Namespace, plan: None) -> dict[str, Any]:
 
 
 def sites_of(program: Path) -> list[pvi.Site]:
-    """What a Python file calls ``site`` or ``sites``.
-
-    :raises InvalidDataError: if it has neither.
-    """
+    """What a Python file calls ``site`` or ``sites``."""
     names = runpy.run_path(str(program))
     given: Any = names.get("sites", names.get("site"))
     sites: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]

@@ -60,10 +60,7 @@ class Settings:
 
 
 class Folder:
-    """Reads and writes a fit.
-
-    :param path: The folder.
-    """
+    """Reads and writes a fit."""
 
     def __init__(self, path: Path) -> None:
         self.path = as_path(path)
@@ -77,10 +74,7 @@ class Folder:
         return self._settings.exists() and len([*self.journal.glob("*.npz")]) > 1
 
     def begin(self, settings: Settings) -> None:
-        """Note how the fit begins, in place of one that has learned nothing.
-
-        :raises InvalidDataError: if the folder holds other things.
-        """
+        """Note how the fit begins, in place of one that has learned nothing."""
         self.forget()
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise InvalidDataError(f"{self.path} is neither empty nor the folder of a fit")
@@ -98,10 +92,7 @@ class Folder:
             self.path.rmdir()
 
     def settings(self) -> Settings:
-        """How the fit was begun.
-
-        :raises FileFormatError: if none was, or the file is damaged.
-        """
+        """How the fit was begun."""
         record = _with_tuples(self._read(self._settings))
         hints = typing.get_type_hints(Settings)
         if not {"target", "kinds"} <= {*record} <= {*hints} or not all(
@@ -111,10 +102,7 @@ class Folder:
         return Settings(**record)
 
     def table(self) -> dict[str, Any]:
-        """What the columns are, and in what units.
-
-        :raises FileFormatError: if no batch was learned yet, or the file is damaged.
-        """
+        """What the columns are, and in what units."""
         return self._read(self._table)
 
     def write_table(self, record: dict[str, Any]) -> None:
@@ -169,12 +157,7 @@ MOST_CATEGORIES = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """A folder, how it was begun, and a file of rows.
-
-    :param folder: The folder of the fit.
-    :param settings: How it was or will be begun.
-    :param file: The rows to learn or to predict.
-    """
+    """A folder, how it was begun, and a file of rows."""
 
     folder: Folder
     settings: Settings
@@ -259,11 +242,7 @@ def _inputs(
 
 
 def predict(options: argparse.Namespace) -> Plan:
-    """A fit that has learned something, and rows with its inputs.
-
-    :raises InvalidDataError: if there is none, inputs are missing, or nothing can be written where
-        it should.
-    """
+    """A fit that has learned something, and rows with its inputs."""
     plan = _learned(options, open_table(options.data, options.encoding))
     _require_columns(plan.file, [*plan.settings.kinds])
     if options.out is None:
@@ -287,10 +266,7 @@ def inspect(options: argparse.Namespace) -> Plan:
 
 
 def plot(options: argparse.Namespace) -> Plan:
-    """A fit that has learned something, and a place for figures.
-
-    :raises InvalidDataError: if there is none, or matplotlib is not installed.
-    """
+    """A fit that has learned something, and a place for figures."""
     if find_spec("matplotlib") is None:
         raise InvalidDataError('figures need matplotlib: pip install "streaming-gp[plot]"')
     if options.out.exists() and not options.out.is_dir():
@@ -299,10 +275,7 @@ def plot(options: argparse.Namespace) -> Plan:
 
 
 def site(options: argparse.Namespace) -> None:
-    """Serve by one engine, or check.
-
-    :raises InvalidDataError: if there is no program, or not one engine to serve it by.
-    """
+    """Serve by one engine, or check."""
     if not options.program.is_file():
         raise InvalidDataError(f"there is no program {options.program}")
     if not options.check and (options.nvflare is None) == (options.flower is None):

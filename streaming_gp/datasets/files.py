@@ -88,10 +88,7 @@ def _verified(path: Path, checksum: str) -> Path:
 
 
 def content(path: Path) -> bytes:
-    """Bytes of a file, unpacked if its name ends in ``.gz`` but not ``.tar.gz``.
-
-    :raises InvalidDataError: if it cannot be unpacked.
-    """
+    """Bytes of a file, unpacked if its name ends in ``.gz`` but not ``.tar.gz``."""
     packed = path.suffix == ".gz" and not path.name.endswith(".tar.gz")
     try:
         return gzip.decompress(path.read_bytes()) if packed else path.read_bytes()

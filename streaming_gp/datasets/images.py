@@ -71,10 +71,7 @@ def load_kuzushiji49(folder: str | Path | None = None, download: bool = True) ->
 
 
 def read_npz(path: Path) -> np.ndarray:
-    """The one array of bytes in an npz file.
-
-    :raises InvalidDataError: if it holds no such array.
-    """
+    """The one array of bytes in an npz file."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             pixels: np.ndarray = arrays["arr_0"]
@@ -96,10 +93,7 @@ def load_cifar10(folder: str | Path | None = None, download: bool = True) -> Spl
 
 
 def read_cifar(path: Path, name: str) -> np.ndarray:
-    """Label and pixels of each image of one part of the archive: [N, 3073], bytes.
-
-    :raises InvalidDataError: if the archive has no such part.
-    """
+    """Label and pixels of each image of one part of the archive: [N, 3073], bytes."""
     try:
         with tarfile.open(path) as archive:
             part = archive.extractfile(f"cifar-10-batches-bin/{name}")
@@ -110,10 +104,7 @@ def read_cifar(path: Path, name: str) -> np.ndarray:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Bytes of an idx file, in the shape that its head gives.
-
-    :raises InvalidDataError: if it is no idx file of unsigned bytes.
-    """
+    """Bytes of an idx file, in the shape that its head gives."""
     raw = content(path)
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise InvalidDataError(f"{path} is no idx file of unsigned bytes")

@@ -157,10 +157,7 @@ def _read(path: PathLike) -> bytes:
 
 
 def _public_key(path: str | os.PathLike[str]) -> bytes:
-    """A node's public key as Flower names it, from a file as ``ssh-keygen`` writes it.
-
-    :raises InvalidDataError: if there is no file, or no such key in it.
-    """
+    """A node's public key as Flower names it, from a file as ``ssh-keygen`` writes it."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -180,11 +177,7 @@ def _public_key(path: str | os.PathLike[str]) -> bytes:
 
 @contextmanager
 def _run(link: sites.Link) -> Iterator[Any]:
-    """Flower's grid, for the time of a run.
-
-    :raises InvalidDataError: if the SuperLink cannot be reached, does not take the secret, or gives
-        runs to another program.
-    """
+    """Flower's grid, for the time of a run."""
     import httpx
     from flwr.common.serde import run_from_proto
     from flwr.proto.runtime_pb2 import PullTaskInputRequest
@@ -242,10 +235,7 @@ def _token_of_a_run(link: sites.Link) -> str:
 
 @contextmanager
 def _patient() -> Iterator[None]:
-    """A SuperLink that is not there may come again; one that has given up the run does not.
-
-    :raises NoAnswerError: if it has.
-    """
+    """A SuperLink that is not there may come again; one that has given up the run does not."""
     import httpx
 
     try:
@@ -435,10 +425,7 @@ class FlowerSumSession(RemoteSession):
 
 
 class _LostError(Exception):
-    """Nodes were lost before they had anything to add: Flower's sum has to begin without them.
-
-    :param reasons: Why, by their numbers.
-    """
+    """Nodes were lost before they had anything to add: Flower's sum has to begin without them."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(str(reasons))
@@ -459,11 +446,11 @@ def _summed(
 ) -> _Sum:
     """Ask nodes for their parts of a sum.
 
+
     :param grid: Flower's connection to them.
     :param questions: The question to each node, by its number.
     :param rule: The limits that all have agreed on.
     :param deadline: The seconds for each of the four steps; None waits for ever.
-    :raises _LostError: if a node is lost in the first two steps.
     """
     import httpx
     from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict

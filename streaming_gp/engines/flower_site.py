@@ -101,11 +101,7 @@ class Link:
 
 
 def acquire(tasks: Any, kind: str) -> Any | None:
-    """A task that nobody else has, with the token to answer it by; None if there is none.
-
-    :param tasks: A client that is given tasks.
-    :param kind: Flower's name of a kind of task.
-    """
+    """A task that nobody else has, with the token to answer it by; None if there is none."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
     task = tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
@@ -289,10 +285,7 @@ def masked_reply(desk: Desk, message: Any, context: Any) -> Any:
 
 
 class _NoPartError(Exception):
-    """The site gives no answer; its log has said why.
-
-    :param code: The code of its failure.
-    """
+    """The site gives no answer; its log has said why."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -320,10 +313,7 @@ def _change(desk: Desk, message: Any, context: Any) -> Any:
 
 
 def _refuse_other_terms(rule: SummedChanges, context: Any) -> None:
-    """Refuse a sum that is of fewer sites, or coarser, than the site has agreed to.
-
-    :raises RefusedQuestionError: if it is.
-    """
+    """Refuse a sum that is of fewer sites, or coarser, than the site has agreed to."""
     from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 
     offered: Mapping[str, Any] = context.state.config_records[RECORD_KEY_STATE]

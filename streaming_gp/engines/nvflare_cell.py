@@ -52,8 +52,8 @@ class Kit:
 def read_kit(folder: str | os.PathLike[str]) -> Kit:
     """The kit that a folder holds, as ``nvflare provision`` writes it.
 
+
     :param folder: The participant's folder, in which there is one called "startup".
-    :raises InvalidDataError: if it holds none, or one without mutual TLS.
     """
     startup = Path(folder) / "startup"
     try:
@@ -105,10 +105,10 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
     Certificates are asked for on both sides, and NVFlare closes a connection whose certificate is
     of another name than its messages.
 
+
     :param kit: The startup kit.
     :param address: Host and port, where the kit's are not to be used.
     :param prepare: Registers callbacks with the cell, before it is connected.
-    :raises InvalidDataError: if NVFlare is not installed, or this process has such a cell already.
     """
     cells = _core_cell().CoreCell
     if kit.name in cells.ALL_CELLS:

@@ -308,10 +308,9 @@ def _message_of(ray: Any, reference: Any, largest: int) -> bytes:
 
     ``ray.get`` would unpickle whatever came, and so run code that a hostile client put there.
 
+
     :param reference: Ray's, of a result that is ready.
     :param largest: The number of bytes beyond which they are not read.
-    :raises NoMessageError: if something else than bytes was returned or raised, or too many.
-    :raises ActorDiedError: if the actor's process is gone.
     """
     core = ray._private.worker.global_worker.core_worker
     data, metadata, *_ = core.get_objects([reference], -1)[0]

@@ -62,10 +62,7 @@ class RemoteSession(abc.ABC):
 
 
 def place_of(client: Client | Site) -> str:
-    """The place of a client.
-
-    :raises InvalidDataError: if it is no ``Site``: no data are sent.
-    """
+    """The place of a client."""
     if not isinstance(client, Site):
         raise InvalidDataError(
             f"wanted sites, whose data are theirs; got data of {client.client_id!r}"
@@ -76,8 +73,8 @@ def place_of(client: Client | Site) -> str:
 def keep(content: bytes, inbox: str | os.PathLike[str] | None) -> None:
     """The newest result takes the place of the one before, whole or not at all.
 
+
     :param inbox: The file that it is kept in; None takes no results.
-    :raises RefusedQuestionError: if there is none.
     """
     if inbox is None:
         raise RefusedQuestionError("NoInbox")
@@ -85,10 +82,6 @@ def keep(content: bytes, inbox: str | os.PathLike[str] | None) -> None:
 
 
 def refuse_missed(missed: Mapping[str, str]) -> None:
-    """Say where a result did not come to.
-
-    :param missed: The reason, by place.
-    :raises NoAnswerError: if there is any.
-    """
+    """Say where a result did not come to."""
     if missed:
         raise NoAnswerError(f"the result did not come to {dict(missed)}")

@@ -166,11 +166,7 @@ class FisherRao:
 
 
 def require_domain(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> None:
-    """Check that a divergence is defined between two members.
-
-    :raises ImproperError: if the cavity is no distribution and the divergence needs one, or if an
-        α outside [0, 1] leaves the mixture of natural parameters improper.
-    """
+    """Check that a divergence is defined between two members."""
     if not isinstance(divergence, KL):
         _require_distribution(divergence, cavity)
         require_gradient(divergence, q, cavity)
@@ -182,7 +178,7 @@ def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Facto
     A Rényi divergence has one where its mixture is proper, although the cavity may not be: what
     normalises the cavity is a constant.
 
-    :raises ImproperError: if it has none.
+
     """
     if isinstance(divergence, Renyi):
         _require_mixture(divergence.alpha, q, cavity)

@@ -318,12 +318,7 @@ class ExponentialFamily(abc.ABC):
 def _objection_to_arrays(
     natural: Any, shapes: Sequence[tuple[int, ...]], symmetric: Sequence[int]
 ) -> str | None:
-    """Why these are no natural parameters, or None.
-
-    :param natural: Any object.
-    :param shapes: The shape that each should have.
-    :param symmetric: Which of them are symmetric matrices.
-    """
+    """Why these are no natural parameters, or None."""
     if type(natural) is not tuple or not all(_is_array(eta) for eta in natural):
         return "its natural parameters are no tuple of floating-point arrays"
     got = [tuple(np.shape(eta)) for eta in natural]

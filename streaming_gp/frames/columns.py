@@ -38,10 +38,7 @@ def is_table(batch: Any) -> bool:
 
 
 def as_table(batch: Any) -> Any:
-    """A table whose columns can be looked up; a lazy frame is collected.
-
-    :raises InvalidDataError: if it has no columns, or a name is no string or comes twice.
-    """
+    """A table whose columns can be looked up; a lazy frame is collected."""
     if hasattr(batch, "collect") and hasattr(batch, "collect_schema"):
         batch = batch.collect()
     names_of(batch)
@@ -49,10 +46,7 @@ def as_table(batch: Any) -> Any:
 
 
 def names_of(batch: Any) -> tuple[str, ...]:
-    """The names of the columns.
-
-    :raises InvalidDataError: if the batch has none, or one of them is no string or comes twice.
-    """
+    """The names of the columns."""
     if not is_table(batch):
         raise InvalidDataError(
             "wanted a table with named columns (of pandas, polars or Arrow, or a mapping of "
@@ -69,11 +63,7 @@ def names_of(batch: Any) -> tuple[str, ...]:
 
 
 def as_names(what: str, names: Any) -> tuple[str, ...]:
-    """Names of columns; a string is one name.
-
-    :param what: What to call them in the error.
-    :raises InvalidDataError: if there are none, or one is no string or comes twice.
-    """
+    """Names of columns; a string is one name."""
     try:
         several = (names,) if isinstance(names, str) else tuple(names)
     except TypeError:
@@ -89,9 +79,9 @@ def as_names(what: str, names: Any) -> tuple[str, ...]:
 def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
     """A column as float64 [N], with NaN where there is no value.
 
+
     :param name: Its name, for the error.
     :param times: Whether dates and times are taken.
-    :raises InvalidDataError: if a value is no number; names column and row.
     """
     values = np.asarray(_with_none(column))
     kind = values.dtype.kind
@@ -109,10 +99,7 @@ def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
 
 
 def words(name: str, column: Any) -> list[Any]:
-    """The values of a column of labels or categories, with None where there is none.
-
-    :raises InvalidDataError: if it is no column.
-    """
+    """The values of a column of labels or categories, with None where there is none."""
     values = np.asarray(_with_none(column), dtype=object)
     if values.ndim != 1:
         raise InvalidDataError(f"column {name!r} must be [N], got {list(values.shape)}")
@@ -122,10 +109,10 @@ def words(name: str, column: Any) -> list[Any]:
 def number(what: str, value: Any, times: bool = False, where: str = "") -> float:
     """One value as a float; NaN if it is missing.
 
+
     :param what: What to call it in the error.
     :param times: Whether dates and times are taken.
     :param where: The place of the value, for the error.
-    :raises InvalidDataError: if it is no number, or an integer that no float64 is equal to.
     """
     if _is_missing(value):
         return float("nan")

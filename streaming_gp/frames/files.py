@@ -61,11 +61,9 @@ class TableFile(Protocol):
 def open_table(path: PathLike, encoding: str | None = None) -> TableFile:
     """The file of a table, by what is in it.
 
+
     :param path: The file.
     :param encoding: The encoding of text, as Python names it; found if None.
-    :raises FileFormatError: if the file is missing or empty, or holds no table.
-    :raises InvalidDataError: if it needs pyarrow, which is not installed, or there is no such
-        encoding.
     """
     source = as_path(path)
     with _reading(source), source.open("rb") as file:
@@ -308,12 +306,7 @@ def read_csv(
 
 
 class ArrowFile:
-    """A file of Parquet, Feather or Arrow, of which only the columns that are asked for are read.
-
-    :param path: The file.
-    :raises FileFormatError: if it is none of these, or damaged.
-    :raises InvalidDataError: if pyarrow is not installed.
-    """
+    """A file of Parquet, Feather or Arrow, of which only columns that are asked for are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

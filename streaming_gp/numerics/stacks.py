@@ -44,9 +44,9 @@ def cholesky(
 ) -> np.ndarray:
     """L [S, M, M] with ``A + diag(diagonal) = L Lᵀ``.
 
+
     :param diagonal: [S, M], or what can be broadcast to it.
     :param overwrite: Whether L is written over A, which must lie in C order.
-    :raises numpy.linalg.LinAlgError: if one is not positive, or not finite.
     """
     L = with_diagonal(A, diagonal, overwrite)
     for one in L if L.size else ():

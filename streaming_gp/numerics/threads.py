@@ -87,10 +87,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_after_fork() -> None:
-    """Refuse to work where TensorFlow would wait for threads that only the parent process has.
-
-    :raises ForkedError: if this process was forked after TensorFlow ran.
-    """
+    """Refuse to work where TensorFlow would wait for threads that only the parent process has."""
     if _is_fork:
         raise ForkedError(
             "this process was forked after TensorFlow had run, which does not work in it: start "

@@ -253,11 +253,7 @@ def make_clients(
 
 
 def by_name(clients: Clients | Iterable[Client | Site]) -> dict[str, Client | Site]:
-    """Clients by the names of their factors, in order.
-
-    :param clients: By name already, or one after another.
-    :raises InvalidDataError: if there are none, or two of one name.
-    """
+    """Clients by the names of their factors, in order."""
     if isinstance(clients, Mapping):
         named = dict(clients)
     else:

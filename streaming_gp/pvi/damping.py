@@ -194,20 +194,14 @@ def product_with(ledger: Ledger[Any], factors: Proposals, dtype: Any = None) -> 
 
 
 def require_family(rule: DampingRule, ledger: Ledger[Any]) -> None:
-    """Check that factors have coordinates in common.
-
-    :raises InvalidDataError: if the ledger is not of an exponential family.
-    """
+    """Check that factors have coordinates in common."""
     if not isinstance(ledger.prior, ExponentialFamily):
         name, family = type(rule).__name__, type(ledger.prior).__name__
         raise InvalidDataError(f"{name} is for exponential families, not for {family}")
 
 
 def require_state(rule: DampingRule, state: State, kind: type) -> None:
-    """Check that a state is one that the rule can go on from.
-
-    :raises InvalidDataError: if it is another rule's.
-    """
+    """Check that a state is one that the rule can go on from."""
     if not isinstance(state, kind):
         raise InvalidDataError(
             f"{type(rule).__name__} goes on from a {kind.__name__}, got a {type(state).__name__} "

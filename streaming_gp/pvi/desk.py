@@ -24,8 +24,8 @@ class Desk:
 
     A question that is put twice is answered once. A newer one to the same site takes its place.
 
+
     :param sites: The sites whose data can be read here.
-    :raises InvalidDataError: if there are none, or two of one name.
     """
 
     def __init__(self, sites: Iterable[Site]) -> None:
@@ -44,11 +44,9 @@ class Desk:
     def put(self, message: bytes, in_sum: bool = False) -> str:
         """Take a question.
 
+
         :param in_sum: Whether the answer leaves this process within a sum only.
         :returns: its nonce, to ask for the answer by.
-        :raises FileFormatError: if the message is damaged, foreign, or of another version.
-        :raises RefusedQuestionError: if it is for a site that is not here, or for one whose answers
-            leave it in the other way.
         """
         task = decode_task(message)
         name, nonce = task.client_id, task.nonce
@@ -67,9 +65,9 @@ class Desk:
     def answer(self, nonce: str, patience: float) -> bytes | None:
         """The answer to a question; None if it is still being worked out.
 
+
         :param nonce: That of the question.
         :param patience: The number of seconds to wait for it.
-        :raises UnknownQuestionError: if it was never put here, or a newer one took its place.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._answers.get(nonce, b"") is not None, patience)

@@ -283,12 +283,12 @@ def examine(
 ) -> tuple[dict[str, LocalResult], dict[str, str]]:
     """Sort answers to open questions; each is judged alone, and a second one is refused.
 
+
     :param rule: How they would enter the ledger.
     :param state: The rule's state.
     :param share: The share of the full step, in (0, 1].
     :returns: the answers that may enter, by client, with whole factors: the part that had stayed in
         the cavity is in them; and why the others are refused.
-    :raises InvalidDataError: if the rule is none for this ledger, which is no client's fault.
     """
     accepted: dict[str, LocalResult] = {}
     refused: dict[str, str] = {}

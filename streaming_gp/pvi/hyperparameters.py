@@ -181,10 +181,7 @@ def _model(server: Server) -> Any:
 
 
 def values(model: Any) -> np.ndarray:
-    """All of them, in the order of ``model.trainable_variables``: [H].
-
-    :raises InvalidDataError: if the model has none.
-    """
+    """All of them, in the order of ``model.trainable_variables``: [H]."""
     trainable: TrainableModel = require(model, TrainableModel, "learning the likelihood")
     variables = trainable.trainable_variables
     if not variables:

@@ -249,10 +249,7 @@ def as_rule(damping: Rho, server: Server) -> DampingRule:
 
 
 def one_by_one(rule: DampingRule) -> DampingRule:
-    """A rule for answers that enter the ledger one after another.
-
-    :raises InvalidDataError: if it combines those of one round.
-    """
+    """A rule for answers that enter the ledger one after another."""
     around: object = rule
     while isinstance(around, AroundRule):
         if isinstance(around, RobustMean):

@@ -485,11 +485,7 @@ def _require_prior(prior: Posterior, clients: Clients) -> None:
 
 
 def _require_fit(state: ServerState, prior: Posterior) -> None:
-    """That a state goes on with this prior.
-
-    :raises InvalidDataError: if it does not.
-    :raises FileFormatError: if its factors are none of its prior's kind.
-    """
+    """That a state goes on with this prior."""
     if state.prior.form != prior.form:
         raise InvalidDataError(
             f"the file is of a {state.prior.form}, but the prior is a {prior.form}"

@@ -338,10 +338,7 @@ class MaskedAveraging(ServerOptimiser):
 
 
 def _zeros(rule: DampingRule, ledger: Ledger[Any]) -> np.ndarray:
-    """[D].
-
-    :raises InvalidDataError: if the ledger is not of mean-field Gaussians.
-    """
+    """[D]."""
     if not isinstance(ledger.prior, MeanFieldNormal):
         name, family = type(rule).__name__, type(ledger.prior).__name__
         raise InvalidDataError(f"{name} is for mean-field Gaussians, not for {family}")

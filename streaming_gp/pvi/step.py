@@ -119,10 +119,7 @@ def step(
 
 
 def ask(ledger: Ledger[P], client_id: str, policy: PropernessPolicy) -> Question[P]:
-    """The cavity that a client is to fit under, as the policy decides.
-
-    :raises ImproperError: if the policy refuses an improper cavity.
-    """
+    """The cavity that a client is to fit under, as the policy decides."""
     old = ledger.factors.get(client_id)
     if old is None:
         return Question(ledger.posterior, None)
@@ -155,6 +152,7 @@ def replace(
 ) -> tuple[Ledger[P], float, State]:
     """Put proposed factors into the ledger, damped by the rule, as far as the policy allows.
 
+
     :param proposals: Whole factors by client, as fits gave them.
     :param rule: How proposals enter the ledger.
     :param policy: How far a step goes where the posterior or a cavity would be improper.
@@ -163,7 +161,6 @@ def replace(
     :param state: The rule's state after the step before; None before the first.
     :returns: the new ledger; the share of the full step that was taken, 0 if the ledger is the old
         one; and the rule's state after it.
-    :raises ImproperError: if the policy refuses the step.
     """
     state = rule.init(ledger) if state is None else state
     tried: dict[float, tuple[Ledger[P], State]] = {0.0: (ledger, state)}

@@ -61,11 +61,7 @@ CODES: Mapping[str, str] = {
 
 
 class RefusedQuestionError(InvalidDataError):
-    """A question that a client does not answer, by a code of the list.
-
-    :param code: The code.
-    :param detail: What its own log says besides.
-    """
+    """A question that a client does not answer, by a code of the list."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(f"{CODES[code]}: {detail}" if detail else CODES[code])
@@ -294,19 +290,13 @@ class Delivery:
 
 
 def encode_task(task: LocalTask) -> bytes:
-    """The task as a message, without data.
-
-    :raises InvalidDataError: if it holds what files do not hold.
-    """
+    """The task as a message, without data."""
     plain = replace(task, model=None, data=None, start=None, posterior=task.posterior.as_arrays())
     return serialization.packed(QUESTION, plain, serialization.registered_classes())
 
 
 def decode_task(message: bytes) -> LocalTask:
-    """The task that :func:`encode_task` made a message of.
-
-    :raises FileFormatError: if the message is damaged, foreign, or of another version.
-    """
+    """The task that :func:`encode_task` made a message of."""
     task: LocalTask = serialization.unpacked(
         "the question", message, QUESTION, serialization.registered_classes(), LocalTask
     )
@@ -320,19 +310,13 @@ def decode_task(message: bytes) -> LocalTask:
 
 
 def encode_answer(answer: LocalResult | Failure) -> bytes:
-    """An answer as a message; of a failure its code, and its text only where that may be told.
-
-    :raises InvalidDataError: if it holds what files do not hold.
-    """
+    """An answer as a message; of a failure its code, and its text only where that may be told."""
     content = answer.for_message() if isinstance(answer, Failure) else answer
     return serialization.packed(KIND, content, serialization.registered_classes())
 
 
 def decode_answer(message: bytes) -> LocalResult | Failure:
-    """The answer that :func:`encode_answer` made a message of.
-
-    :raises FileFormatError: if the message is damaged, foreign, or of another version.
-    """
+    """The answer that :func:`encode_answer` made a message of."""
     answer: LocalResult | Failure = serialization.unpacked(
         "the message", message, KIND, serialization.registered_classes()
     )

@@ -34,11 +34,7 @@ class Description:
 
 
 def of_name(kind: str, name: str, forms: Mapping[str, T]) -> T:
-    """The entry of a registry.
-
-    :param kind: What the registry holds, for the error.
-    :raises InvalidDataError: if it has no such entry; names those that it has.
-    """
+    """The entry of a registry."""
     if name not in forms:
         raise InvalidDataError(
             f"there is no NumPy form of the {kind} {name}; there is one of {', '.join(forms)}"

@@ -112,12 +112,12 @@ def solved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What rows of its own say at each input X [B, D].
 
+
     :param Z: [B, k, D].
     :param errors: ``z − m`` [B, k, C].
     :param noise: r [B, k].
     :param far: What far points know of the rows [B, k, M] and of X [B, M].
     :returns: ``wᵀ (z − m)`` [B, C] and the variance left [B].
-    :raises NumericalError: if a covariance is not positive.
     """
     among, k = kernel.about(Z, X)
     diagonal, own = kernel.variance(Z), kernel.variance(X)

@@ -298,10 +298,7 @@ MEAN_FUNCTIONS: dict[str, Callable[[Parameters, np.ndarray], np.ndarray]] = {
 
 
 def mean_function_of(description: Description) -> Callable[[np.ndarray], np.ndarray]:
-    """The mean function that is described.
-
-    :raises InvalidDataError: if there is no NumPy form of it.
-    """
+    """The mean function that is described."""
     function = of_name("mean function", description.name, MEAN_FUNCTIONS)
     return lambda X: function(description.parameters, X)
 
@@ -328,9 +325,6 @@ LIKELIHOODS: dict[str, Callable[[Parameters, np.ndarray, np.ndarray], Moments]] 
 
 
 def moments_of(description: Description, mean: np.ndarray, variance: np.ndarray) -> Moments:
-    """Mean and variance [N, P] of y under f ~ N(mean, variance), each [N, L].
-
-    :raises InvalidDataError: if there is no NumPy form of the likelihood.
-    """
+    """Mean and variance [N, P] of y under f ~ N(mean, variance), each [N, L]."""
     likelihood = of_name("likelihood", description.name, LIKELIHOODS)
     return likelihood(description.parameters, mean, variance)

@@ -17,11 +17,7 @@ T = TypeVar("T")
 
 
 def ensure(holds: Any, sentence: str) -> None:
-    """Check that something holds.
-
-    :param sentence: What must hold.
-    :raises AssertionError: with this sentence, if it does not.
-    """
+    """Check that something holds."""
     if not holds:
         raise AssertionError(f"does not hold: {sentence}")
 
@@ -63,8 +59,8 @@ def ensure_refused(call: Callable[[], Any], what: str) -> None:
 def copies(original: T, what: str) -> list[T]:
     """A deep copy, and one that was pickled on the way.
 
+
     :param what: What the original is, as the subject of a sentence.
-    :raises AssertionError: if it cannot be copied or pickled.
     """
     try:
         return [copy.deepcopy(original), pickle.loads(pickle.dumps(original))]

@@ -61,10 +61,7 @@ class Record:
 
     @contextmanager
     def held(self) -> Iterator[IO[str]]:
-        """Others that would pay for this client wait meanwhile.
-
-        :raises FileFormatError: if there can be no record in the folder.
-        """
+        """Others that would pay for this client wait meanwhile."""
         path = self._path(".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,10 +79,9 @@ class Record:
     def read(self, lock: IO[str], has_answered: bool = False) -> Spent:
         """The releases so far.
 
+
         :param lock: The file that :meth:`held` gives.
         :param has_answered: Whether the server has an answer of the client.
-        :raises FileFormatError: if the record is missing where there was one, damaged, older than
-            it was, or of other data or another rule.
         """
         path = self._path(".json")
         try:
@@ -172,10 +168,7 @@ def begin_record(folder: str, client_id: str) -> None:
 
 
 def require_absolute(folder: str | None) -> None:
-    """Refuse a folder that is another one wherever a program is started from.
-
-    :raises InvalidDataError: naming what came.
-    """
+    """Refuse a folder that is another one wherever a program is started from."""
     if folder is not None and not as_path(folder).is_absolute():
         raise InvalidDataError(
             f"record must be an absolute path, got {folder!r}: started from another folder, the "
@@ -321,10 +314,7 @@ class PrivateRule(abc.ABC):
         return epsilon_of(((self.release, answers * self.releases_per_answer),), self.budget.delta)
 
     def _pay(self, task: LocalTask) -> float:
-        """Put one more answer on record, and give the ε of all.
-
-        :raises BudgetSpentError: if that is beyond the budget.
-        """
+        """Put one more answer on record, and give the ε of all."""
         if self.record is None:
             number = (task.sequence + 1) * self.releases_per_answer
             return self._price(((self.release, number),))
@@ -383,18 +373,12 @@ class PrivateRule(abc.ABC):
 
 
 def require_family(task: LocalTask) -> None:
-    """Refuse posteriors whose factors carry more than natural parameters.
-
-    :raises RefusedQuestionError: naming what came and what was wanted.
-    """
+    """Refuse posteriors whose factors carry more than natural parameters."""
     if not isinstance(task.posterior, ExponentialFamily):
         raise RefusedQuestionError("NeedsFamily", f"got a {type(task.posterior).__name__}")
 
 
 def require_rule(name: str, rule: object) -> None:
-    """Refuse what is no update rule.
-
-    :raises InvalidDataError: naming what came.
-    """
+    """Refuse what is no update rule."""
     if isinstance(rule, type) or not isinstance(rule, UpdateRule):
         raise InvalidDataError(f"{name} wants an update rule, got {rule!r}")

@@ -142,10 +142,7 @@ class SummedChanges:
         return 1.0 / self.sites if self.damping is None else self.damping
 
     def _change(self, task: LocalTask, own: Factor | None, proposal: Factor) -> Factor:
-        """The change by which the site answers.
-
-        :raises InvalidDataError: if the site's checks refuse it.
-        """
+        """The change by which the site answers."""
         new = damped(own, proposal, self._rho)
         change = self.rounded(change_between(own, new))
         together = (task.posterior / task.prior).as_arrays()
@@ -182,7 +179,7 @@ class SiteRecord:
 
         The change has entered a sum if the server has another share for the site since then.
 
-        :raises InvalidDataError: if the server is back where it was before.
+
         """
         if same_factor(task.own, self.share):
             return self.own
@@ -192,10 +189,7 @@ class SiteRecord:
 
 
 def own_factor(folder: str, task: LocalTask) -> Factor | None:
-    """The site's factor under this question; None if it has none yet.
-
-    :raises InvalidDataError: if it is not kept here.
-    """
+    """The site's factor under this question; None if it has none yet."""
     if task.own is None:
         return None
     record = _read(folder, task.client_id)
@@ -205,10 +199,7 @@ def own_factor(folder: str, task: LocalTask) -> Factor | None:
 
 
 def write_record(folder: str, task: LocalTask, own: Factor | None, change: Factor) -> None:
-    """Put on record what is about to be answered, whole or not at all.
-
-    :raises FileFormatError: if there can be no record in the folder.
-    """
+    """Put on record what is about to be answered, whole or not at all."""
     path = _path(folder, task.client_id)
     share = None if task.own is None else task.own.as_arrays()
     try:
@@ -263,11 +254,7 @@ def _path(folder: str, client_id: str) -> Path:
 
 
 def rule_of_sums(clients: Clients) -> SummedChanges | None:
-    """The terms on which these clients are summed; None if they answer one by one.
-
-    :raises InvalidDataError: if only some of them are, or not all on the same terms, or there are
-        more of them than the terms say.
-    """
+    """The terms on which these clients are summed; None if they answer one by one."""
     rules = [client.update for client in clients.values()]
     summed = [rule for rule in rules if isinstance(rule, SummedChanges)]
     if not summed:
@@ -303,20 +290,14 @@ class _Offer:
 
 
 class Shares:
-    """Equal shares of sums, one in the place of the factor of each site that is in the sum.
-
-    :param clients: The sites by name.
-    """
+    """Equal shares of sums, one in the place of the factor of each site that is in the sum."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._offers: dict[str, _Offer] = {}
 
     def require_whole(self, task: LocalTask) -> None:
-        """Check that the sum which a site was in last was taken as it was, or not at all.
-
-        :raises InvalidDataError: if a part of it was taken, which no site can know.
-        """
+        """Check that the sum which a site was in last was taken as it was, or not at all."""
         last = self._offers.get(task.client_id)
         if last is not None and not last.fits(task):
             raise InvalidDataError(

@@ -97,10 +97,7 @@ class AveragingUpdate:
 
 
 def mean_of(task: LocalTask) -> Any:
-    """The posterior mean of a task [D].
-
-    :raises InvalidDataError: if the posterior is no mean-field Gaussian.
-    """
+    """The posterior mean of a task [D]."""
     if not isinstance(task.posterior, MeanFieldNormal):
         family = type(task.posterior).__name__
         raise InvalidDataError(f"wanted a mean-field Gaussian posterior, got a {family}")
@@ -179,7 +176,7 @@ class PointWorker:
     def advance(self, iterations: int) -> bool:
         """Go on from where it is; nothing before the first question.
 
-        :param iterations: The number of steps to make.
+
         :returns: whether there is a point to go on from.
         """
         if self._state is None:

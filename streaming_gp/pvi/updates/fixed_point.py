@@ -141,10 +141,7 @@ def natural_gradient(model: Model, loss: Any, jit: bool) -> Callable[..., Factor
 
 
 def _excess(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> Factor:
-    """``t − ∂/∂μ D(q ‖ cavity)`` with t = q / cavity: nothing for KL.
-
-    :raises ImproperError: if the divergence has no gradient there.
-    """
+    """``t − ∂/∂μ D(q ‖ cavity)`` with t = q / cavity: nothing for KL."""
     require_gradient(divergence, q, cavity)
     slope = type(q)(*tensors(q.natural)).natural_gradient(lambda q: divergence(q, cavity))
     natural = zip(q.natural, cavity.natural, slope.natural, strict=True)

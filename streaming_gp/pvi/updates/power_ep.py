@@ -265,6 +265,7 @@ def sweep(
 
     By XLA if there is more than one, but for full covariances: its Cholesky is slow.
 
+
     :param step: A hashable function, in TensorFlow's operations, of the model, the client's cavity,
         its factor, the B sites of a minibatch as one factor (None for a rule that keeps none), the
         minibatch X [B, D] and Y [B, P], and the number of all data. It gives the new factor, the
@@ -274,7 +275,6 @@ def sweep(
     :param sites: All sites as one factor with [S, B] in front, of which each step gets and gives
         its own; None for a rule that keeps none.
     :returns: factor, sites, and how many stayed as they were, over all steps.
-    :raises InvalidDataError: if the model has no ``log_tilted``.
     """
     require(task.model, TiltedModel, "expectation propagation")
     family = task.cavity.family

@@ -57,19 +57,13 @@ class Sampler(Protocol):
 
 
 def log_likelihood_of(model: Any) -> Callable[[tf.Tensor, Any, Any], tf.Tensor]:
-    """The model's own.
-
-    :raises InvalidDataError: if it has none.
-    """
+    """The model's own."""
     sampled: SampledModel = require(model, SampledModel, "sampling")
     return sampled.log_likelihood
 
 
 def require_gaussian(task: LocalTask) -> type[Gaussian]:
-    """The family of a task.
-
-    :raises InvalidDataError: if it is not of Gaussians.
-    """
+    """The family of a task."""
     family = type(task.posterior)
     if not issubclass(family, Gaussian):
         raise InvalidDataError(f"wanted a Gaussian posterior, got a {family.__name__}")
@@ -222,10 +216,7 @@ class MomentSharingWorker:
 
 
 def match_draws(family: type[Gaussian], draws: tf.Tensor) -> Factor:
-    """The Gaussian whose precision is unbiased under draws [S, D] of a Gaussian.
-
-    :raises NumericalError: if there is none for so few draws.
-    """
+    """The Gaussian whose precision is unbiased under draws [S, D] of a Gaussian."""
     number, dimension = draws.shape
     mean = tf.reduce_mean(draws, axis=0)
     covariance = family.mean_product(draws - mean, draws - mean)

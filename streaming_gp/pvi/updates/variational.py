@@ -278,8 +278,8 @@ ExpectedLogLikelihood = Callable[..., tf.Tensor]
 def expected_log_likelihood_of(model: Model, loss: Any) -> ExpectedLogLikelihood:
     """The model's expected log-likelihood, or minus the expected loss.
 
+
     :param loss: A loss of :mod:`streaming_gp.losses`; None for ``−log p(y | θ)``.
-    :raises InvalidDataError: if there is a loss, and the model has no ``expected_loss``.
     """
     if loss is None:
         own: LikelihoodModel = require(model, LikelihoodModel, "this update")
