@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import gpflow
@@ -17,6 +17,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import (
     DataObservations,
     HyperparameterStrategy,
+    LearningSchedule,
     LocalOptimiser,
     PseudoObservations,
     PseudoPointStrategy,
@@ -25,27 +26,26 @@ from streaming_gp.gp import (
 from streaming_gp.gp.process.conditioning import Conditioning
 
 
+@dataclass(eq=False, repr=False)
 class Estimator:
-    """The arguments that all estimators have, and the model of scaled inputs that they make."""
+    """The settings that all estimators have, and the model of scaled inputs that they make."""
 
-    kernel: gpflow.kernels.Kernel | str | None
-    pseudo_points: PseudoPointStrategy | None
-    hyperparameters: HyperparameterStrategy | None
-    optimiser: LocalOptimiser | None
-    conditioning: Conditioning | None
-    scale: bool
+    kernel: gpflow.kernels.Kernel | str | None = None
+    _: KW_ONLY
+    pseudo_points: PseudoPointStrategy | None = None
+    hyperparameters: HyperparameterStrategy | None = None
+    optimiser: LocalOptimiser | None = None
+    learning: LearningSchedule | None = None
+    conditioning: Conditioning | None = None
+    scale: bool = True
 
     def _new_model(
-        self,
-        num_inputs: int,
-        likelihood: gpflow.likelihoods.Likelihood,
-        pseudo_points: PseudoPointStrategy | None = None,
-        **options: Any,
+        self, num_inputs: int, likelihood: gpflow.likelihoods.Likelihood, **options: Any
     ) -> StreamingGP:
         """A model that has seen nothing yet.
 
-        :param pseudo_points: The strategy where the user gave none; None for the model's own.
-        :param options: Further arguments of the model.
+        :param options: Further arguments of the model, and what takes the place of settings that
+            the user has not given.
         """
         if self.kernel is None or isinstance(self.kernel, str):
             kernel = default_kernel(num_inputs, self.kernel or "squared-exponential")
@@ -53,15 +53,10 @@ class Estimator:
             kernel = copy.deepcopy(self.kernel)
         if isinstance(getattr(likelihood, "variance", None), TargetNoise):
             see_columns(kernel, num_inputs)
-        return StreamingGP(
-            kernel,
-            likelihood,
-            pseudo_points=pseudo_points if self.pseudo_points is None else self.pseudo_points,
-            hyperparameters=self.hyperparameters,
-            optimiser=self.optimiser,
-            conditioning=self.conditioning,
-            **options,
-        )
+        settings = "pseudo_points", "hyperparameters", "optimiser", "learning", "conditioning"
+        given = {name: getattr(self, name) for name in settings}
+        options |= {name: value for name, value in given.items() if value is not None}
+        return StreamingGP(kernel, likelihood, **options)
 
 
 @dataclass(frozen=True, eq=False)

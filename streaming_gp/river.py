@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, isinf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import gpflow
 import numpy as np
 from gpflow.likelihoods import Gaussian, Likelihood
 from river import base, proba
@@ -23,16 +23,12 @@ from streaming_gp.estimators import (
 )
 from streaming_gp.frames.columns import number, words
 from streaming_gp.gp import (
-    HyperparameterStrategy,
-    LearningSchedule,
-    LocalOptimiser,
     OnlineGP,
     PrivatePseudoPoints,
     PseudoPointStrategy,
     StreamingGP,
     UntilSettled,
 )
-from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.inputs import require_positive_integer
 
 __all__ = [
@@ -49,6 +45,7 @@ LEAST_NOISE = 1e-4
 """The least variance of the noise in scaled units: rows learned one at a time want some."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RowEstimator(Estimator):
     """Rows wait until they are a batch, which a :class:`~streaming_gp.StreamingGP` learns.
 
@@ -56,41 +53,19 @@ class RowEstimator(Estimator):
     before it say no more than what targets there are.
     """
 
-    _is_limited = True
-    """Whether there must be a budget."""
+    batch_size: int = 50
+    budget: int | None = 400
+    features: tuple[Hashable, ...] | None = None
+    drift_detector: Any = None
+    seed: int = 0
+    _is_limited: ClassVar[bool] = True  # whether there must be a budget
 
-    def __init__(
-        self,
-        kernel: gpflow.kernels.Kernel | str | None = None,
-        pseudo_points: PseudoPointStrategy | None = None,
-        hyperparameters: HyperparameterStrategy | None = None,
-        optimiser: LocalOptimiser | None = None,
-        learning: LearningSchedule | None = None,
-        conditioning: Conditioning | None = None,
-        batch_size: int = 50,
-        budget: int | None = 400,
-        features: tuple[Hashable, ...] | None = None,
-        scale: bool = True,
-        drift_detector: Any = None,
-        seed: int = 0,
-    ) -> None:
-        require_positive_integer("batch_size", batch_size)
-        if budget is not None or self._is_limited:
-            require_positive_integer("budget", budget)  # type: ignore[arg-type]
-        self.kernel = kernel
-        self.pseudo_points = pseudo_points
-        self.hyperparameters = hyperparameters
-        self.optimiser = optimiser
-        self.learning = learning
-        self.conditioning = conditioning
-        self.batch_size = batch_size
-        self.budget = budget
-        self.features = features
-        self.scale = scale
-        self.drift_detector = drift_detector
-        self.seed = seed
-        self._detector = copy.deepcopy(drift_detector)
-        self._silent: deque[float] = deque(maxlen=batch_size)
+    def __post_init__(self) -> None:
+        require_positive_integer("batch_size", self.batch_size)
+        if self.budget is not None or self._is_limited:
+            require_positive_integer("budget", self.budget)  # type: ignore[arg-type]
+        self._detector = copy.deepcopy(self.drift_detector)
+        self._silent: deque[float] = deque(maxlen=self.batch_size)
         self._begin()
 
     def _begin(self) -> None:
@@ -148,12 +123,10 @@ class RowEstimator(Estimator):
             inputs = Scaling.of(matrix(rows, names), self.scale)
             likelihood, points = self._defaults()
             targets = Scaling.of(Y, self.scale and isinstance(likelihood, Gaussian))
-            learning = self.learning
-            if learning is None and not (self.pseudo_points is None and self.budget is None):
-                learning = UntilSettled()
-            model = self._new_model(
-                len(names), likelihood, points, learning=learning, seed=self.seed
-            )
+            options: dict[str, Any] = {"pseudo_points": points, "seed": self.seed}
+            if self.pseudo_points is not None or self.budget is not None:
+                options["learning"] = UntilSettled()
+            model = self._new_model(len(names), likelihood, **options)
         model.update((_scaled(rows, names, inputs), targets.scaled(Y)))
         self._check(model)
         self._names, self._inputs, self._targets, self._model = names, inputs, targets, model
@@ -329,6 +302,7 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
         return {**vars(self), "_online": None}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
     """Streaming GP classification, behind river's interface.
 
@@ -353,29 +327,17 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         two classes.
     """
 
-    _is_limited = False
+    classes: tuple[Hashable, ...] = (False, True)
+    batch_size: int = 100
+    budget: int | None = None
+    _is_limited: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        classes: tuple[Hashable, ...] = (False, True),
-        kernel: gpflow.kernels.Kernel | str | None = None,
-        pseudo_points: PseudoPointStrategy | None = None,
-        hyperparameters: HyperparameterStrategy | None = None,
-        optimiser: LocalOptimiser | None = None,
-        learning: LearningSchedule | None = None,
-        conditioning: Conditioning | None = None,
-        batch_size: int = 100,
-        budget: int | None = None,
-        features: tuple[Hashable, ...] | None = None,
-        scale: bool = True,
-        drift_detector: Any = None,
-        seed: int = 0,
-    ) -> None:
-        strategies = kernel, pseudo_points, hyperparameters, optimiser, learning, conditioning
-        super().__init__(*strategies, batch_size, budget, features, scale, drift_detector, seed)
-        self.classes = classes
-        if len(set(classes)) != len(classes) or len(classes) < 2:
-            raise InvalidDataError(f"classes must be at least two different labels, got {classes}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({*self.classes}) != len(self.classes) or len(self.classes) < 2:
+            raise InvalidDataError(
+                f"classes must be at least two different labels, got {self.classes}"
+            )
 
     @property
     def _multiclass(self) -> bool:

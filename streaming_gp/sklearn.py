@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-import gpflow
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -28,14 +28,6 @@ from streaming_gp.estimators import (
     with_columns,
 )
 from streaming_gp.frames.columns import numbers
-from streaming_gp.gp import (
-    HyperparameterStrategy,
-    LearningSchedule,
-    LocalOptimiser,
-    PseudoPointStrategy,
-    StreamingGP,
-)
-from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.inputs import refuse_masked
 
 __all__ = [
@@ -52,36 +44,13 @@ MOST_SOFTMAX = 10
 """More classes are regressed on: a softmax of so many functions would take minutes."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ArrayEstimator(Estimator, BaseEstimator):
-    """The parameters of both estimators, and a model that learns arrays in batches."""
+    """The settings of both estimators, and a model that learns arrays in batches."""
 
-    model_: StreamingGP
-    input_scaler_: Scaling
-
-    def __init__(
-        self,
-        kernel: gpflow.kernels.Kernel | str | None = None,
-        *,
-        pseudo_points: PseudoPointStrategy | None = None,
-        hyperparameters: HyperparameterStrategy | None = None,
-        optimiser: LocalOptimiser | None = None,
-        learning: LearningSchedule | None = None,
-        conditioning: Conditioning | None = None,
-        batch_size: int | None = None,
-        scale: bool = True,
-        num_prediction_samples: int = 16,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.pseudo_points = pseudo_points
-        self.hyperparameters = hyperparameters
-        self.optimiser = optimiser
-        self.learning = learning
-        self.conditioning = conditioning
-        self.batch_size = batch_size
-        self.scale = scale
-        self.num_prediction_samples = num_prediction_samples
-        self.random_state = random_state
+    batch_size: int | None = None
+    num_prediction_samples: int = 16
+    random_state: int | np.random.RandomState | None = None
 
     # ---- data ----
 
@@ -111,7 +80,6 @@ class ArrayEstimator(Estimator, BaseEstimator):
         self.model_ = self._new_model(
             X.shape[1],
             likelihood,
-            learning=self.learning,
             num_prediction_samples=self.num_prediction_samples,
             seed=int(check_random_state(self.random_state or 0).randint(np.iinfo(np.int32).max)),
         )
