@@ -22,7 +22,7 @@ import gpflow
 import numpy as np
 
 from streaming_gp import bnn, engines, linear, pvi
-from streaming_gp.engines.nvflare_cell import read_kit
+from streaming_gp.engines.nvflare import read_kit
 
 PLACES = ("clinic-a", "clinic-b", "clinic-c")
 NUM_DATA = 120

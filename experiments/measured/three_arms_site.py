@@ -14,7 +14,7 @@ from pathlib import Path
 from experiments.measured.organisations_site import PLACES
 from experiments.measured.three_arms import HYPERPARAMETERS, gaussian_process, sites_at
 from streaming_gp import engines, pvi
-from streaming_gp.engines.nvflare_cell import read_kit
+from streaming_gp.engines.nvflare import read_kit
 
 
 def main() -> None:

@@ -283,7 +283,7 @@ class FlowerSession(RemoteSession):
         self._limits: dict[str, int] = {}
         self._arrived: deque[tuple[str, bytes, str]] = deque()
 
-    def _put(self, task: LocalTask) -> None:
+    def _put(self, task: LocalTask, duration: float | None) -> None:
         self.send(task.client_id, QUESTION, encode_task(task))
         self._limits[task.client_id] = task.largest_answer
 
@@ -370,7 +370,7 @@ class FlowerSumSession(RemoteSession):
         self._tasks: dict[str, LocalTask] = {}
         self._arrived: deque[Delivery] = deque()
 
-    def _put(self, task: LocalTask) -> None:
+    def _put(self, task: LocalTask, duration: float | None) -> None:
         self._shares.require_whole(task)
         self._tasks[task.client_id] = task
 

@@ -126,7 +126,7 @@ class RaySession(RemoteSession):
             if process.actor is not None:
                 self._ray.kill(process.actor)
 
-    def _put(self, task: LocalTask) -> None:
+    def _put(self, task: LocalTask, duration: float | None) -> None:
         home = self._homes.get(task.client_id)
         if home is None:
             home = min(self._processes, key=lambda process: process.homes)

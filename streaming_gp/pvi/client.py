@@ -208,20 +208,6 @@ class Resident:
         return failure_of(error, self.client.client_id, is_open, is_discreet)
 
 
-class Residents:
-    """The clients of one process, each from its first question on."""
-
-    def __init__(self) -> None:
-        self._residents: dict[str, Resident] = {}
-
-    def of(self, client: Client | Site) -> Resident:
-        """That of a client; another one of the same name begins anew."""
-        resident = self._residents.get(client.client_id)
-        if resident is None or resident.client is not client:
-            resident = self._residents[client.client_id] = Resident(client)
-        return resident
-
-
 def make_clients(
     model: Model,
     shards: Sequence[tuple[Any, Any]] | Mapping[str, tuple[Any, Any]],

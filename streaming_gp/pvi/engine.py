@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import heapq
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.client import Clients, Residents
+from streaming_gp.pvi.client import Clients, Resident
 from streaming_gp.pvi.task import Delivery, LocalTask
 
 
@@ -78,20 +79,15 @@ class Serial:
         yield SerialSession(clients, self.latency)
 
 
-class SerialSession:
-    """A queue of deliveries by simulated time of arrival."""
+class OpenQuestions(abc.ABC):
+    """A session in which at most one question to each client is open."""
 
-    def __init__(self, clients: Clients, latency: int) -> None:
-        self._clients, self._residents = clients, Residents()
-        self._latency = latency
-        self._arrivals: list[tuple[float, int, Delivery]] = []
+    def __init__(self) -> None:
         self._open: set[str] = set()
-        self._numbers = count()
-        self._now = 0.0
 
     @property
-    def now(self) -> float:
-        return self._now
+    @abc.abstractmethod
+    def now(self) -> float: ...
 
     @property
     def open(self) -> frozenset[str]:
@@ -100,15 +96,53 @@ class SerialSession:
     def submit(self, task: LocalTask, duration: float | None) -> None:
         if task.client_id in self._open:
             raise InvalidDataError(f"client {task.client_id!r} has an open question already")
+        self._put(task, duration)
         self._open.add(task.client_id)
+
+    def next(self) -> Delivery:
+        delivery = self._wait()
+        self._open.discard(delivery.client_id)
+        return delivery
+
+    @abc.abstractmethod
+    def _put(self, task: LocalTask, duration: float | None) -> None:
+        """Put a question on its way."""
+
+    @abc.abstractmethod
+    def _wait(self) -> Delivery:
+        """Whatever comes next."""
+
+
+class SerialSession(OpenQuestions):
+    """A queue of deliveries by simulated time of arrival."""
+
+    def __init__(self, clients: Clients, latency: int) -> None:
+        super().__init__()
+        self._clients, self._latency = clients, latency
+        self._residents: dict[str, Resident] = {}
+        self._arrivals: list[tuple[float, int, Delivery]] = []
+        self._numbers = count()
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def _put(self, task: LocalTask, duration: float | None) -> None:
         start = time.perf_counter()
-        client = self._residents.of(self._clients[task.client_id])
+        client = self._resident(task.client_id)
         client.advance(self._latency)
         delivery = Delivery(task.client_id, client.answer(task))
         taken = time.perf_counter() - start if duration is None else duration
         heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
 
-    def next(self) -> Delivery:
+    def _wait(self) -> Delivery:
         self._now, _, delivery = heapq.heappop(self._arrivals)
-        self._open.discard(delivery.client_id)
         return delivery
+
+    def _resident(self, name: str) -> Resident:
+        """That of a client from its first question on; another one of its name begins anew."""
+        client, resident = self._clients[name], self._residents.get(name)
+        if resident is None or resident.client is not client:
+            resident = self._residents[name] = Resident(client)
+        return resident

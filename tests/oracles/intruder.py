@@ -11,7 +11,7 @@ import time
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell, Message
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 
-from streaming_gp.engines.nvflare_cell import read_kit
+from streaming_gp.engines.nvflare import read_kit
 
 
 def main(folder, name, address):
