@@ -29,6 +29,7 @@ from importlib import import_module, metadata
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 
@@ -43,6 +44,7 @@ __all__ = [
     "decode",
     "digest",
     "encode",
+    "file_of",
     "leftovers",
     "packed",
     "read",
@@ -172,6 +174,14 @@ def as_path(path: Any) -> Path:
     except TypeError:
         pass
     raise InvalidDataError(f"wanted the path of a file or folder, got {path!r:.100}")
+
+
+def file_of(name: str, folder: PathLike, suffix: str = ".npz") -> Path:
+    """The file of a name, of whatever characters, in a folder.
+
+    :raises InvalidDataError: if nothing can be the folder.
+    """
+    return as_path(folder) / f"{quote(name, safe='')}{suffix}"
 
 
 def leftovers(folder: PathLike) -> list[Path]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -114,7 +112,7 @@ class PersonalUpdate:
         result = self.rule(joint)
         q = (joint.cavity * result.factor).normalised().as_arrays()
         if self.folder is not None:
-            path = self._path(task.client_id)
+            path = serialization.file_of(task.client_id, self.folder)
             path.parent.mkdir(parents=True, exist_ok=True)
             serialization.write(path, KIND, q, serialization.registered_classes())
         shared = marginal(q, model.shared)
@@ -125,10 +123,10 @@ class PersonalUpdate:
 
         :raises FileFormatError: if the file is damaged or foreign.
         """
-        if self.folder is None or not self._path(client_id).exists():
+        path = None if self.folder is None else serialization.file_of(client_id, self.folder)
+        if path is None or not path.exists():
             return None
-        classes = serialization.registered_classes()
-        return serialization.read(self._path(client_id), KIND, classes)
+        return serialization.read(path, KIND, serialization.registered_classes())
 
     def _joint(self, task: LocalTask, model: PersonalModel) -> LocalTask:
         """The question as one of all D parameters."""
@@ -149,9 +147,6 @@ class PersonalUpdate:
             start=joined(task.start, z),
             given_prior=joined(task.prior, own),
         )
-
-    def _path(self, client_id: str) -> Path:
-        return Path(self.folder or "") / f"{quote(client_id, safe='')}.npz"
 
 
 def marginal(q: Any, coordinates: np.ndarray) -> Any:

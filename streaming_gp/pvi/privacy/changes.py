@@ -11,8 +11,7 @@ import scipy.linalg
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
-from streaming_gp.pvi.privacy.accountant import Release
+from streaming_gp.inputs import PositiveInteger, typed
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule, require_rule
 from streaming_gp.pvi.task import LocalTask
 
@@ -39,18 +38,9 @@ class PrivateChanges(PrivateRule):
     :raises InvalidDataError: for noise without a bound to scale it by.
     """
 
-    clip: Positive = 1.0
-    noise_multiplier: NotNegative = 1.0
-
     def __post_init__(self) -> None:
         super().__post_init__()
         require_rule(type(self).__name__, self.rule)
-        if math.isinf(self.clip) and self.noise_multiplier != 0.0:
-            raise InvalidDataError("noise is scaled by clip, which is infinite")
-
-    @property
-    def release(self) -> Release:
-        return Release(self.noise_multiplier)
 
     def private_factor(self, task: LocalTask, draws: Draws) -> Factor:
         change = self.clipped_change(task, self.rule(task).factor)

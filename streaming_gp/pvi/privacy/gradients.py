@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor, MeanFieldNormal
-from streaming_gp.inputs import Fraction, NotNegative, Positive, typed
+from streaming_gp.inputs import Fraction, typed
 from streaming_gp.pvi.model import Model, compiled_for, factor_tensors, tensors
 from streaming_gp.pvi.privacy.accountant import Release
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule
@@ -57,15 +57,11 @@ class PrivateGradients(PrivateRule):
         bound to scale it by.
     """
 
-    clip: Positive = 1.0
-    noise_multiplier: NotNegative = 1.0
     sampling_rate: Fraction = 1.0
     means_only: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if math.isinf(self.clip) and self.noise_multiplier != 0.0:
-            raise InvalidDataError("noise is scaled by clip, which is infinite")
         _require_known(self._inner, self.means_only)
         if isinstance(self.rule, AveragingUpdate) and self.rule.proximal > 0.0:
             raise InvalidDataError("FedProx's term tells the number of rows: proximal must be 0")

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, ClassVar
-from urllib.parse import quote
 
 import numpy as np
 from scipy.special import ndtri
@@ -31,10 +30,11 @@ from streaming_gp.errors import (
     StreamingGPError,
 )
 from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.inputs import NotNegative, Positive
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of, with_release
 from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask, RefusedQuestionError, UpdateRule
-from streaming_gp.serialization import as_path, write_bytes
+from streaming_gp.serialization import as_path, file_of, write_bytes
 
 try:
     from fcntl import LOCK_EX, flock
@@ -143,7 +143,7 @@ class Record:
         return sha256(json.dumps([self.client_id, self.subject, content]).encode()).hexdigest()
 
     def _path(self, suffix: str) -> Path:
-        return as_path(self.folder) / f"{quote(self.client_id, safe='')}{suffix}"
+        return file_of(self.client_id, self.folder, suffix)
 
 
 def subject_of(rule: Any, data: tuple[Any, Any]) -> str:
@@ -246,6 +246,9 @@ class PrivateRule(abc.ABC):
     been paid for.
 
     :param budget: The (ε, δ) of all answers of one client together.
+    :param clip: The largest norm C of what depends on data, before there is noise; infinity for
+        none.
+    :param noise_multiplier: The standard deviation σ of the noise over the sensitivity.
     :param record: The folder in which each client keeps what it has spent, at its own place: an
         absolute path. What is on record is of these data and this kind of rule, and where it is
         missing or damaged there is no answer (``privacy.begin_record``). If None, the client takes
@@ -253,11 +256,14 @@ class PrivateRule(abc.ABC):
     :param insecure_seed: A seed for the noise, and for which rows are sampled. Whoever knows it can
         take the noise away: for tests and figures only. If None, both are made of the operating
         system's random bits.
-    :raises InvalidDataError: if the record is no absolute path.
+    :raises InvalidDataError: if the record is no absolute path, and for noise without a bound to
+        scale it by.
     """
 
     rule: Any = field(kw_only=False)
     budget: Budget
+    clip: Positive = 1.0
+    noise_multiplier: NotNegative = 1.0
     record: str | None = None
     insecure_seed: int | None = None
     is_discreet: ClassVar[bool] = True
@@ -265,11 +271,13 @@ class PrivateRule(abc.ABC):
 
     def __post_init__(self) -> None:
         require_absolute(self.record)
+        if math.isinf(self.clip) and self.noise_multiplier != 0.0:
+            raise InvalidDataError("noise is scaled by clip, which is infinite")
 
     @property
-    @abc.abstractmethod
     def release(self) -> Release:
-        """One release of an answer."""
+        """One release of an answer: by default of all rows."""
+        return Release(self.noise_multiplier)
 
     @property
     def releases_per_answer(self) -> int:

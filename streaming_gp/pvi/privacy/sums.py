@@ -9,9 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import numpy as np
 
@@ -25,7 +23,7 @@ from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
 from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, RefusedQuestionError
-from streaming_gp.serialization import as_path, storable
+from streaming_gp.serialization import file_of, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")
 MODULUS = 2**32
@@ -200,7 +198,7 @@ def own_factor(folder: str, task: LocalTask) -> Factor | None:
 
 def write_record(folder: str, task: LocalTask, own: Factor | None, change: Factor) -> None:
     """Put on record what is about to be answered, whole or not at all."""
-    path = _path(folder, task.client_id)
+    path = file_of(task.client_id, folder)
     share = None if task.own is None else task.own.as_arrays()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +231,7 @@ def same_factor(a: Any, b: Any) -> bool:
 
 
 def _read(folder: str, client_id: str) -> SiteRecord | None:
-    path = _path(folder, client_id)
+    path = file_of(client_id, folder)
     if not path.exists():
         return None
     record: SiteRecord = serialization.read(
@@ -244,10 +242,6 @@ def _read(folder: str, client_id: str) -> SiteRecord | None:
 
 def _digest(share: Any) -> str:
     return sha256(b"".join(np.asarray(eta).tobytes() for eta in share.natural)).hexdigest()
-
-
-def _path(folder: str, client_id: str) -> Path:
-    return as_path(folder) / f"{quote(client_id, safe='')}.npz"
 
 
 # ---- the server: equal shares of each sum ----

@@ -24,7 +24,7 @@ from streaming_gp.pvi.model import (
     tensors,
 )
 from streaming_gp.pvi.task import LocalResult, LocalTask
-from streaming_gp.pvi.updates.power_ep import evidence
+from streaming_gp.pvi.updates.power_ep import answered
 from streaming_gp.pvi.updates.variational import expected_log_likelihood_of
 
 
@@ -40,8 +40,7 @@ class AnalyticUpdate:
         if not isinstance(task.model, ConjugateModel):
             name = type(task.model).__name__
             raise InvalidDataError(f"{name} is not conjugate: it has no likelihood_factor")
-        factor: Factor = task.model.likelihood_factor(*task.data).as_arrays()
-        return LocalResult(factor, evidence(task.cavity, factor), steps=1)
+        return answered(task, task.model.likelihood_factor(*task.data), steps=1)
 
 
 @typed

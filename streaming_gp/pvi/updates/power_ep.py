@@ -82,8 +82,7 @@ class PowerEPUpdate:
         for _ in range(self.sweeps):
             _, sites, improper = sweep(step, task, factor, rows, sites)
             factor, skipped = product(sites, axes=2), skipped + improper
-        factor = factor.as_arrays()
-        return LocalResult(factor, evidence(task.cavity, factor), self.sweeps, skipped)
+        return answered(task, factor, self.sweeps, skipped)
 
     def _filtered_sites(self, task: LocalTask) -> Any:
         """Each datum's site [1, N] under the cavity and the sites of those before it."""
@@ -128,8 +127,7 @@ class AssumedDensityUpdate:
     def __call__(self, task: LocalTask) -> LocalResult:
         rows = minibatches(task, 1, self.passes * task.num_data)
         factor, _, skipped = sweep(_Include(), task, task.cavity**0.0, rows)
-        factor = factor.as_arrays()
-        return LocalResult(factor, evidence(task.cavity, factor), self.passes, skipped)
+        return answered(task, factor, self.passes, skipped)
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,7 @@ class StochasticEPUpdate:
         step = _RefineShared(self.alpha, self.damping)
         rows = minibatches(task, self.batch_size, self.steps)
         factor, _, skipped = sweep(step, task, own_factor(task), rows)
-        factor = factor.as_arrays()
-        return LocalResult(factor, evidence(task.cavity, factor), self.steps, skipped)
+        return answered(task, factor, self.steps, skipped)
 
 
 @dataclass(frozen=True)
@@ -245,9 +242,8 @@ class TiedUpdate:
                 else:
                     factor = factor ** (1.0 - 1.0 / self.pieces) * result.factor
             factor = total if self.averaged else factor
-        factor = factor.as_arrays()
-        free_energy = evidence(task.cavity, factor) if knows_evidence else float("nan")
-        return LocalResult(factor, free_energy, self.passes, skipped)
+        answer = answered(task, factor, self.passes, skipped)
+        return answer if knows_evidence else replace(answer, free_energy=float("nan"))
 
 
 # ---- what all rules of expectation propagation share ----
@@ -372,7 +368,9 @@ def own_factor(task: LocalTask) -> Factor:
     return task.cavity**0.0 if task.own is None else task.own
 
 
-def evidence(cavity: Factor, factor: Factor) -> float:
-    """``log ∫ cavity(θ) t(θ) dθ``, NaN where that is not finite."""
-    both = cavity * factor
-    return float(both.log_integral()) if cavity.is_proper and both.is_proper else float("nan")
+def answered(task: LocalTask, factor: Factor, steps: int, skipped: int = 0) -> LocalResult:
+    """A factor with the evidence ``log ∫ cavity(θ) t(θ) dθ``, NaN where that is not finite."""
+    both, evidence = task.cavity * factor, float("nan")
+    if task.cavity.is_proper and both.is_proper:
+        evidence = float(both.log_integral())
+    return LocalResult(factor.as_arrays(), evidence, steps, skipped)
