@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+# ---- scores ----
+
+
 def quotient(value: float | None, variance: float | None) -> float | None:
     """``value / variance``; None if either is unknown, or nothing varies."""
     return None if value is None or not variance else value / variance
@@ -204,6 +207,9 @@ class Summary:
                 }
             )
         return records
+
+
+# ---- test, then train ----
 
 
 class Learner(Protocol):
@@ -435,6 +441,8 @@ def _as_matrix(values: Any) -> np.ndarray:
     array = np.asarray(values, float)
     return array.reshape(len(array), -1)
 
+
+# ---- an alarm ----
 
 TOLERANCE = 0.1
 """Nats by which the log density of a datum may fall short of the mean unnoticed."""

@@ -307,6 +307,8 @@ def probit_regression(
     return GeneralisedLinearModel(num_inputs, Probit(), prior_variance, family)
 
 
+# ---- expectations under Gaussians far wider or narrower than the likelihood ----
+
 NODES, WEIGHTS = scipy.special.roots_legendre(8)
 FROM_MEAN = np.arange(-8.0, 9.0)
 """Cuts, in standard deviations from the mean."""
@@ -325,8 +327,11 @@ def log_expected_power(
 ) -> tf.Tensor:
     """``log E[p(y_n | f_n)^α]`` for ``f_n`` of these means and variances [N, 1]: [N].
 
-    The nodes do not move with mean and variance, so that gradients by these are the moments of the
-    tilted distribution.
+    Nodes that are spread as the Gaussian is, as those of Gauss and Hermite, miss a likelihood that
+    changes between two of them: an integral under a wide prior is then flat in its mean, and
+    expectation propagation learns nothing. So the line is cut where either of the two changes, and
+    every panel has a Gauss–Legendre rule of its own. The nodes do not move with mean and variance,
+    so that gradients by these are the moments of the tilted distribution.
 
 
     """

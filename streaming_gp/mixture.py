@@ -38,6 +38,8 @@ __all__ = [
     "GaussianMixture",
 ]
 
+# ---- Gaussian mixtures, by variational message passing (Bishop 2006, section 10.2) ----
+
 UNSEEN = 1e-3
 """Concentration at which a component gets no responsibility."""
 
@@ -265,6 +267,8 @@ def as_points(X: Any, Y: Any, num_dimensions: int) -> tuple[np.ndarray, np.ndarr
         )
     return np.empty((len(Y), 0)), Y
 
+
+# ---- the clutter problem (Minka 2001) ----
 
 _NO_PROCESS = (
     "Clutter is the likelihood of one location, for ClutterModel, and not of a Gaussian process: "

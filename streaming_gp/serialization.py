@@ -310,6 +310,8 @@ def _entry(index: int) -> str:
 Classes = Mapping[str, type]
 """Frozen dataclasses by their names in files."""
 
+# ---- the classes that may occur ----
+
 C = TypeVar("C", bound=type)
 
 _REGISTERED: dict[str, type] = {}

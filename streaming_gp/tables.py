@@ -42,6 +42,9 @@ Categories = Mapping[str, tuple[Hashable, ...]]
 """The words of each column of categories."""
 
 
+# ---- columns ----
+
+
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table that a model looks at.
@@ -204,6 +207,8 @@ def complete_rows(X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     is_complete = ~(np.isnan(Y).any(axis=1) | np.isnan(X).any(axis=1))
     return X[is_complete], Y[is_complete], int(np.count_nonzero(~is_complete))
 
+
+# ---- the model ----
 
 MISSING_INPUTS = ("refuse", "drop", "mean")
 
@@ -528,6 +533,9 @@ class TableGP:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.RLock())
+
+
+# ---- sources of batches ----
 
 
 class Learner(Protocol):

@@ -16,6 +16,8 @@ from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.frames.files import Kind, TableFile, open_table
 from streaming_gp.serialization import as_path, fits, write_bytes
 
+# ---- the folder of a fit ----
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -150,6 +152,8 @@ def _with_tuples(content: Any) -> Any:
         return {name: _with_tuples(value) for name, value in content.items()}
     return tuple(map(_with_tuples, content)) if isinstance(content, list) else content
 
+
+# ---- plans ----
 
 MOST_CATEGORIES = 100
 """Words of a column; with more it is no column of categories."""

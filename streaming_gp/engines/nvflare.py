@@ -31,6 +31,10 @@ from streaming_gp.pvi.client import Clients
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task, failure_of
 
+CHANNEL = "streaming_gp"
+COORDINATOR = "server"
+"""NVFlare's name of the coordinator in messages; the name in its certificate is its own."""
+LOG = logging.getLogger("streaming_gp.nvflare")
 PATIENCE = 10.0
 """So many seconds a site keeps a request waiting for an answer before it says: not yet."""
 PAUSE = 0.2
@@ -260,12 +264,6 @@ def _replying(reply: Callable[[bytes], bytes | None]) -> Callable[[Any], Any]:
             return make_reply(ReturnCode.INVALID_REQUEST, error=reason)
 
     return replied
-
-
-CHANNEL = "streaming_gp"
-COORDINATOR = "server"
-"""NVFlare's name of the coordinator in messages; the name in its certificate is its own."""
-LOG = logging.getLogger("streaming_gp.nvflare")
 
 
 # ---- the kit ----

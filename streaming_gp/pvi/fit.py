@@ -223,6 +223,8 @@ def _reasons_of(one: Round, in_full: Mapping[str, str], most: int = NAMED) -> st
     return f"round {one.round}: " + "; ".join([*reasons[:most], *more])
 
 
+# ---- a federation in one call ----
+
 SCHEDULES: dict[str, Schedule] = {"synchronous": Synchronous(), "sequential": Sequential()}
 
 

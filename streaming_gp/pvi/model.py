@@ -200,6 +200,9 @@ def require(model: Any, protocol: type, what_for: str) -> Any:
     return model
 
 
+# ---- compiled functions ----
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OF_MODELS: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()

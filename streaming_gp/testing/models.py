@@ -36,6 +36,9 @@ ALGEBRA, INVERSION = 1e-9, 1e-5
 NUM_SAMPLES, STANDARD_ERRORS = 20_000, 6.0
 
 
+# ---- families ----
+
+
 def check_family(family: type[ExponentialFamily], members: Sequence[ExponentialFamily]) -> None:
     """Check that a family obeys the laws that the ledger and the local updates rely on.
 
@@ -153,6 +156,8 @@ def _check_copies(member: ExponentialFamily) -> None:
     ensure_same(twin, arrays, "a file gives back the same member, bit by bit")
     ensure_same(twin_factor, factor, "a file gives back the same factor, bit by bit")
 
+
+# ---- models ----
 
 SEED = np.array([3, 5], np.int32)
 ROUNDING = 1e-5  # of 32-bit floating-point numbers, summed in another order

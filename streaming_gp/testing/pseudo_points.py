@@ -140,6 +140,8 @@ def ensure_continues(model: StreamingGP, loaded: StreamingGP, data: Data) -> Non
     ensure(same, "one state and one seed lead to one result, bit for bit, also after loading")
 
 
+# ---- the contract ----
+
 FEWER_POINTS = 3
 
 

@@ -62,6 +62,8 @@ def server_of_regression(
     return Server(model.prior(), clients_of_regression(model, update))
 
 
+# ---- update rules ----
+
 SHARE = 0.3  # of what one shard says, as the factor that a client already has
 
 
@@ -161,6 +163,8 @@ def _check_worker(rule: Any, task: LocalTask) -> None:
     ensure(task.posterior.objection_to(second) is None, "a worker answers a second question")
 
 
+# ---- schedules ----
+
 ROUNDS = 2
 MAX_QUESTIONS = 1000  # of one round
 UPDATE = FixedPointUpdate(batch_size=4)  # random rows, so that seeds matter
@@ -242,6 +246,8 @@ class _ObservedSession:
         ensure(self.open, "a schedule waits for open questions only")
         return self._inside.next()
 
+
+# ---- engines ----
 
 TOLERANCE = 1e-9
 REASON = "this client has no numbers"

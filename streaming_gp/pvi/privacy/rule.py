@@ -45,6 +45,9 @@ LARGEST_FILE, LARGEST_NUMBER = 2**20, 2**40
 _WRITTEN: dict[Path, int] = {}  # releases on record by this process, whatever becomes of the files
 
 
+# ---- the record of what was spent ----
+
+
 @dataclass(frozen=True)
 class Record:
     """What one client has spent on one data set by one kind of rule.
@@ -182,6 +185,8 @@ def _count(number: object) -> int:
     return number
 
 
+# ---- random numbers ----
+
 BITS = np.uint64(52)
 
 
@@ -230,6 +235,9 @@ def secure_draws() -> Draws:
 def seeded_draws(*seed: int) -> Draws:
     """Numbers that whoever knows the seed can take away again: for tests and figures only."""
     return Draws(np.random.default_rng(seed).random)
+
+
+# ---- rules ----
 
 
 class PrivateFitError(StreamingGPError, RuntimeError):

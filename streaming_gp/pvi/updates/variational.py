@@ -34,6 +34,9 @@ Penalty = Callable[[Any], tf.Tensor]
 """Divergence of a member of the family from the cavity."""
 
 
+# ---- optimisers: they know q, its expected log-likelihood and the cavity ----
+
+
 @dataclass(frozen=True)
 class AdamFormula:
     """``m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²``, and a step of
@@ -267,6 +270,8 @@ def value_and_gradient(
         free_energy = data_term(q) - penalty(q)
     return free_energy, tape.gradient(free_energy, numbers)
 
+
+# ---- the rule ----
 
 STEPS_AT_ONCE = 10
 """So many run as one compiled loop: for small networks a call costs more than a step."""
