@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isinf
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import gpflow
 import numpy as np
 from gpflow.likelihoods import Gaussian, Likelihood
 from river import base, proba
@@ -327,7 +328,8 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
         two classes.
     """
 
-    classes: tuple[Hashable, ...] = (False, True)
+    classes: tuple[Hashable, ...] = field(default=(False, True), kw_only=False)
+    kernel: gpflow.kernels.Kernel | str | None = None
     batch_size: int = 100
     budget: int | None = None
     _is_limited: ClassVar[bool] = False
