@@ -95,7 +95,7 @@ def test_what_is_personal_is_learned_and_goes_on_from_where_it_was(rng, tmp_path
 
 
 def test_the_rule_keeps_the_contract_of_rules():
-    model = pvi.PersonalModel(testing.problem.regression(), [1])
+    model = pvi.PersonalModel(testing.rounds.regression(), [1])
     testing.check_update_rule(pvi.PersonalUpdate(pvi.AnalyticUpdate()), model)
 
 
