@@ -2,7 +2,7 @@
 
 import gc
 import os
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,18 @@ def _collect_garbage_seldom():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_graphs():
+    """Oracles of GPflow are compiled without autograph, which they do not need, and which would
+    take most of the time. A test that asks as a user does says ``autograph=True``.
+    """
+    import tensorflow as tf
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf, "function", partial(tf.function, autograph=False))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

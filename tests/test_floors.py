@@ -103,14 +103,17 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
             assert room in homes.get(library, {room}), f"{path} imports {library}"
 
 
-def test_federated_learning_loads_no_gaussian_processes():
+def test_federated_learning_loads_no_gaussian_processes_before_a_file_may_hold_some():
     """GPflow, and what it stands on, which others import without being asked."""
     code = """
 import sys
 import streaming_gp.engines, streaming_gp.expfam, streaming_gp.pvi
+from streaming_gp import serialization
 assert "tensorflow" in sys.modules
 unused = {"gpflow", "check_shapes", "tensorflow_probability", "tf_keras"}
 assert not unused & set(sys.modules), unused & set(sys.modules)
+known = serialization.registered_classes()
+assert {"PseudoPointFactor", "ServerState", "MeanFieldNormal"} <= set(known), sorted(known)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -221,10 +221,7 @@ def honest():
     return {name: run(schedule, without=("c1",)) for name, schedule in SCHEDULES.items()}
 
 
-@every_tenth(
-    ("kind", "schedule"),
-    {f"{k}, {s}": (k, s) for k in KINDS for s in SCHEDULES},
-)
+@every_tenth(("kind", "schedule"), {f"{k}, {s}": (k, s) for k in KINDS for s in SCHEDULES})
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
 def test_a_malformed_answer_is_refused_and_the_run_goes_on(honest, kind, schedule):
     change, message = KINDS[kind]

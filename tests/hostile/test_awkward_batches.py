@@ -95,7 +95,7 @@ def test_targets_of_another_size_are_learned_whatever_the_seed():
     X, Y = data = smooth_data(np.random.default_rng(20181127))
     model, _ = Begun(regressor(hyperparameters=sgp.VariationalHyperparameters()), data).again()
     start = model.ledger
-    for number in range(1, 13):  # of the batch: its random numbers go with it
+    for number in range(1, 7):  # of the batch: its random numbers go with it
         model.adopt(start)
         assert np.isfinite(model.update((X, 1e4 * Y)).free_energy), number
 
@@ -142,7 +142,7 @@ def test_a_batch_far_from_all_others_is_learned_from(rng, budget):
     )  # fmt: skip
     for number, offset in enumerate((0.0, 0.0, 0.0, 1e4, 0.0)):
         X, Y = smooth_data(rng, 110)
-        info = model.update((X + offset, Y))
+        info = model.update((X + offset, Y), learn=number in (0, 3))
         assert np.isfinite(info.free_energy), number
         mean, _ = model.predict_f(X + offset)
         assert np.mean((np.asarray(mean) - Y) ** 2) < 0.5 * np.var(Y)

@@ -10,12 +10,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, evaluate, linear, runtime
-from streaming_gp.errors import (
-    FileFormatError,
-    InvalidDataError,
-    NumericalError,
-    StreamingGPError,
-)
+from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError, StreamingGPError
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor
 from tests.hostile.cases import every_tenth
 from tests.hostile.streams import FIXED, QUICK, dates, targets
@@ -76,8 +71,7 @@ DOORS = {
 
 
 @every_tenth(
-    ("door", "convert"),
-    {f"{d} of {t}": (DOORS[d], TAKEN[t]) for d in DOORS for t in TAKEN},
+    ("door", "convert"), {f"{d} of {t}": (DOORS[d], TAKEN[t]) for d in DOORS for t in TAKEN}
 )
 def test_all_that_holds_numbers_gives_the_same_predictions(unchanged, door, convert):
     wanted, found = door(unchanged, dates()), door(unchanged, convert(dates()))

@@ -12,12 +12,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp import plotting
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.evaluate import (
-    BatchError,
-    DriftAlarm,
-    Summary,
-    prequential,
-)
+from streaming_gp.evaluate import BatchError, DriftAlarm, Summary, prequential
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 

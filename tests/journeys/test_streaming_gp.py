@@ -90,7 +90,7 @@ def test_gpflow_can_optimise_the_log_normaliser(rng):
     """A stream fitted at fixed ε is still a GPflow objective in ε."""
     model = regressor(pseudo_points=EVERY_INPUT, hyperparameters=FIXED)
     for _ in range(2):
-        model.update(smooth_data(rng))
+        model.update(smooth_data(rng, 20))
     before = float(model.training_loss())
     gpflow.optimizers.Scipy().minimize(
         model.training_loss, model.kernel.trainable_variables, options={"maxiter": 20}

@@ -72,7 +72,7 @@ def test_more_rounds_than_tasks_and_too_large_coresets_are_refused(rng):
 
 # ---- a head for each task ----
 
-RULE = pvi.VariationalUpdate(epochs=40, batch_size=20, learning_rate=0.02)
+RULE = pvi.VariationalUpdate(epochs=20, batch_size=5, learning_rate=0.02)
 
 
 def opposite_tasks(rng):

@@ -176,10 +176,7 @@ def improper(factor):
 
 HOSTILE = {
     "text": (lambda factor: "text", "got a str"),
-    "not finite": (
-        lambda f: spoiled(f, precision_factor=np.full((1, 3, 3), np.nan)),
-        "not finite",
-    ),
+    "not finite": (lambda f: spoiled(f, precision_factor=np.full((1, 3, 3), np.nan)), "not finite"),
     "shapes": (
         lambda f: spoiled(f, pseudo_targets=np.zeros((1, 9, 1))),
         "not finite arrays of matching shapes",
@@ -515,10 +512,7 @@ def test_synchronous_rounds_refuse_what_they_cannot_do(five_sites):
     for refused, message in (
         (known_model(sgp.SharedPseudoPoints(5)), "need pseudo-points of their own, got Shared"),
         (known_model(sgp.ConditionalPseudoPoints(5)), "of their own, got Conditional"),
-        (
-            known_model(sgp.PrivatePseudoPoints(5, budget=20)),
-            "no room .* hold 25 of a budget",
-        ),
+        (known_model(sgp.PrivatePseudoPoints(5, budget=20)), "no room .* hold 25 of a budget"),
         (known_model(own, hyperparameters=sgp.PointHyperparameters()), "differ in point hyperp"),
     ):
         with pytest.raises(InvalidDataError, match=message):

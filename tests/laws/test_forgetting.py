@@ -110,8 +110,9 @@ def test_where_nothing_is_forgotten_a_batch_finds_the_ledger_itself(learned, for
 def test_a_fade_leaves_epsilon_alone(learned):
     before, after = learned
     old, new = before.factors["batch-0"], after.factors["batch-0"]
-    np.testing.assert_allclose(new.precision, 0.25 * old.precision, rtol=ALGEBRA)
-    np.testing.assert_allclose(new.precision_mean, 0.25 * old.precision_mean, rtol=ALGEBRA)
+    (rows,), (faded,) = old.pseudo_observations, new.pseudo_observations
+    np.testing.assert_allclose(faded.weights, 0.25 * rows.weights, rtol=ALGEBRA)
+    np.testing.assert_array_equal(faded.Y, rows.Y)
     assert new.log_scale == pytest.approx(0.25 * old.log_scale, rel=ALGEBRA)
     assert new.hyperparameters is old.hyperparameters
     assert_same_naturals(*(one.posterior.hyperparameters for one in learned), ALGEBRA)

@@ -475,8 +475,7 @@ def sine(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gpflow.likelihoods.Gaussian, gpflow.likelihoods.Bernoulli])
 @pytest.mark.parametrize(
-    "loss",
-    [losses.NegativeLogLikelihood(), losses.BetaLoss(1 + 1e-9), losses.GammaLoss(1 - 1e-9)],
+    "loss", [losses.NegativeLogLikelihood(), losses.BetaLoss(1 + 1e-9), losses.GammaLoss(1 - 1e-9)]
 )
 def test_a_gp_under_a_loss_tends_to_that_under_the_likelihood(rng, make, loss):
     X, _, Y = sine(rng)

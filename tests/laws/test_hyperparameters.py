@@ -630,10 +630,10 @@ def test_a_period_is_found_in_many_of_them(rng, repeats):
     """As by maximum likelihood of all data at once, from one start. With one as wide as that of
     other parameters the log density is below -2.
     """
-    X = np.sort(rng.uniform(0.0, 20.0, size=(220, 1)), axis=0)
+    X = np.sort(rng.uniform(0.0, 12.0, size=(120, 1)), axis=0)
     f = 3.0 * np.sin(2.0 * np.pi * X) + 0.5 * X
     Y = f + 0.3 * rng.normal(size=X.shape)
-    (X, X_new), (Y, Y_new) = np.split(X, [200]), np.split(Y, [200])
+    (X, X_new), (Y, Y_new) = np.split(X, [100]), np.split(Y, [100])
 
     def seasons():
         trend = gpflow.kernels.SquaredExponential(variance=10.0, lengthscales=10.0)

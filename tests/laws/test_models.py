@@ -148,9 +148,7 @@ def scale_on_a_grid(X, Y, noise):
     return np.log(total) + log_joint.max(), mean, np.sqrt(square)
 
 
-def test_its_free_energy_bounds_the_evidence_and_the_scale_is_near_its_posterior(
-    observed,
-):
+def test_its_free_energy_bounds_the_evidence_and_the_scale_is_near_its_posterior(observed):
     """Few and noisy data; q is too narrow, as the docstring says."""
     X, Y = observed[0][:12], observed[1][:12]
     model = HierarchicalModel(linear.BayesianLinearRegression(3, 4.0), num_samples=256)
@@ -332,7 +330,7 @@ def on_a_dense_grid(log_p, y, mean, deviation, alpha):
 
 
 @pytest.mark.parametrize(
-    ("deviation", "alpha"), [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), (1000.0, 1.0)]
+    ("deviation", "alpha"), [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), (200.0, 1.0)]
 )
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_value_and_gradients_are_those_of_the_tilted_density(kind, deviation, alpha):

@@ -117,10 +117,7 @@ def test_without_hidden_layers_it_is_the_linear_model(rng):
 
 @pytest.mark.parametrize(
     "optimiser",
-    [
-        pytest.param(pvi.Adam(0.02), marks=pytest.mark.slow),
-        pvi.VariationalOnlineNewton(0.1, 0.02),
-    ],
+    [pytest.param(pvi.Adam(0.02), marks=pytest.mark.slow), pvi.VariationalOnlineNewton(0.1, 0.02)],
 )
 def test_both_optimisers_raise_the_free_energy(rng, optimiser):
     X = rng.standard_normal((200, 2))

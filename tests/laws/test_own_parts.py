@@ -153,10 +153,7 @@ def test_a_budget_a_journal_and_a_file_hold_them(rng, tmp_path):
     for _ in range(4):
         learn(fitted, rng, 1)
         assert fitted.posterior_process.num_pseudo_points <= 10
-    fresh, copied = (
-        own_model(),
-        shutil.copytree(tmp_path / "journal", tmp_path / "copied"),
-    )
+    fresh, copied = (own_model(), shutil.copytree(tmp_path / "journal", tmp_path / "copied"))
     resumed = sgp.StreamingGP.resume(copied, fresh.kernel, fresh.likelihood)
     loaded = loaded_again(fitted, tmp_path / "stream.npz")
     assert loaded.settings.pseudo_points == points

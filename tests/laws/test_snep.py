@@ -351,10 +351,7 @@ def test_injected_noise_is_capped(max_noise, wanted):
 
 @pytest.mark.parametrize(
     "sampler",
-    [
-        samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf),
-        samplers.NUTS(1500),
-    ],
+    [samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf), samplers.NUTS(1500)],
     ids=["sgld", "nuts"],
 )
 def test_a_chain_has_the_moments_of_a_gaussian(sampler):

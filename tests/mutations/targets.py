@@ -43,13 +43,7 @@ DIVERGENCES = tuple(
 )
 TARGETS = {
     "losses": Target("losses.py", (f"{LAWS}/test_losses.py", f"{LAWS}/test_generalised.py")),
-    "expfam": Target(
-        "expfam/*.py",
-        (
-            f"{LAWS}/test_expfam.py",
-            *DIVERGENCES,
-        ),
-    ),
+    "expfam": Target("expfam/*.py", (f"{LAWS}/test_expfam.py", *DIVERGENCES)),
     "updates/ep": Target("pvi/updates/*_ep.py", (f"{LAWS}/test_ep.py",)),
     "updates/local": Target(
         "pvi/updates/[fov]*.py",
@@ -60,15 +54,9 @@ TARGETS = {
             f"{LAWS}/test_networks.py",
         ),
     ),
-    "updates/baselines": Target(
-        "pvi/updates/baselines.py",
-        (f"{LAWS}/test_baselines.py",),
-    ),
+    "updates/baselines": Target("pvi/updates/baselines.py", (f"{LAWS}/test_baselines.py",)),
     "updates/sampled": Target("pvi/updates/s[an]*.py", (f"{LAWS}/test_snep.py",)),
-    "damping": Target(
-        "pvi/damping.py",
-        (f"{LAWS}/test_damping.py", f"{LAWS}/test_robust.py"),
-    ),
+    "damping": Target("pvi/damping.py", (f"{LAWS}/test_damping.py", f"{LAWS}/test_robust.py")),
     "server_optimisers": Target(
         "pvi/server_optimisers.py", (f"{LAWS}/test_damping.py", f"{LAWS}/test_baselines.py")
     ),
