@@ -48,6 +48,10 @@ class PoorFitWarning(UserWarning):
     """A fit far worse than another one, or that takes all for noise; the model has learned it."""
 
 
+class ChangeWarning(UserWarning):
+    """Observations say that the function has changed, and a part of what was known is forgotten."""
+
+
 class OverconfidenceWarning(UserWarning):
     """Predicted standard deviations will be far too small; the model has learned all the same.
 

@@ -36,8 +36,8 @@ from streaming_gp.gp.hyperparameters import (
     WhenGrown,
 )
 from streaming_gp.gp.journal import Journal
-from streaming_gp.gp.online.gp import OnlineGP, refuse_foreign
-from streaming_gp.gp.online.state import OnlinePrior, OnlineState
+from streaming_gp.gp.online.change import Alarm
+from streaming_gp.gp.online.gp import FALSE_ALARMS, OnlineGP, Part, refuse_foreign
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.prediction import Inputs, Posterior
 from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
@@ -359,21 +359,31 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
 
     # ---- one point at a time ----
 
-    def online(self, budget: int = 300, memory: float | None = None) -> OnlineGP:
+    def online(
+        self,
+        budget: int = 300,
+        memory: float | None = None,
+        false_alarms: float = FALSE_ALARMS,
+        on_alarm: Callable[[Alarm], object] | None = None,
+    ) -> OnlineGP:
         """The model as an object that predicts and learns one point at a time.
 
         It is at one ε, the mean of q(ε), and holds at most ``budget`` points; the model itself
-        learns nothing until it is told to :meth:`absorb` the object.
+        learns nothing until it is told to :meth:`absorb` the object. Where observations say that
+        the function has changed, the object forgets as much as they say, and tells.
 
         :param budget: The largest number of points. Beyond it the point goes that matters least.
         :param memory: The number of observations in which a point matters e-fold less, unless new
             inputs come near it; by default the budget. Infinite where inputs keep coming from
             everywhere.
-        :raises InvalidDataError: if the budget is not a positive integer or the memory not
-            positive, the model has seen no data, its noise is not Gaussian of one variance, its
-            functions do not share one kernel, or its factors do not stand alone.
+        :param false_alarms: The probability of a false alarm at each observation; zero for a
+            function that never changes.
+        :param on_alarm: Called with each alarm; by default the first one is a warning.
+        :raises InvalidDataError: if the budget is not a positive integer, the memory not positive
+            or the probability none, the model has seen no data, its noise is not Gaussian of one
+            variance for each output, its functions are mixed, or its factors do not stand alone.
         """
-        return OnlineGP(self, budget, memory)
+        return OnlineGP(self, budget, memory, false_alarms, on_alarm)
 
     def absorb(self, online: OnlineGP, name: str | None = None) -> str | None:
         """Take what was learned one point at a time into the ledger, as one factor.
@@ -391,20 +401,20 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             name = as_name("name", f"online-{self.num_updates}" if name is None else name)
             refuse_foreign(online, self, name, self.factors)
 
-            def commit(learned: PseudoObservations, log_evidence: float) -> None:
+            def commit(learned: tuple[PseudoObservations, ...], log_evidence: float) -> None:
                 make = stream.absorb
                 self._store.change_within_turn(self.modules, make, name, learned, log_evidence)
 
             return name if online.hand_over(commit) else None
 
-    def online_state(
-        self, budget: int, memory: float, own: PseudoObservations | None = None
-    ) -> tuple[OnlinePrior, OnlineState]:
-        """The posterior on at most ``budget`` points, times ``own``.
+    def online_parts(
+        self, budget: int, memory: float, own: Sequence[PseudoObservations | None] | None = None
+    ) -> tuple[Part, ...]:
+        """The posterior on at most ``budget`` points for each kernel, times ``own``.
 
         :raises InvalidDataError: as :meth:`online`.
         """
-        return stream.online_state(self.state, self._functions(), budget, memory, own)
+        return stream.online_parts(self.state, self._functions(), budget, memory, own)
 
     # ---- as a model of clients ----
 

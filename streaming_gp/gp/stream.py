@@ -9,7 +9,7 @@ answer a question of :meth:`.Store.ask`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -26,8 +26,7 @@ from streaming_gp.gp.fit.optimiser import Callback, reporter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import faded, next_time
 from streaming_gp.gp.online import start
-from streaming_gp.gp.online.gp import factor_of
-from streaming_gp.gp.online.state import OnlinePrior, OnlineState
+from streaming_gp.gp.online.gp import Part, factor_of
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import State
@@ -299,7 +298,7 @@ def absorb(
     state: State,
     functions: Functions,
     name: str,
-    observations: PseudoObservations,
+    observations: tuple[PseudoObservations, ...],
     log_evidence: float,
 ) -> tuple[State, None]:
     """Observations of one point at a time as a factor; see :meth:`.StreamingGP.absorb`.
@@ -314,22 +313,22 @@ def absorb(
     return _following(state, compiled, ledger, epsilon, num_new=1), None
 
 
-def online_state(
+def online_parts(
     state: State,
     functions: Functions,
     budget: int,
     memory: float,
-    own: PseudoObservations | None = None,
-) -> tuple[OnlinePrior, OnlineState]:
+    own: Sequence[PseudoObservations | None] | None = None,
+) -> tuple[Part, ...]:
     """All factors on at most so many points; see :meth:`.StreamingGP.online`.
 
-    :param own: Observations of one point at a time that are in no factor.
+    :param own: For each kernel, observations of one point at a time that are in no factor.
     """
     if None in state.dims:
         raise InvalidDataError("one point at a time wants a model that has learned a batch")
     compiled, posterior = functions.of(state), state.ledger.posterior
     epsilon = _point(state, state.ledger, compiled)
-    return start.online_state(compiled.local, epsilon, posterior, budget, memory, own)
+    return start.online_parts(compiled.local, epsilon, posterior, budget, memory, own)
 
 
 # ---- the free energy by a point ε ----

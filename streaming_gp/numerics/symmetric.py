@@ -63,6 +63,12 @@ def inner(A: np.ndarray, B: np.ndarray) -> float:
     return float(2.0 * np.vdot(lower, B) - np.vdot(A.diagonal(), B.diagonal()))
 
 
+def put(A: np.ndarray, j: int, values: np.ndarray) -> None:
+    """Make row and column j these values."""
+    A[j, :j] = values[:j]
+    A[j:, j] = values[j:]
+
+
 def clear(A: np.ndarray, j: int) -> None:
     """Make row and column j zero."""
     A[j, :j] = 0.0

@@ -13,6 +13,8 @@ import numpy as np
 from streaming_gp.errors import InvalidDataError
 
 T = TypeVar("T")
+FAR = 1e3
+"""In lengthscales: beyond, squares of distances as products would lose their digits."""
 Parameters = Mapping[str, np.ndarray | float]
 """Parameters by name, constrained."""
 
@@ -63,8 +65,11 @@ class Kernel(ABC):
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Covariance [N, N2] between two sets of inputs [N, D] and [N2, D].
 
-        White noise has none between them, even where they are equal.
+        White noise has none between them, even where they are equal. Where nothing but differences
+        matters inputs are counted from one of them, so that these keep their digits.
         """
+        if self.is_of_differences:
+            X, X2 = X - X2[:1], X2 - X2[:1]
         return self.between(self.prepared(X), self.prepared(X2))
 
     def bind(self, Z: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -147,13 +152,17 @@ class Isotropic(Kernel):
 
     def between(self, one: Any, other: Any) -> np.ndarray:
         (A, squares_a), (B, squares_b) = one, other
+        if max(squares_a.max(initial=0.0), squares_b.max(initial=0.0)) > FAR**2:
+            pairs = zip(np.moveaxis(A, -1, 0), np.moveaxis(B, -1, 0), strict=True)
+            gaps = ((a[..., None] - b[..., None, :]) ** 2 for a, b in pairs)
+            return self.of_squared_distance(reduce(np.add, gaps))
         r2 = A @ np.swapaxes(B, -1, -2)
         r2 *= -2.0
         r2 += squares_a[..., None] + squares_b[..., None, :]
         return self.of_squared_distance(r2)
 
     def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
-        differences = super().prepared(X - x) / self.lengthscales
+        differences = Kernel.prepared(self, X - x) / self.lengthscales
         return self.of_squared_distance(np.einsum("nd,nd->n", differences, differences))
 
     def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
@@ -250,6 +259,12 @@ class Sum(Kernel):
     def about(self, Z: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         among, between = zip(*(part.about(Z, X) for part in self.parts), strict=True)
         return reduce(self.operation, among), reduce(self.operation, between)
+
+    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        return reduce(self.operation, [part.covariance(X, X2) for part in self.parts])
+
+    def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return reduce(self.operation, [part.covariance_with(X, x) for part in self.parts])
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return reduce(self.operation, [part.variance(X) for part in self.parts])

@@ -1,421 +1,431 @@
 """A Gaussian process on at most so many points, updated one observation at a time.
 
-With ``u = f(Z)`` + nugget noise, ``K = k(Z, Z) + nugget``, and information about u counted from its
-prior mean, ``t(u) = exp(−½ uᵀ W u + hᵀ u)``:
+With points Z, ``u = f(Z)`` + nugget noise, ``K = cov(u)``, and ``q(u) = N(μ, S)``:
 
-- ``Q = K⁻¹``, ``Γ = (K + W⁻¹)⁻¹`` and ``α = (I + W K)⁻¹ h``;
-- mean ``m(x) + k(x, Z) α``, covariance ``k(x, x') − k(x, Z) Γ k(Z, x')``.
+- ``q = K⁻¹ k(Z, x)``, and the novelty ``ν = k(x, x) − k(x, Z) q`` that is left of f(x) given u;
+- mean ``m(x) + qᵀ (μ − m(Z))``, variance ``ν + qᵀ S q``.
 
-An observation adds one point; beyond the budget the point goes that matters least. What is left is
-the exact marginal of the others, as in Csató & Opper (2002, "Sparse on-line Gaussian processes"):
-``p(u_j | u)`` is integrated out of both parts of the information, of the base that was known before
-and of what was learned since. All changes are of rank one or two. Q, an inverse, is held as its
-entries say what a point loses and how others stand for it.
+Neither is a difference of large numbers but for ν. An observation adds one point, and conditions
+``q(u)`` on it; beyond the budget a point goes, which leaves the exact marginal of the others
+(Csató & Opper 2002; Van Vaerenbergh, Lázaro-Gredilla & Santamaría 2012, "Kernel recursive
+least-squares tracker for time-varying regression"). K is held as a square root of its inverse,
+``MᵀM = K⁻¹``: a point that comes is one row of M more, and a point that goes is a reflection that
+leaves it in one row, which goes too. A reflection rounds no more than it must, so that nothing is
+ever computed anew: every step costs the same.
 
-What a point matters is the KL divergence by which the posterior changes without it, times its
-relevance: the largest prior correlation with an input that came t observations ago, times
-``exp(−t / memory)``. A stream that moves on leaves points behind that no input comes near.
+What a point matters are the nats that an observation there would add to the others,
+``½ log(1 + 1 / (σ² (K⁻¹)_jj))``, times its relevance: the largest prior correlation with an input
+that came t observations ago, times ``exp(−t / memory)``. A stream that moves on leaves points
+behind that no input comes near.
 
-All here are functions of values: :func:`project` and :func:`moments` predict and write nothing;
-:func:`observe` gives the next state. It writes over the arrays of the state before, which nobody
-may use any more: whoever wants to keep that state has a copy (:func:`copied`).
+Where the world has changed, f becomes ``√(1 − c) f + √c g``, with g a new draw from the prior
+(:func:`forget`): ``S ← (1 − c) S + c K``. That is the exact posterior under the prior covariance
+``k(x, x') √(1 − c)`` between before and after.
 
-Matrices are symmetric, and their lower triangle counts (:mod:`streaming_gp.numerics.symmetric`).
-They have a row for each of ``budget + 1`` slots, zero where it is empty, and one more for each of
-the C functions that share the kernel: information is ``[[W, −h], [−hᵀ, ·]]``, that of ``(u, 1)``,
-and Γ has −α there, as what changes W changes h with it, and what changes Γ changes α.
+Arrays have a place for each of ``budget + 1`` slots, zero where it is empty. Of K and S the lower
+triangle counts (:mod:`streaming_gp.numerics.symmetric`). :func:`observe` and :func:`forget` change
+a state in place, and do not raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import exp, inf, isfinite, log, sqrt
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from math import exp, inf, isfinite, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
+from scipy.linalg import blas
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.process.observations import PseudoObservations, factored
+from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.numerics import symmetric
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.runtime import Kernel
 
-MOST_ROUNDING = 0.01
-"""Of a variance below zero, as a part of nugget or noise: beyond, inverses are computed again."""
-REFRESH, DELICATE = 2, 1e-3
-"""Where the noise is so small a part of the prior's variance, rounding grows with every change:
-inverses are also computed again after so many observations for each point."""
 SMALLEST_VARIANCE = 1e-12
 """Of a prediction, as a part of the prior's: rounding below is cut off."""
 FURTHEST_BELOW = 0.5
 """Of a variance below zero, as a part of the prior's: rounding alone leaves it nearer to zero."""
+LARGEST = 1e150
+"""Of an error whose square is a number."""
+NOTHING = 1e-9
+"""A part of a variance by which a direction is better known, below which nothing was learned."""
 
 
 class OnlinePrior(NamedTuple):
     """The prior of f and the noise, at one value of ε, and how many points are held.
 
-    :param kernel: The covariance function.
+    :param kernel: The covariance function, which all columns share.
     :param mean: The mean [N, C] at inputs [N, D].
-    :param columns: The number C of functions that share the kernel.
-    :param noise: The variance of the Gaussian noise, in squared units of f.
+    :param columns: The C outputs that it speaks of, by number.
+    :param noise: The variances [G] of the Gaussian noise, in squared units of f.
+    :param group: Which of these each column has [C].
     :param nugget: The variance of the points' white noise, less than that of the observations.
     :param budget: The largest number of points.
     :param memory: The number of observations in which relevance falls e-fold; infinite for never.
+    :param most_variance: The largest prior variance whose rounding is less than the noise.
     """
 
     kernel: Kernel
     mean: Callable[[np.ndarray], np.ndarray]
-    columns: int
-    noise: float
+    columns: np.ndarray
+    noise: np.ndarray
+    group: np.ndarray
     nugget: float
     budget: int
     memory: float
-
-    @property
-    def slots(self) -> int:
-        """The number of places for points: one more than the budget."""
-        return self.budget + 1
-
-    @property
-    def precision(self) -> float:
-        """Of an observation of u: the nugget is a part of the noise."""
-        return 1.0 / (self.noise - self.nugget)
+    most_variance: float = inf
 
     def among(self, Z: np.ndarray) -> np.ndarray:
-        """Covariances [R, R] of f at points [R, D]; white noise is on the diagonal alone."""
+        """Covariances [R, R] of u at points [R, D]; white noise is on the diagonal alone."""
         K = self.kernel.covariance(Z, Z)
-        np.fill_diagonal(K, self.kernel.variance(Z))
+        np.fill_diagonal(K, self.kernel.variance(Z) + self.nugget)
         return K
 
 
-class OnlineState(NamedTuple):
-    """All that the next step needs; see the module for the matrices [slots + C, slots + C].
+@dataclass(eq=False)
+class OnlineState:
+    """All that the next step needs, for slots = budget + 1.
 
-    :param Z: The points [slots + C, D], in slots.
-    :param is_used: Which slots hold one [slots + C].
-    :param relevance: Of the points [slots + C].
-    :param scale: Prior standard deviations of f at the points [slots + C].
-    :param Q: The prior precision of u.
-    :param gamma: Γ and −α.
-    :param base: The information that was known before.
-    :param own: The information that was learned since.
+    :param Z: The points [slots, D].
+    :param is_used: Which slots hold one [slots].
+    :param name: The slot that each point had in the base, −1 for one that came later [slots].
+    :param relevance: Of the points [slots].
+    :param scale: Prior standard deviations of f at the points [slots].
+    :param root: M [slots, slots].
+    :param precision: The diagonal of K⁻¹ [slots].
+    :param K: The prior covariance of u [slots, slots].
+    :param S: Its posterior covariance for each noise variance, G matrices [slots, slots].
+    :param U: Its posterior mean less the prior's [slots, C].
+    :param kept: What is left of the correlation of f with what it was at the base [G].
+    :param seen: What was observed at points that came since [slots, C].
+    :param weight: The precision with which that speaks of u [slots, G]; zero at other points.
+    :param is_whole: Whether ``seen`` is all that was learned: no point went, and nothing was
+        forgotten.
     :param log_evidence: Sum of ``log p(y | past)`` over what was learned since, in nats.
-    :param age: The number of observations since the inverses were computed.
+    :param base: What was known before; None if that is this state itself.
     """
 
     Z: np.ndarray
     is_used: np.ndarray
+    name: np.ndarray
     relevance: np.ndarray
     scale: np.ndarray
-    Q: np.ndarray
-    gamma: np.ndarray
-    base: np.ndarray
-    own: np.ndarray
+    root: np.ndarray
+    precision: np.ndarray
+    K: np.ndarray
+    S: list[np.ndarray]
+    U: np.ndarray
+    kept: np.ndarray
+    seen: np.ndarray
+    weight: np.ndarray
+    is_whole: bool = True
     log_evidence: float = 0.0
-    age: int = 0
+    base: OnlineState | None = None
+
+    def copy(self) -> OnlineState:
+        """The same in arrays of its own, but for the base, which nothing changes."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                values[name] = value.copy(order="K")
+        return OnlineState(**values | {"S": [S.copy(order="K") for S in self.S]})
 
 
 class Projection(NamedTuple):
     """The state about one input.
 
-    :param state: The state; inverses are computed again if they were too rough for this input.
     :param x: The input [D].
-    :param k: ``k(Z, x)`` [slots + C], zero in empty slots and in the last rows.
-    :param g: ``Γ k`` [slots + C], of which the last rows are ``−αᵀ k``.
-    :param variance: The prior variance of f(x).
-    :param mean: The prior mean [C] of f(x).
+    :param k: ``k(Z, x)`` [slots].
+    :param q: ``K⁻¹ k`` [slots].
+    :param s: ``S q`` for each noise variance [G, slots].
+    :param novelty: The variance of f(x) given u.
+    :param prior_variance: The prior variance of f(x).
+    :param prior_mean: The prior mean [C] of f(x).
+    :param mean: The mean [C] of f(x).
+    :param variance: The variance of f(x) for each noise variance [G].
     """
 
-    state: OnlineState
     x: np.ndarray
     k: np.ndarray
-    g: np.ndarray
-    variance: float
+    q: np.ndarray
+    s: list[np.ndarray]
+    novelty: float
+    prior_variance: float
+    prior_mean: np.ndarray
     mean: np.ndarray
-
-
-class Info(NamedTuple):
-    """An observation, as the process saw it before it learned.
-
-    :param log_density: ``log p(y | past)``, in nats.
-    :param residual: y less its predictive mean [C].
-    :param variance: The predictive variance of y.
-    """
-
-    log_density: float
-    residual: np.ndarray
-    variance: float
-
-
-# ---- predict ----
+    variance: np.ndarray
 
 
 def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection:
     """The state about x [D]; nothing is written.
 
-    :raises NumericalError: if x is so large that covariances overflow.
+    :raises NumericalError: if x is so large that covariances overflow, or lose their digits.
     """
     k = prior.kernel.covariance_with(state.Z, x) * state.is_used
-    variance, mean = float(prior.kernel.variance(x[None])[0]), prior.mean(x[None])[0]
-    g = symmetric.times(state.gamma, k)
-    if not _is_sound(variance - float(k @ g), variance):  # rounding that has grown
-        state = refreshed(prior, state)
-        g = symmetric.times(state.gamma, k)
-        _sound(variance - float(k @ g), variance)
-    return Projection(state, x.copy(), k, g, variance, mean)
+    own, prior_mean = float(prior.kernel.variance(x[None])[0]), prior.mean(x[None])[0]
+    white = state.root @ k
+    q, left = white @ state.root, own - float(white @ white)
+    if not (isfinite(left) and left > -FURTHEST_BELOW * own):
+        raise NumericalError("covariances overflow: wanted smaller inputs")
+    if own > prior.most_variance:
+        raise NumericalError(lost_digits(x))
+    novelty = max(left, 0.0)
+    s = [symmetric.times(S, q) for S in state.S]
+    least = SMALLEST_VARIANCE * own
+    variance = np.array([max(novelty + float(q @ one), least) for one in s])
+    return Projection(
+        x.copy(), k, q, s, novelty, own, prior_mean, prior_mean + q @ state.U, variance
+    )
 
 
-def moments(prior: OnlinePrior, at: Projection) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance [C] of f(x)."""
-    is_delicate = prior.noise < DELICATE * at.variance
-    least = MOST_ROUNDING * prior.noise if is_delicate else 0.0
-    left = at.variance - float(at.k @ at.g)
-    variance = max(left, SMALLEST_VARIANCE * at.variance, least)
-    return at.mean - at.g[prior.slots :], np.full(prior.columns, variance)
+def lost_digits(x: np.ndarray) -> str:
+    """What to say where a kernel is not stationary and an input [D] too far from zero."""
+    return (
+        f"inputs reach {float(np.abs(x).max()):.6g}, where covariances of this kernel, which does "
+        "not depend on differences alone, are rounded by more than the noise: wanted inputs about "
+        "zero, such as the time since the first one"
+    )
+
+
+def log_densities(residual: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """``log N(residual; 0, variance)`` of each."""
+    return np.asarray(-0.5 * (np.log(variance) + LOG_TWO_PI + residual * residual / variance))
 
 
 # ---- learn ----
 
 
-def observe(prior: OnlinePrior, at: Projection, y: np.ndarray) -> tuple[OnlineState, Info]:
-    """The state conditioned on ``y = f(x) + noise`` [C]; it takes the arrays of the state before.
+def log_density(prior: OnlinePrior, at: Projection, y: np.ndarray) -> float:
+    """``log p(y | past)`` of an observation [C], in nats.
 
-    :raises NumericalError: if covariances or densities overflow; the state before is as it was.
+    :param at: The state about its input.
+    :raises NumericalError: if it overflows.
     """
-    point = _Point(prior, at, y)
-    is_due = at.state.age >= REFRESH * prior.budget and prior.noise < DELICATE * at.variance
-    if is_due or point.rounding > MOST_ROUNDING:
-        at = project(prior, refreshed(prior, at.state), at.x)
-        point = _Point(prior, at, y)
-        age = 0
-    else:
-        age = at.state.age + 1
-    squared = float(point.residual @ point.residual) / point.variance
-    density = _sound(-0.5 * (prior.columns * (log(point.variance) + LOG_TWO_PI) + squared))
-    info = Info(density, point.residual, point.variance)
+    residual = y - at.mean
+    if not float(np.abs(residual).max()) < LARGEST:
+        raise NumericalError("densities overflow: wanted smaller targets")
+    return float(log_densities(residual, (at.variance + prior.noise)[prior.group]).sum())
 
-    state = at.state  # from here on nothing raises, and its arrays change
-    state.relevance[:] = np.maximum(exp(-1.0 / prior.memory) * state.relevance, point.correlation)
-    if np.count_nonzero(state.is_used) < prior.budget:
-        _add(prior, state, point)
-    else:
-        least = int(np.argmin(_importance(prior, state, point)))
-        if state.is_used[least]:
-            _add(prior, state, point)
+
+def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarray) -> None:
+    """Condition on ``y = f(x) + noise`` [C].
+
+    :param at: The state about x.
+    """
+    of_y = at.variance + prior.noise
+    residual = y - at.mean
+    correlation = np.abs(at.k) / (sqrt(at.prior_variance) * state.scale)
+    state.relevance *= exp(-1.0 / prior.memory)
+    np.maximum(state.relevance, correlation, out=state.relevance)
+    slot, novelty = int(state.is_used.argmin()), at.novelty + prior.nugget
+    least = _least(prior, state, at, slot, novelty)
+    is_added = least != slot
+    for group, (S, s) in enumerate(zip(state.S, at.s, strict=True)):
+        gain = s
+        if is_added:
+            symmetric.put(S, slot, s)
+            S[slot, slot] = at.variance[group] + prior.nugget
+            gain = s.copy()
+            gain[slot] = S[slot, slot]
+        symmetric.add_outer(S, -1.0 / of_y[group], gain)
+        mine = prior.group == group
+        if is_added:
+            state.U[slot, mine] = (at.mean - at.prior_mean)[mine]
+        state.U[:, mine] += np.multiply.outer(gain, residual[mine] / of_y[group])
+    if is_added:
+        _add(prior, state, at, slot, novelty)
+        state.seen[slot], state.weight[slot] = y, 1.0 / (prior.noise - prior.nugget)
+        if least >= 0:
             _remove(state, least)
-        else:
-            _add_and_remove(prior, state, point)
-    state.gamma[prior.slots :, prior.slots :] = 0.0  # where squares of residuals gather
-    return state._replace(log_evidence=state.log_evidence + density, age=age), info
+    state.is_whole = state.is_whole and least < 0
 
 
-class _Point:
-    """An observation as one more point.
-
-    :ivar slot: Its slot.
-    :ivar q: Q k [slots + C], −1 at the slot and zero in the last rows.
-    :ivar g: Γ k [slots + C], −1 at the slot, and in the last rows the residuals.
-    :ivar correlation: The prior's, of f(x) with f at each point [slots + C].
-    :ivar scale: The prior standard deviation of f(x).
-    :ivar rounding: How far the variances of f(x) lie below 0, as a part of what is added to them.
-    :ivar novelty: The prior variance of its u given the others.
-    :ivar variance: The predictive variance of y.
-    :ivar centred: y less its prior mean [C].
-    :ivar residual: y less its predictive mean [C].
+def _least(
+    prior: OnlinePrior, state: OnlineState, at: Projection, slot: int, novelty: float
+) -> int:
+    """The slot of the point that matters least after a new one, which is among them; −1 where
+    there is room for all.
     """
-
-    def __init__(self, prior: OnlinePrior, at: Projection, y: np.ndarray) -> None:
-        self.x, self.centred = at.x, y - at.mean
-        self.q, self.g = symmetric.times(at.state.Q, at.k), at.g.copy()
-        novelty = at.variance - float(at.k @ self.q)
-        variance = at.variance - float(at.k @ self.g)
-        self.slot = int(np.argmin(at.state.is_used))
-        self.q[self.slot] = self.g[self.slot] = -1.0
-        self.g[prior.slots :] += self.centred
-        self.residual = self.g[prior.slots :].copy()
-        self.scale = sqrt(at.variance)
-        self.correlation = np.abs(at.k) / (self.scale * at.state.scale)
-        self.rounding = max(-novelty / prior.nugget, -variance / prior.noise)
-        self.novelty = max(novelty, 0.0) + prior.nugget
-        self.variance = max(variance, 0.0) + prior.noise
+    if np.count_nonzero(state.is_used) < prior.budget:
+        return -1
+    precision = state.precision + at.q * at.q / novelty
+    precision[slot] = 1.0 / novelty
+    nats = np.log1p(np.multiply.outer(1.0 / prior.noise, 1.0 / precision))
+    matters = np.bincount(prior.group, minlength=len(prior.noise)) @ nats
+    matters[:slot] *= state.relevance[:slot]  # of the new point it is one
+    matters[slot + 1 :] *= state.relevance[slot + 1 :]
+    return int(matters.argmin())
 
 
-def _importance(prior: OnlinePrior, state: OnlineState, point: _Point) -> np.ndarray:
-    """How much each point [slots] matters after a new one, which is among them.
-
-    The posterior loses ``KL(p(u) ‖ p(u_r) p₀(u_j | u_r))`` without point j. With ``p₀(u_j | u_r)``
-    of precision Q_jj and ``p(u_j | u_r)`` of precision Q_jj + W_jj this is
-    ``½ Σ_c [log(1 + W_jj / Q_jj) + (α_jc² − Γ_jj) / Q_jj]``.
-    """
-    slots, C, q, g = prior.slots, prior.columns, point.q[: prior.slots], point.g[: prior.slots]
-    Q = state.Q.diagonal()[:slots] + q * q / point.novelty
-    gamma = state.gamma.diagonal()[:slots] + g * g / point.variance
-    shift = np.multiply.outer(point.residual / point.variance, g)
-    alpha = state.gamma[slots:, :slots] + shift
-    W = (state.base.diagonal() + state.own.diagonal())[:slots]
-    W[point.slot], state.relevance[point.slot] = prior.precision, 1.0
-    nats = C * np.log1p(W / Q) + (np.einsum("cm,cm->m", alpha, alpha) - C * gamma) / Q
-    return 0.5 * nats * state.relevance[:slots]
-
-
-def _add(prior: OnlinePrior, state: OnlineState, point: _Point) -> None:
-    """A point at x, and what it observed."""
-    j = point.slot
-    state.Z[j], state.is_used[j] = point.x, True
-    state.relevance[j], state.scale[j] = 1.0, point.scale
-    symmetric.add_outer(state.Q, 1.0 / point.novelty, point.q)
-    symmetric.add_outer(state.gamma, 1.0 / point.variance, point.g)
-    state.own[j, j] += prior.precision
-    state.own[prior.slots :, j] -= prior.precision * point.centred
+def _add(prior: OnlinePrior, state: OnlineState, at: Projection, slot: int, novelty: float) -> None:
+    """A point at x in an empty slot, but for its part of q(u)."""
+    state.Z[slot], state.is_used[slot], state.name[slot] = at.x, True, -1
+    state.relevance[slot], state.scale[slot] = 1.0, sqrt(at.prior_variance)
+    symmetric.put(state.K, slot, at.k)
+    state.K[slot, slot] = at.prior_variance + prior.nugget
+    state.root[slot] = at.q / -sqrt(novelty)
+    state.root[slot, slot] = 1.0 / sqrt(novelty)
+    state.precision += at.q * at.q / novelty
+    state.precision[slot] = 1.0 / novelty
 
 
 def _remove(state: OnlineState, j: int) -> None:
-    """Leave the marginal of all points but j."""
-    Qj, gamma_j = symmetric.column(state.Q, j), symmetric.column(state.gamma, j)
-    a = Qj / -Qj[j]
-    a[j] = 0.0
-    symmetric.add_outer(state.Q, -1.0 / Qj[j], Qj)
-    symmetric.clear(state.Q, j)
-    symmetric.add_outer_pair(state.gamma, a, gamma_j + 0.5 * gamma_j[j] * a)
-    symmetric.clear(state.gamma, j)
-    known = symmetric.column(state.base, j)
-    if known[j] > 0.0:  # out of what was learned, under prior and base
-        total = Qj[j] + known[j]
-        under_base = (Qj + known) / -total
-        under_base[j] = 0.0
-        _integrate_out(state.own, j, under_base, 1.0 / total)
-    else:
-        _integrate_out(state.own, j, a, 1.0 / Qj[j])
-    _integrate_out(state.base, j, a, 1.0 / Qj[j])
-    state.is_used[j] = False
+    """Leave the marginal of all points but j: one reflection brings column j of M into its row."""
+    root, column = state.root, state.root[:, j].copy()
+    length = sqrt(float(column @ column))
+    onto = column @ root  # column j of K⁻¹
+    sign = 1.0 if column[j] >= 0.0 else -1.0
+    scale = 1.0 / (length * (length + abs(column[j])))
+    across = onto + sign * length * root[j]
+    column[j] += sign * length
+    blas.dger(-scale, across, column, a=root.T, overwrite_a=1)
+    root[j] = 0.0
+    root[:, j] = 0.0
+    state.precision -= onto * onto / onto[j]
+    state.precision[j] = 0.0
+    for matrix in (state.K, *state.S):
+        symmetric.clear(matrix, j)
+    state.U[j], state.weight[j], state.relevance[j], state.is_used[j] = 0.0, 0.0, 0.0, False
 
 
-def _add_and_remove(prior: OnlinePrior, state: OnlineState, point: _Point) -> None:
-    """The same as adding the point and removing it at once."""
-    symmetric.add_outer(state.gamma, 1.0 / point.variance, point.q - point.g)
-    observed = point.q.copy()
-    observed[point.slot], observed[prior.slots :] = 0.0, -point.centred
-    noise = prior.noise + point.novelty - prior.nugget
-    symmetric.add_outer(state.own, 1.0 / noise, observed)
+def forget(prior: OnlinePrior, state: OnlineState, group: int, size: float) -> None:
+    """Let f have become ``√(1 − c) f + √c g``, where g is a new draw from the prior.
 
-
-def _integrate_out(information: np.ndarray, j: int, a: np.ndarray, variance: float) -> None:
-    """``∫ p(u_j | u) t(u) du_j``, for ``p(u_j | u) = N(u_j; aᵀ (u, 1), variance)``.
-
-    With w = W_j, ``b = w + W_jj a`` and ``θ = 1 / (1 + variance W_jj)``, the Gaussian integral
-    leaves ``W + a wᵀ + w aᵀ + W_jj a aᵀ − θ variance b bᵀ``. This is
-    ``W + θ (W_jj a aᵀ + a wᵀ + w aᵀ − variance w wᵀ)``, a change of rank two.
-
-    :param a: Weights [slots + C], zero at j.
+    :param group: Of the columns that have changed.
+    :param size: c in [0, 1].
     """
-    w = symmetric.column(information, j)
-    weight = w[j]
-    if weight > 0.0:
-        w[j] = 0.0
-        theta = 1.0 / (1.0 + variance * weight)
-        root = sqrt(theta)
-        s, half = -variance * root / (1.0 + root), 0.5 * theta * weight
-        symmetric.add_outer_pair(information, a + s * w, half * a + (theta - s * half) * w)
-    symmetric.clear(information, j)
+    state.S[group] *= 1.0 - size
+    state.S[group] += size * state.K
+    state.U[:, prior.group == group] *= sqrt(1.0 - size)
+    state.kept[group] *= sqrt(1.0 - size)
+    state.is_whole = False
 
 
 # ---- as a whole ----
 
 
-def state_on(
-    prior: OnlinePrior,
-    Z: np.ndarray,
-    base: tuple[np.ndarray, np.ndarray],
-    own: tuple[np.ndarray, np.ndarray],
-) -> OnlineState:
-    """The state on these points [M, D].
+def state_on(prior: OnlinePrior, Z: np.ndarray, S: np.ndarray, U: np.ndarray) -> OnlineState:
+    """The state on these points [M, D], which is its own base.
 
-    :param base: W [M, M] and h [M, C] of what was known before.
-    :param own: The same of what was learned since.
-    """
-    M, size = len(Z), prior.slots + prior.columns
-    points, scale = np.zeros((size, Z.shape[1])), np.ones(size)
-    points[:M], scale[:M] = Z, np.sqrt(prior.kernel.variance(Z)) if M else 1.0
-    is_used = np.arange(size) < M
-    Q, gamma, before, since = (symmetric.zeros(size) for _ in range(4))
-    for matrix, (W, h) in ((before, base), (since, own)):
-        matrix[:M, :M], matrix[prior.slots :, :M] = W, -h.T
-    relevance = is_used.astype(float)
-    state = OnlineState(points, is_used, relevance, scale, Q, gamma, before, since)
-    return refreshed(prior, state) if M else state
-
-
-def copied(state: OnlineState) -> OnlineState:
-    """The same in arrays of its own."""
-    arrays: dict[str, Any] = {
-        name: value.copy(order="K")
-        for name, value in state._asdict().items()
-        if isinstance(value, np.ndarray)
-    }
-    return state._replace(**arrays)
-
-
-def refreshed(prior: OnlinePrior, state: OnlineState) -> OnlineState:
-    """The same with Q, Γ and α computed again from the points and the information.
-
+    :param S: The covariances of u [G, M, M].
+    :param U: The mean of u less the prior's [M, C].
     :raises NumericalError: if the covariance of the points is not positive.
     """
-    used = np.flatnonzero(state.is_used)
-    among, size = np.ix_(used, used), len(used)
-    K = prior.among(state.Z[used]) + prior.nugget * np.eye(size)
-    W, h = _information(prior, state.base + state.own)
-    R, targets = factored(W[among], h[used])
-    with positive_covariances():
-        B = linalg.cho_factor(np.eye(size) + R.T @ K @ R, lower=True)
-        solved = R @ linalg.cho_solve(B, np.hstack([R.T, targets]))
-        inverse = linalg.cho_solve(linalg.cho_factor(K, lower=True), np.eye(size))
-    Q, gamma = symmetric.zeros(len(state.Q)), symmetric.zeros(len(state.Q))
-    Q[among], gamma[among] = inverse, solved[:, :size]
-    gamma[prior.slots :, used] = -solved[:, size:].T
-    return state._replace(Q=Q, gamma=gamma, age=0)
+    M, slots = len(Z), prior.budget + 1
+    points, scale, root = np.zeros((slots, Z.shape[1])), np.ones(slots), np.zeros((slots, slots))
+    K, matrices = symmetric.zeros(slots), [symmetric.zeros(slots) for _ in prior.noise]
+    mean, is_used = np.zeros((slots, len(prior.columns))), np.arange(slots) < M
+    if M:
+        among = prior.among(Z)
+        with positive_covariances():
+            chol = linalg.cholesky(among, lower=True)
+        root[:M, :M] = linalg.solve_triangular(chol, np.eye(M), lower=True)
+        points[:M], scale[:M], K[:M, :M] = Z, np.sqrt(prior.kernel.variance(Z)), among
+        for matrix, one in zip(matrices, S, strict=True):
+            matrix[:M, :M] = one
+        mean[:M] = U
+    precision = np.einsum("ij,ij->j", root, root)
+    nothing, groups = np.zeros(0), len(prior.noise)
+    state = OnlineState(
+        points,
+        is_used,
+        nothing,
+        is_used.astype(float),
+        scale,
+        root,
+        precision,
+        K,
+        matrices,
+        mean,
+        nothing,
+        np.zeros_like(mean),
+        np.zeros((slots, groups)),
+    )
+    settle(state)
+    return state
 
 
-def settled(state: OnlineState) -> OnlineState:
-    """The same, where what was learned is a part of what was known before."""
-    own = symmetric.zeros(len(state.own))
-    return state._replace(base=state.base + state.own, own=own, log_evidence=0.0)
+def settle(state: OnlineState) -> None:
+    """Let what was learned be a part of what was known before."""
+    state.name = np.where(state.is_used, np.arange(len(state.Z)), -1)
+    state.kept, state.log_evidence, state.base = np.ones(len(state.S)), 0.0, None
+    state.weight[:], state.is_whole = 0.0, True
+    state.base = state.copy()
 
 
 def own_observations(prior: OnlinePrior, state: OnlineState) -> PseudoObservations | None:
-    """The pseudo-observations that were learned; None if there are none."""
-    W, h = _information(prior, state.own)
-    used = np.flatnonzero(W.any(axis=0))
-    if not used.size:
-        return None
-    Z, W = state.Z[used], W[np.ix_(used, used)]
-    R, targets = factored(W, h[used] + W @ prior.mean(Z))
-    return PseudoObservations(Z, R[None], targets[None], prior.nugget)
+    """What was learned since the base, as pseudo-observations at the points; None if nothing was.
 
-
-def _information(prior: OnlinePrior, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """W [slots, slots] and h [slots, C]."""
-    slots = prior.slots
-    return symmetric.full(matrix[:slots, :slots]), -matrix[slots:, :slots].T
-
-
-# ---- inputs and targets so large that covariances are no numbers, or wrong ----
-
-
-def _is_sound(value: float, prior: float = inf) -> bool:
-    """Whether it is finite, and not far below zero if it is a variance.
-
-    :param value: A log density, or the variance of f at an input before rounding is cut off.
-    :param prior: The prior variance there.
+    With ``q(u) = N(μ, S)``, and ``N(μ_b, S_b = L Lᵀ)`` what the base says of the same points now,
+    the directions of ``L⁻¹ S L⁻ᵀ = V diag(a) Vᵀ`` in which a < 1 were learned:
+    ``R = L⁻ᵀ V diag(d)`` with ``d² = 1/a − 1``.
     """
-    return isfinite(value) and value > -FURTHEST_BELOW * prior
+    if state.is_whole:
+        return _seen(prior, state)
+    used = np.flatnonzero(state.is_used)
+    Z, means = state.Z[used], prior.mean(state.Z[used])
+    covariances, shifts = _of_base(prior, state, used)
+    roots, targets = [], []
+    for group, (S, S_base) in enumerate(zip(state.S, covariances, strict=True)):
+        mine = prior.group == group
+        with positive_covariances():
+            L = linalg.cholesky(S_base, lower=True)
+        own = symmetric.full(S[np.ix_(used, used)])
+        half = linalg.solve_triangular(L, own, lower=True)
+        values, V = linalg.eigh(linalg.solve_triangular(L, half.T, lower=True))
+        is_learned = values < 1.0 - NOTHING
+        d = np.sqrt(np.where(is_learned, 1.0 / np.where(is_learned, values, 1.0) - 1.0, 0.0))
+        R = linalg.solve_triangular(L, V * d, lower=True, trans=1)
+        shift = (state.U[used] - shifts)[:, mine]
+        white = V.T @ linalg.solve_triangular(L, shift, lower=True)
+        shown = np.divide(1.0 + d * d, d, where=is_learned, out=np.zeros_like(d))[:, None] * white
+        roots.append(R)
+        targets.append(R.T @ (shifts + means)[:, mine] + shown)
+    if not np.any(roots):
+        return None
+    return PseudoObservations(Z, np.stack(roots), np.stack(targets), prior.nugget)
 
 
-def _sound(value: float, prior: float = inf) -> float:
-    if not _is_sound(value, prior):
-        raise NumericalError("covariances or densities overflow: wanted smaller inputs and targets")
-    return value
+def _seen(prior: OnlinePrior, state: OnlineState) -> PseudoObservations | None:
+    """What was learned where each observation has a point of its own."""
+    own = np.flatnonzero(state.weight[:, 0])
+    if not own.size:
+        return None
+    R = np.sqrt(state.weight[own].T)
+    seen = [state.seen[own][:, prior.group == group] for group in range(len(R))]
+    return PseudoObservations(state.Z[own], R, R[:, :, None] * np.stack(seen), prior.nugget)
+
+
+def _of_base(
+    prior: OnlinePrior, state: OnlineState, used: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """What the base says of the points now: covariances [M, M] of u, and its mean [M, C] less the
+    prior's.
+    """
+    base = state.base
+    assert base is not None
+    Z, old = state.Z[used], np.flatnonzero(base.is_used)
+    names, K = state.name[used], prior.among(state.Z[used])
+    is_old = names >= 0
+    weights = np.zeros((len(used), len(base.name)))
+    weights[is_old, names[is_old]] = 1.0
+    novelty = np.zeros_like(K)
+    if not is_old.all():
+        new = ~is_old
+        between = np.zeros((int(new.sum()), len(base.name)))
+        between[:, old] = prior.kernel.covariance(Z[new], base.Z[old])
+        white = between @ base.root.T
+        weights[new] = white @ base.root
+        novelty[np.ix_(new, new)] = K[np.ix_(new, new)] - white @ white.T
+    covariances = []
+    for S, left in zip(base.S, state.kept**2, strict=True):
+        known = novelty + weights @ symmetric.full(S) @ weights.T
+        covariances.append(left * known + (1.0 - left) * K)
+    return covariances, state.kept[prior.group] * (weights @ base.U)
 
 
 @contextmanager
