@@ -332,8 +332,6 @@ def log_expected_power(
     expectation propagation learns nothing. So the line is cut where either of the two changes, and
     every panel has a Gauss–Legendre rule of its own. The nodes do not move with mean and variance,
     so that gradients by these are the moments of the tilted distribution.
-
-
     """
     deviation = tf.sqrt(variance)
     F, log_weights = map(tf.stop_gradient, _rule(mean, deviation, *centre_and_scale(likelihood, Y)))

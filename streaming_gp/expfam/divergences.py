@@ -177,8 +177,6 @@ def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Facto
 
     A Rényi divergence has one where its mixture is proper, although the cavity may not be: what
     normalises the cavity is a constant.
-
-
     """
     if isinstance(divergence, Renyi):
         _require_mixture(divergence.alpha, q, cavity)

@@ -176,8 +176,6 @@ class SiteRecord:
         """The site's factor when it is asked again.
 
         The change has entered a sum if the server has another share for the site since then.
-
-
         """
         if same_factor(task.own, self.share):
             return self.own
