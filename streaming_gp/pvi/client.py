@@ -11,8 +11,7 @@ from typing import Any
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
 from streaming_gp.inputs import as_name, require_count, require_positive_integer
-from streaming_gp.pvi.hyperparameters import hyperparameter_factor, set_values
-from streaming_gp.pvi.model import Data, Model
+from streaming_gp.pvi.model import Data, Model, hyperparameter_factor, set_values
 from streaming_gp.pvi.task import (
     DataError,
     Failure,

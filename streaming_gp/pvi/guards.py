@@ -1,30 +1,26 @@
-"""The guards around the algorithm: which answers may touch the ledger, and why others are refused.
+"""The guards around the algorithm: the form of an answer, and the limits of a sane one.
 
 An answer may hold anything. It is decoded and its form is checked before anything else looks at it
 (:func:`read`); it must be the first to an open question, over the channel of the client that was
-asked (:func:`receive`); and its factor, and the step that it would make alone, must lie within
-limits (:func:`examine`, :class:`Checks`). A refusal has its reason, and the round goes on.
+asked, which the server knows; and its factor, and the step that it would make alone, must lie
+within limits (:class:`Checks`). A refusal has its reason, and the round goes on.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from streaming_gp import serialization
-from streaming_gp.errors import ImproperError, InvalidDataError
+from streaming_gp.errors import ImproperError
 from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.damping import DampingRule, State, damped
-from streaming_gp.pvi.history import Round
-from streaming_gp.pvi.hyperparameters import slope_and_precision
 from streaming_gp.pvi.ledger import Ledger
-from streaming_gp.pvi.step import complete
+from streaming_gp.pvi.model import slope_and_precision
 from streaming_gp.pvi.task import (
     EPSILON,
     Delivery,
@@ -35,10 +31,6 @@ from streaming_gp.pvi.task import (
     printable,
 )
 
-if TYPE_CHECKING:
-    from streaming_gp.pvi.client import Client, Site
-    from streaming_gp.pvi.server import Server
-
 _INTEGERS = tuple(np.dtype(code).type for code in np.typecodes["AllInteger"])
 _FLOATS = tuple(np.dtype(code).type for code in np.typecodes["Float"])
 LARGEST_COUNT = 2**53
@@ -46,8 +38,6 @@ LARGEST_COUNT = 2**53
 HEADING = 2**16
 """The bytes that an answer may have besides its arrays: names, numbers, and what a file adds."""
 IMPROPER = "the posterior with it would be improper"
-SHORTEST_STEP = 1e-3
-"""Of an answer that has cost privacy, which is shortened where all of it would be improper."""
 SLACK = 4
 """So many times what a factor is known to hold, as kinds of numbers differ."""
 
@@ -60,6 +50,20 @@ class FailedError(Exception):
 
 class RefusedError(Exception):
     """The reason why an answer is refused."""
+
+
+@contextmanager
+def readable(*passed: type[Exception]) -> Iterator[None]:
+    """An answer may hold anything: whatever looking at it raises is a refusal.
+
+    :param passed: Errors that are no answer's fault.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (FailedError, RefusedError, *passed)):
+            raise
+        raise RefusedError(f"it cannot be read: {describe(error)}") from None
 
 
 # ---- limits ----
@@ -167,7 +171,7 @@ def _diagonal(precision: Any) -> np.ndarray:
     return np.diagonal(precision) if precision.ndim == 2 else np.atleast_1d(precision)
 
 
-def checks_of(client: Client | Site, given: Checks | None = None) -> Checks:
+def checks_of(client: Any, given: Checks | None = None) -> Checks:
     """The limits of this client's answers: those given, or its model's, its rule's, the defaults.
 
     :param given: Limits that hold for all clients; None if each has its own.
@@ -183,182 +187,12 @@ def checks_among(*owners: Any) -> Checks:
     return next((checks for checks in own if checks is not None), Checks())
 
 
-def largest_answer(prior: Any, client: Client | Site, num_hyperparameters: int) -> int:
+def largest_answer(prior: Any, client: Any, num_hyperparameters: int) -> int:
     """The number of bytes that an answer of this client has at most, known before it comes."""
     of_model = getattr(client.model, "largest_factor", None)
     factor = prior.num_bytes if of_model is None else of_model(client.num_data)
     hyperparameters = 8 * num_hyperparameters * (num_hyperparameters + 1)
     return HEADING + SLACK * int(factor + hyperparameters)
-
-
-# ---- the channel, and the question ----
-
-
-def receive(
-    server: Server, deliveries: Iterable[Any]
-) -> tuple[list[LocalResult], dict[str, str], Round]:
-    """Sort deliveries by whether they are answers to open questions; nothing of them raises.
-
-    :param deliveries: Of an engine, or answers of clients in this process.
-    :returns: the answers; why others are refused, by client; and a report of messages and failures.
-    """
-    answers: list[LocalResult] = []
-    refused, failed, epsilon, messages, num_bytes = {}, {}, {}, 0, 0
-    for came in deliveries:
-        delivery = _delivery(came)
-        name = delivery.client_id
-        if name not in server.clients:
-            messages, refused[name] = messages + 1, "there is no such client"
-            continue
-        try:
-            answer = read(delivery, server.largest_answer(name))
-        except FailedError as error:
-            failed[name] = str(error)
-            server.failures[name] = error.text or str(error)
-            continue
-        except RefusedError as error:
-            messages, refused[name] = messages + 1, str(error)
-            continue
-        messages, num_bytes = messages + 1, num_bytes + answer.num_bytes
-        objection = _objection_to_question(server, answer)
-        if objection is None:
-            answers.append(answer)
-            if EPSILON in answer.diagnostics:
-                epsilon[name] = float(answer.diagnostics[EPSILON])
-        else:
-            refused[name] = objection
-    report = Round(messages=messages, bytes_up=num_bytes, failed=failed, epsilon=epsilon)
-    return answers, refused, report
-
-
-def unpacked(server: Server, delivery: Any) -> Any:
-    """A delivery with the answer in the place of its message, so that of a round not both are held;
-    one that is refused is left as it is.
-    """
-    if type(delivery) is not Delivery or type(delivery.answer) is not bytes:
-        return delivery
-    try:
-        answer = read(delivery, server.largest_answer(delivery.client_id))
-    except (FailedError, KeyError, RefusedError):
-        return delivery
-    return Delivery(delivery.client_id, answer)
-
-
-def _delivery(came: Any) -> Delivery:
-    """A delivery; an answer of this process is its own channel."""
-    if type(came) is Delivery:
-        return came
-    name = getattr(came, "client_id", None)
-    return Delivery(name if type(name) is str else "a client without a name", came)
-
-
-def _objection_to_question(server: Server, answer: LocalResult) -> str | None:
-    """Why nobody waits for this answer, or None."""
-    task = server.open_tasks.get(answer.client_id)
-    if task is None or answer.sequence != task.sequence:
-        return _not_open(answer)
-    if not secrets.compare_digest(answer.nonce.encode(), task.nonce.encode()):
-        return f"it does not carry the nonce of question {task.sequence} of this run"
-    if answer.version != task.version:
-        return f"it speaks of version {answer.version}, asked under version {task.version}"
-    num_data = server.clients[answer.client_id].num_data
-    if answer.num_data not in (0, num_data):
-        return f"it speaks for {answer.num_data} data points, of which its client has {num_data}"
-    return None
-
-
-def _not_open(answer: LocalResult) -> str:
-    return f"question {answer.sequence} is not open: answered before, or out of date"
-
-
-# ---- the factor, and its step ----
-
-
-def examine(
-    server: Server,
-    answers: Iterable[LocalResult],
-    rule: DampingRule,
-    state: State,
-    share: float,
-) -> tuple[dict[str, LocalResult], dict[str, str]]:
-    """Sort answers to open questions; each is judged alone, and a second one is refused.
-
-
-    :param rule: How they would enter the ledger.
-    :param state: The rule's state.
-    :param share: The share of the full step, in (0, 1].
-    :returns: the answers that may enter, by client, with whole factors: the part that had stayed in
-        the cavity is in them; and why the others are refused.
-    """
-    accepted: dict[str, LocalResult] = {}
-    refused: dict[str, str] = {}
-    for answer in answers:
-        name = answer.client_id
-        if name in accepted:
-            refused[name] = _not_open(answer)
-            continue
-        checks = checks_of(server.clients[name], server.checks)
-        whole, objection = None, None
-        try:
-            objection = _objection_to_content(server, answer, checks)
-            if objection is None:
-                removed = server.open_tasks[name].removed_fraction
-                whole = complete(server.ledger, name, answer.factor, removed)
-        except Exception as error:  # an answer may hold anything
-            objection = _unreadable(error)
-        if objection is None:
-            objection = _objection_to_step(server, {name: whole}, rule, state, share, checks)
-        if objection == IMPROPER and getattr(server.clients[name].update, "is_paid_for", False):
-            old, step = server.ledger.factors.get(name), 1.0
-            while objection == IMPROPER and step > SHORTEST_STEP:
-                step, shorter = 0.5 * step, damped(old, whole, 0.5 * step).as_arrays()
-                objection = _objection_to_step(server, {name: shorter}, rule, state, share, checks)
-            whole = shorter
-        if objection is None:
-            accepted[name] = replace(answer, factor=whole)
-        else:
-            refused[name] = objection
-    return accepted, refused
-
-
-def _objection_to_content(server: Server, answer: LocalResult, checks: Checks) -> str | None:
-    """Why it is refused whatever it would do to the posterior, or None."""
-    client = server.clients[answer.client_id]
-    num_data = client.num_data
-    objection = checks.objection(server.ledger, answer.factor, num_data)
-    if objection is None and server.hyperparameters is not None:
-        objection = checks.objection_to_hyperparameters(
-            answer.hyperparameters, server.hyperparameters, num_data
-        )
-    if objection is None:  # what could not travel is refused wherever it comes from
-        serialization.encode(answer.factor, serialization.registered_classes())
-    of_model = getattr(client.model, "objection_to_answer", None)
-    if objection is None and of_model is not None:
-        objection = of_model(answer.factor, num_data)
-    return objection
-
-
-def _objection_to_step(
-    server: Server,
-    proposal: Mapping[str, Any],
-    rule: DampingRule,
-    state: State,
-    share: float,
-    checks: Checks,
-) -> str | None:
-    """Why the posterior would be refused if nobody else answered, or None."""
-    try:
-        # at progress 0, where steps are largest: a rule that remembers would else take in late
-        # an answer that it had refused early
-        changes, _ = rule.update(server.ledger, proposal, state, share, 0.0)
-    except InvalidDataError:  # the rule is none for this ledger, which is no client's fault
-        raise
-    except Exception as error:
-        return _unreadable(error)
-    try:
-        return checks.objection_to_step(server.ledger, changes)
-    except Exception as error:
-        return _unreadable(error)
 
 
 # ---- the form ----
@@ -374,7 +208,7 @@ def read(delivery: Delivery, largest: int = 2**63) -> LocalResult:
     content = delivery.answer
     if content is None:
         raise FailedError(delivery.error or "no answer")
-    try:
+    with readable():
         size = len(content) if type(content) is bytes else _weight(content)
         if size > largest:
             raise RefusedError(f"it is too large: {size} bytes, at most {largest}")
@@ -384,14 +218,18 @@ def read(delivery: Delivery, largest: int = 2**63) -> LocalResult:
             failed.text = f"{answer.text!s:.1000}"
             raise failed
         objection = _objection_to_form(answer, delivery.client_id)
-    except (FailedError, RefusedError):
-        raise
-    except Exception as error:  # an answer may hold anything
-        raise RefusedError(_unreadable(error)) from None
-    if objection is not None:
-        raise RefusedError(objection)
+        if objection is not None:
+            raise RefusedError(objection)
     result: LocalResult = answer
     return result
+
+
+def delivery_of(came: Any) -> Delivery:
+    """A delivery; an answer of this process is its own channel."""
+    if type(came) is Delivery:
+        return came
+    name = getattr(came, "client_id", None)
+    return Delivery(name if type(name) is str else "a client without a name", came)
 
 
 def _weight(tree: Any) -> int:
@@ -436,10 +274,6 @@ def _objection_to_form(answer: Any, channel: str) -> str | None:
             if not holds(value):
                 return f"its {name} is {_shown(value)}, wanted {what}"
     return None
-
-
-def _unreadable(error: Exception) -> str:
-    return f"it cannot be read: {describe(error)}"
 
 
 def _shown(value: Any) -> str:

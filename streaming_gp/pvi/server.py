@@ -16,21 +16,25 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.inputs import make_read_only, require_count, typed
-from streaming_gp.pvi import guards, hyperparameters
+from streaming_gp.pvi import guards
 from streaming_gp.pvi import step as algorithm
 from streaming_gp.pvi.client import Client, Clients, Site, by_name
-from streaming_gp.pvi.damping import DampingRule, State
+from streaming_gp.pvi.damping import DampingRule, State, damped
 from streaming_gp.pvi.engine import Session
-from streaming_gp.pvi.guards import Checks
+from streaming_gp.pvi.guards import Checks, FailedError, RefusedError
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
+from streaming_gp.pvi.model import set_values
 from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
-from streaming_gp.pvi.task import Delivery, LocalTask
+from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask
 from streaming_gp.serialization import storable
 
 KIND = "federated server"
 SILENCES = 3
 """So often may nothing come of a client before it is dropped."""
+SHORTEST_STEP = 1e-3
+"""Of an answer that has cost privacy, which is shortened where all of it would be improper."""
+NOT_OPEN = "question {} is not open: answered before, or out of date"
 Durations = float | Mapping[str, float] | None
 """The simulated seconds of a visit, for all or by client; None for those that it really takes."""
 
@@ -243,7 +247,7 @@ class Server:
         # each client takes its own factor out of q: the cavity
         asked = self.put(session, names, durations)
         # each client fits q to its data under the cavity, and answers by the factor q / cavity
-        deliveries = [guards.unpacked(self, session.next()) for _ in range(asked.messages)]
+        deliveries = [self._unpacked(session.next()) for _ in range(asked.messages)]
         # in the server's order, so that rounding does not depend on who was first
         deliveries.sort(key=lambda delivery: self._numbers.get(delivery.client_id, -1))
         # the factors replace the old ones, damped
@@ -336,12 +340,12 @@ class Server:
         staleness_power: float,
     ) -> Round:
         deliveries = list(deliveries)
-        answers, refused, report = guards.receive(self, deliveries)
+        answers, refused, report = self._receive(deliveries)
         self._note_silence(deliveries)
         staleness = max((self.version - answer.version for answer in answers), default=0)
         share *= (1.0 + staleness) ** -staleness_power
         state = rule.init(self.ledger) if self.damping is None else self.damping
-        accepted, beyond = guards.examine(self, answers, rule, state, share)
+        accepted, beyond = self._examine(answers, rule, state, share)
         report = replace(report, refused={**refused, **beyond})
         if not accepted:
             return report
@@ -381,6 +385,133 @@ class Server:
                     f"times in a row; the last time: {one.error}",
                     stacklevel=4,
                 )
+
+    # ---- the guards: which answers may enter the ledger ----
+
+    def _receive(
+        self, deliveries: Iterable[Any]
+    ) -> tuple[list[LocalResult], dict[str, str], Round]:
+        """Answers to open questions; why others are refused; messages and failures."""
+        answers: list[LocalResult] = []
+        refused, failed, epsilon, messages, num_bytes = {}, {}, {}, 0, 0
+        for delivery in map(guards.delivery_of, deliveries):
+            name = delivery.client_id
+            try:
+                if name not in self.clients:
+                    raise RefusedError("there is no such client")
+                answer = guards.read(delivery, self.largest_answer(name))
+                num_bytes += answer.num_bytes
+                self._require_question(answer)
+            except FailedError as error:
+                failed[name] = str(error)
+                self.failures[name] = error.text or str(error)
+                continue
+            except RefusedError as error:
+                refused[name] = str(error)
+            else:
+                answers.append(answer)
+                if EPSILON in answer.diagnostics:
+                    epsilon[name] = float(answer.diagnostics[EPSILON])
+            messages += 1
+        report = Round(messages=messages, bytes_up=num_bytes, failed=failed, epsilon=epsilon)
+        return answers, refused, report
+
+    def _unpacked(self, delivery: Any) -> Any:
+        """With the answer in the place of its message, so that of a round not both are held; one
+        that is refused is left as it is.
+        """
+        if type(delivery) is not Delivery or type(delivery.answer) is not bytes:
+            return delivery
+        try:
+            answer = guards.read(delivery, self.largest_answer(delivery.client_id))
+        except (FailedError, KeyError, RefusedError):
+            return delivery
+        return Delivery(delivery.client_id, answer)
+
+    def _require_question(self, answer: LocalResult) -> None:
+        """Refuse what nobody waits for."""
+        task = self.open_tasks.get(answer.client_id)
+        if task is None or answer.sequence != task.sequence:
+            raise RefusedError(NOT_OPEN.format(answer.sequence))
+        if not secrets.compare_digest(answer.nonce.encode(), task.nonce.encode()):
+            reason = f"it does not carry the nonce of question {task.sequence} of this run"
+            raise RefusedError(reason)
+        if answer.version != task.version:
+            raise RefusedError(
+                f"it speaks of version {answer.version}, asked under version {task.version}"
+            )
+        number = self.clients[answer.client_id].num_data
+        if answer.num_data not in (0, number):
+            raise RefusedError(
+                f"it speaks for {answer.num_data} data points, of which its client has {number}"
+            )
+
+    def _examine(
+        self, answers: Iterable[LocalResult], rule: DampingRule, state: State, share: float
+    ) -> tuple[dict[str, LocalResult], dict[str, str]]:
+        """Answers that may enter, by client; and why others are refused. Each is judged alone, and
+        a second one is refused.
+        """
+        accepted: dict[str, LocalResult] = {}
+        refused: dict[str, str] = {}
+        for answer in answers:
+            name = answer.client_id
+            try:
+                if name in accepted:
+                    raise RefusedError(NOT_OPEN.format(answer.sequence))
+                accepted[name] = self._with_whole_factor(answer, rule, state, share)
+            except RefusedError as error:
+                refused[name] = str(error)
+        return accepted, refused
+
+    def _with_whole_factor(
+        self, answer: LocalResult, rule: DampingRule, state: State, share: float
+    ) -> LocalResult:
+        """The answer with the part of the factor that had stayed in the cavity."""
+        name, client = answer.client_id, self.clients[answer.client_id]
+        checks = guards.checks_of(client, self.checks)
+        with guards.readable():
+            self._require_content(answer, checks)
+            removed = self.open_tasks[name].removed_fraction
+            whole = algorithm.complete(self.ledger, name, answer.factor, removed)
+
+        def objection_to(factor: Any) -> str | None:
+            # at progress 0, where steps are largest: a rule that remembers would else take in late
+            # an answer that it had refused early
+            with guards.readable(InvalidDataError):  # the rule's, if it is none for this ledger
+                changes, _ = rule.update(self.ledger, {name: factor}, state, share, 0.0)
+            with guards.readable():
+                objection = checks.objection_to_step(self.ledger, changes)
+            return objection
+
+        old, full, step = self.factors.get(name), whole, 1.0
+        objection = objection_to(whole)
+        is_paid_for = getattr(client.update, "is_paid_for", False)
+        while objection == guards.IMPROPER and is_paid_for and step > SHORTEST_STEP:
+            step *= 0.5
+            whole = damped(old, full, step).as_arrays()
+            objection = objection_to(whole)
+        if objection is not None:
+            raise RefusedError(objection)
+        return replace(answer, factor=whole)
+
+    def _require_content(self, answer: LocalResult, checks: Checks) -> None:
+        """Refuse what is implausible whatever it would do to the posterior."""
+        client = self.clients[answer.client_id]
+        objection = checks.objection(self.ledger, answer.factor, client.num_data)
+        if objection is None and self.hyperparameters is not None:
+            objection = checks.objection_to_hyperparameters(
+                answer.hyperparameters, self.hyperparameters, client.num_data
+            )
+        if objection is None:  # what could not travel is refused wherever it comes from
+            serialization.encode(answer.factor, serialization.registered_classes())
+        of_model = getattr(client.model, "objection_to_answer", None)
+        if objection is None and of_model is not None:
+            objection = of_model(answer.factor, client.num_data)
+        if objection is not None:
+            raise RefusedError(objection)
+
+    # ---- clients and their numbers ----
 
     def _require_client(self, client_id: str) -> None:
         if client_id not in self.clients:
@@ -458,7 +589,7 @@ class Server:
             raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
             model = next(iter(server.clients.values())).model
-            hyperparameters.set_values(model, state.hyperparameters)
+            set_values(model, state.hyperparameters)
         return server
 
 

@@ -12,7 +12,7 @@ import scipy.stats
 from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, IsotropicNormal, MeanFieldNormal, Normal
-from streaming_gp.pvi.hyperparameters import bounded_precision, newton_step
+from streaming_gp.pvi.model import bounded_precision, newton_step
 from tests.oracles.reference import inputs, labelled_data, server
 
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
