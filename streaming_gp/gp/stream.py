@@ -37,7 +37,7 @@ from streaming_gp.gp.strategies.protocol import (
     check_allowed,
     check_change,
 )
-from streaming_gp.gp.structure import refuse_indices
+from streaming_gp.gp.structure import refuse_indices, refuse_lost_digits
 from streaming_gp.inputs import (
     as_name,
     is_positive_integer,
@@ -408,6 +408,7 @@ def _checked(
     for name, data in shards.items():
         X, Y = checked[name] = as_data(data, functions.modules["likelihood"], *dims)
         refuse_indices(functions.modules["kernel"], X)
+        refuse_lost_digits(functions.modules["kernel"], functions.modules["likelihood"], X)
         dims = X.shape[1], Y.shape[1]
     return checked
 

@@ -19,6 +19,7 @@ import tensorflow_probability as tfp
 from check_shapes.exceptions import ShapeMismatchError
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.gp.process.prior import depends_on_differences
 
 Modules = Mapping[str, Any]
 """Kernel, mean function and likelihood by these names."""
@@ -32,6 +33,8 @@ _KINDS = {
 }
 SMALLEST_NOISE = 1e-12
 """The lower bound of the variance of Gaussian noise, unless another was chosen."""
+ROUNDING = 1e-15
+"""Of a covariance, as a part of the variances."""
 _HAS_COREGIONS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 """By kernel: to look takes milliseconds, at each batch."""
 _REFUSALS = (ValueError, TypeError, tf.errors.InvalidArgumentError, ShapeMismatchError)
@@ -220,6 +223,35 @@ def _evaluated(what: str, call: Any, input_dim: int) -> tf.Tensor:
         raise InvalidDataError(
             f"{what} cannot be evaluated at inputs of {input_dim} columns: {why:.200}"
         ) from error
+
+
+def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray) -> None:
+    """Refuse inputs so far from zero that covariances are rounded by more than the noise, as those
+    of a ``Linear`` kernel at time stamps; kernels that depend on differences alone keep their
+    digits.
+
+    :param X: The inputs [N, D].
+    :raises InvalidDataError: naming the farthest.
+    """
+    kernels = getattr(kernel, "latent_kernels", [kernel])
+    if all(depends_on_differences(one) for one in kernels):
+        return
+    noise = 1.0
+    if type(likelihood) is gpflow.likelihoods.Gaussian:
+        noise = float(np.min(likelihood.conditional_variance(X, np.zeros((len(X), 1)))))
+    for one in kernels:
+        variance = np.asarray(one(X, full_cov=False))
+        if not depends_on_differences(one) and variance.max() > noise / ROUNDING:
+            raise InvalidDataError(lost_digits(X[int(variance.argmax())]))
+
+
+def lost_digits(x: np.ndarray) -> str:
+    """What to say where a kernel is not stationary and an input [D] too far from zero."""
+    return (
+        f"inputs reach {float(np.abs(x).max()):.6g}, where covariances of this kernel, which does "
+        "not depend on differences alone, are rounded by more than the noise: wanted inputs about "
+        "zero, such as the time since the first one"
+    )
 
 
 def refuse_indices(kernel: Any, X: np.ndarray) -> None:

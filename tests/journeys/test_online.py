@@ -295,12 +295,14 @@ def over_time(kernel, start):
 @pytest.mark.parametrize("kernel", SINCE.values(), ids=SINCE)
 def test_inputs_may_be_time_stamps(kernel):
     """Seconds since 1970: nothing but differences matters, wherever the stream has gone."""
-    found = []
+    found, before = [], []
     for start in (0.0, STAMP):
         model, X, Y = over_time(kernel(), start)
+        before.append([np.asarray(part) for part in model.predict_f(X - 30.0)])
         online = learned(model.online(budget=50, false_alarms=0.0), X[:50], Y[:50])
         found.append(predictions(online, X[50:]))
     np.testing.assert_allclose(*found, atol=1e-5)
+    np.testing.assert_allclose(*before, atol=1e-5)
 
 
 def test_points_far_from_the_first_ones_keep_their_digits():
@@ -329,6 +331,8 @@ def test_a_kernel_that_loses_its_digits_far_from_zero_is_refused(kernel):
     with pytest.raises(NumericalError, match=r"inputs reach 1\.7"):
         online.update(1e3 * STAMP + X[5], Y[5])
     learned(online, X[5:], Y[5:])
+    with pytest.raises(InvalidDataError, match=r"inputs reach 1\.7"):
+        over_time(kernel(), 1e3 * STAMP)
 
 
 # ---- outputs of their own ----

@@ -20,7 +20,6 @@ from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.online.state import (
     OnlinePrior,
     OnlineState,
-    lost_digits,
     positive_covariances,
     state_on,
 )
@@ -33,6 +32,7 @@ from streaming_gp.gp.process.observations import (
 )
 from streaming_gp.gp.process.prior import PriorAt, depends_on_differences, latent_kernels
 from streaming_gp.gp.process.process import Process
+from streaming_gp.gp.structure import ROUNDING, lost_digits
 from streaming_gp.runtime import Kernel, kernel_of
 
 LEAST_NOISE = 2.0 * NUGGET
@@ -40,8 +40,6 @@ LEAST_NOISE = 2.0 * NUGGET
 smaller noise is taken to be this one."""
 MOST_ROWS = 2000
 """Of more rows of data it starts from the newest, and from as many of the others at random."""
-ROUNDING = 1e-14
-"""Of a covariance, as a part of the variance."""
 PROBES = 50
 """Inputs at which noise that is a function must be the same."""
 

@@ -41,6 +41,7 @@ from scipy.linalg import blas
 
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.process.observations import PseudoObservations
+from streaming_gp.gp.structure import lost_digits
 from streaming_gp.numerics import symmetric
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.runtime import Kernel
@@ -179,15 +180,6 @@ def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection
     variance = np.array([max(novelty + float(q @ one), least) for one in s])
     return Projection(
         x.copy(), k, q, s, novelty, own, prior_mean, prior_mean + q @ state.U, variance
-    )
-
-
-def lost_digits(x: np.ndarray) -> str:
-    """What to say where a kernel is not stationary and an input [D] too far from zero."""
-    return (
-        f"inputs reach {float(np.abs(x).max()):.6g}, where covariances of this kernel, which does "
-        "not depend on differences alone, are rounded by more than the noise: wanted inputs about "
-        "zero, such as the time since the first one"
     )
 
 

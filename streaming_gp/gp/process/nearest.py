@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gpflow.kernels import Kernel, Product, Static, Stationary, Sum
+from gpflow.kernels import Kernel, Product, Static, Sum
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.process import prior as cov
@@ -585,7 +585,7 @@ def batched(kernel: Kernel, Z: tf.Tensor, X: tf.Tensor) -> tuple[tf.Tensor, tf.T
         gaps = tf.matmul(left, right, transpose_b=True)
         return kernel.K_r2(gaps), kernel.K_r2(squares), own
     points = tf.concat([Z, X[:, None]], 1)
-    if isinstance(kernel, (Stationary, Static)):
+    if cov.depends_on_differences(kernel):
         points -= tf.stop_gradient(X)[:, None]
     K = tf.vectorized_map(lambda one: kernel(one), points)
     return K[:, :-1, :-1], K[:, :-1, -1], own

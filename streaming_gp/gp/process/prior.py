@@ -19,6 +19,7 @@ from gpflow.kernels import (
     IsotropicStationary,
     Kernel,
     MultioutputKernel,
+    Periodic,
     Product,
     SeparateIndependent,
     SharedIndependent,
@@ -72,23 +73,19 @@ def covariance(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None = None) -> tf.
 
 
 def _of_one(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
-    """The covariance [N, N2] of one kernel.
+    """The covariance [N, N2] of one kernel: GPflow's, but for the distances of isotropic kernels.
 
-    Distances lose digits where inputs lie far from zero in lengthscales: so they are moved there,
-    which a column that never changes needs most.
+    Distances lose digits where inputs lie far from zero in lengthscales: so every part that depends
+    on differences has them moved there, which a column that never changes needs most.
     """
+    if isinstance(kernel, Sum):
+        return tf.add_n([_of_one(part, X, X2) for part in kernel.kernels])
+    if isinstance(kernel, Product):
+        return reduce(tf.multiply, (_of_one(part, X, X2) for part in kernel.kernels))
     if not depends_on_differences(kernel):
         return kernel(X, X2)
     origin = tf.stop_gradient(tf.reduce_sum(X[:1], axis=0))
-    return _near_zero(kernel, X - origin, None if X2 is None else X2 - origin)
-
-
-def _near_zero(kernel: Kernel, X: tf.Tensor, X2: tf.Tensor | None) -> tf.Tensor:
-    """GPflow's covariance, but for the distances of isotropic kernels."""
-    if isinstance(kernel, Sum):
-        return tf.add_n([_near_zero(part, X, X2) for part in kernel.kernels])
-    if isinstance(kernel, Product):
-        return reduce(tf.multiply, (_near_zero(part, X, X2) for part in kernel.kernels))
+    X, X2 = X - origin, None if X2 is None else X2 - origin
     if not is_of_distances(kernel):
         return kernel(X, X2)
     X, X2 = (kernel.scale(x) for x in kernel.slice(X, X if X2 is None else X2))
@@ -107,7 +104,7 @@ def depends_on_differences(kernel: Kernel) -> bool:
     """Whether covariances stay the same when all inputs move by as much."""
     if isinstance(kernel, (Sum, Product)):
         return all(depends_on_differences(part) for part in kernel.kernels)
-    return isinstance(kernel, (Stationary, Static))
+    return isinstance(kernel, (Stationary, Static, Periodic))
 
 
 @check_shapes("X: [N, D]", "return: [K, N]")
