@@ -125,8 +125,8 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     :param optimiser: The settings of the fit of each batch, a
         :class:`~streaming_gp.LocalOptimiser`.
     :param learning: Which batches learn hyperparameters; as in :class:`~streaming_gp.StreamingGP`.
-    :param conditioning: How predictions condition on the points; by default on all, up to 8,000
-        points, and on the near ones beyond.
+    :param conditioning: How predictions condition on the points; as in
+        :class:`~streaming_gp.StreamingGP`.
     :param batch_size: The largest number of rows that ``fit`` streams at a time; by default all of
         them, or 1000 with a strategy of few points.
     :param scale: Whether to scale. If not, lengthscales, noise and priors are in your own units.

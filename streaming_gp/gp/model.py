@@ -107,7 +107,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         they have said.
     :param conditioning: How predictions condition on the points: on all of them
         (:class:`.Dense`), or on the near ones (:class:`.NearestNeighbors`). By default, with a
-        point at every input, on all up to 8,000 points and on the near ones beyond.
+        point at every input, on all up to 2,000 points, or 8,000 where points further away have
+        been found to say more, and on the near ones beyond.
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.

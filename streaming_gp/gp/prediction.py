@@ -22,6 +22,7 @@ from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.data import DataFits
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
+from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
 from streaming_gp.gp.process.graphs import at_each_sample, spec
 from streaming_gp.gp.process.nearest import NearestProcess
@@ -344,13 +345,16 @@ class PosteriorCache:
         values = [self._local.parameters.value()] if q is None else q.natural
         return b"".join(np.asarray(part).tobytes() for part in values) + self._local.fixed_values()
 
-    def at(self, process: Process, draws: np.ndarray, token: bytes) -> Posterior:
+    def at(
+        self, process: Process, draws: np.ndarray, token: bytes, conditioning: Conditioning
+    ) -> Posterior:
         """The posterior of a process at these values of ε [S, E].
 
         Threads that want the same one wait for the one that factorises it.
 
         :param token: The :meth:`token` of when the draws were taken; while it stays the same, so do
             the draws, which rounding might change.
+        :param conditioning: How it is conditioned on points that are observed one by one.
         :raises NumericalError: if the covariance of the pseudo-observations is not positive.
         """
         local = self._local
@@ -363,20 +367,24 @@ class PosteriorCache:
             else:
                 dense, draws = newest.dense, newest.draws
             if type(local.gp) is GaussianProcess:
-                dense = self._conditioned(process, draws, dense)
+                dense = self._conditioned(process, draws, dense, conditioning)
             self._newest = self._make(
                 local=local, process=process, draws=draws, token=token, dense=dense
             )
             return self._newest
 
     def _conditioned(
-        self, process: Process, draws: np.ndarray, before: DenseProcess | NearestProcess | None
+        self,
+        process: Process,
+        draws: np.ndarray,
+        before: DenseProcess | NearestProcess | None,
+        conditioning: Conditioning,
     ) -> DenseProcess | NearestProcess:
         if len(draws) == 1:
-            return self._fits.at(draws[0], process)
+            return self._fits.at(draws[0], process, conditioning)
         observed, prior = observations_of(process), PriorAt(self._local.prior, draws)
         number = sum(len(one.Z) for one in observed)
-        start = self._fits.conditioning.unconditioned(prior, number)
+        start = conditioning.unconditioned(prior, number)
         if type(before) is type(start):
             start = before
         with blas_threads_for(number):

@@ -106,6 +106,8 @@ class State:
     :param factors: The factor of every batch, in order of arrival.
     :param num_updates: The number of batches that have been learned from.
     :param dims: D and P of the data; None where that is not known before the first batch.
+    :param conditioning: How predictions condition now: as the settings say, or on what is near
+        alone where the newest update that learned has found that it says all.
     :param shift: How far the newest update that learned moved ε; see
         :meth:`LearningSchedule.wants`.
     :param time: The time of the newest batch; None before the first one.
@@ -121,6 +123,7 @@ class State:
     factors: Mapping[str, PseudoPointFactor]
     num_updates: int
     dims: tuple[int | None, int | None]
+    conditioning: Conditioning
     shift: float = math.inf
     time: float | None = None
     only_class: float | None = None
@@ -136,7 +139,8 @@ class State:
         :param output_dim: P, where it is known already.
         """
         described, parameters = structure(modules), values(modules)
-        return cls(settings, described, parameters, prior, {}, 0, (None, output_dim))
+        dims = None, output_dim
+        return cls(settings, described, parameters, prior, {}, 0, dims, settings.conditioning)
 
     @cached_property
     def ledger(self) -> GPLedger:

@@ -131,7 +131,7 @@ class Store:
                     process, compiled.parameters, settings.num_prediction_samples, settings.seed
                 )
                 token = compiled.posteriors.token(process)
-            return compiled.posteriors.at(process, draws, token)
+            return compiled.posteriors.at(process, draws, token, state.conditioning)
 
     def change(
         self,

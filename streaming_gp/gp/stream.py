@@ -198,6 +198,7 @@ def step(
                 name,
                 data,
                 seed_of(settings.seed, number),
+                state.conditioning,
                 reporter(callback, name, settings.optimiser.most_iterations),
                 hold=rho < 1.0,
                 learn=learn,
@@ -213,6 +214,8 @@ def step(
         changes: dict[str, Any] = {"only_class": only_class, "num_data": num_data}
         if learn:
             changes["num_data_learned"] = num_data
+            found = (report.conditioning for report in reports.values())
+            changes["conditioning"] = next(filter(None, found), state.conditioning)
         if any(report.iterations for report in reports.values()):
             changes["shift"] = _shift(state, epsilon, compiled, done.ledger)
         if time is not None:
@@ -239,7 +242,8 @@ def fit_factor(
     X, Y = as_data(data, functions.modules["likelihood"], *state.dims)
     compiled = functions.of(state, (X.shape[1], Y.shape[1]))
     seed = seed_of(state.settings.seed, fingerprint(X))
-    batch = Batch("", compiled.outputs.data((X, Y)), seed, hold=hold)
+    own_data = compiled.outputs.data((X, Y))
+    batch = Batch("", own_data, seed, state.conditioning, hold=hold)
     ledger = pvi.Ledger(cavity, {} if own is None else {batch.name: own})
     question = pvi.Question(cavity, None)
     return strategy.fit(compiled.fitter, ledger, question, batch)
@@ -253,7 +257,9 @@ def remove(state: State, functions: Functions, batch_id: str) -> tuple[State, No
     name, compiled = _changeable(state, batch_id), functions.of(state)
     said, ledger, epsilon = state.factors[name].hyperparameters, state.ledger.without(name), None
     if said is None or any(np.any(part) for part in said.natural):
-        again = compiled.fitter.data.learned_again(ledger, seed_of(state.settings.seed, 0))
+        again = compiled.fitter.data.learned_again(
+            ledger, seed_of(state.settings.seed, 0), state.conditioning
+        )
         ledger, epsilon = (ledger, None) if again is None else again
     return _following(state, compiled, ledger, epsilon), None
 

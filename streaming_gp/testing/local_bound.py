@@ -8,7 +8,7 @@ import gpflow
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp import LocalBound, PointHyperparameters, PrivatePseudoPoints, Process
+from streaming_gp.gp import Dense, LocalBound, PointHyperparameters, PrivatePseudoPoints, Process
 from streaming_gp.gp.compilation import compile_gp
 from streaming_gp.gp.fit.fitted import Batch
 from streaming_gp.gp.fit.objective import NO_SITES
@@ -90,7 +90,7 @@ def _check_gradients(bound: LocalBound, cavity: Process) -> None:
     dims = (INPUT_DIM, 1)
     fitter = compile_gp(model.modules, model.settings, dims).fitter
     known = Process(cavity.pseudo_observations, model.prior().hyperparameters)
-    at_hand = Batch("", batch(3), 0)
+    at_hand = Batch("", batch(3), 0, Dense())
     problem = fitter.problem(known, at_hand, fitter.start(known, at_hand, POINTS.place))
     offsets = np.zeros(np.size(problem.Z))
     variables = fitter.local.hyperparameters.initial(fitter.local.parameters, True)

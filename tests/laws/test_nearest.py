@@ -257,6 +257,23 @@ def models(near=None, likelihood=None, **options):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("lengthscale", "is_dense"), [(4.0, True), (0.02, False)])
+def test_all_points_count_where_far_ones_say_more(rng, lengthscale, is_dense):
+    """2,100 rows with noise as large as the function, which is smooth or rough."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=lengthscale),
+        gpflow.likelihoods.Gaussian(1.0),
+        hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=1),
+        seed=0,
+    )
+    X = rng.uniform(-2.0, 2.0, (2100, 1))
+    model.update((X, np.sin(X / lengthscale) + rng.standard_normal(X.shape)))
+    assert (model.state.conditioning == model.settings.conditioning) == is_dense
+    model.fade(0.9)
+    assert (model.state.conditioning == model.settings.conditioning) == is_dense
+
+
 @pytest.mark.parametrize("near", [AllNear(), sgp.NearestNeighbors()], ids=["as such", "switched"])
 def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
     batches, new = [smooth_data(rng, 12) for _ in range(5)], spread(rng, 8)

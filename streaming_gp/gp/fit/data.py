@@ -45,6 +45,9 @@ SWEEPS, DAMPING = 3, 0.7
 """Further sweeps over them, and ρ of these."""
 EVIDENCE_ROWS = 500
 """The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
+COMPARED, FARTHER, WORTH_ALL = 128, 4, 0.01
+"""So many random rows are predicted from their neighbours and from so many times as many; a gain of
+so many nats for each is worth conditioning on all."""
 TURNS = 2
 """Of learning ε and finding sites at it."""
 SAYS_NOTHING = 1e8
@@ -73,7 +76,9 @@ class DataFits:
 
     # ---- processes at one ε ----
 
-    def at(self, epsilon: np.ndarray, process: Process) -> DenseProcess | NearestProcess:
+    def at(
+        self, epsilon: np.ndarray, process: Process, conditioning: Conditioning
+    ) -> DenseProcess | NearestProcess:
         """A process at ε [E]; what it has in common with the one before is not computed again.
 
         :raises NumericalError: if the covariance of its observations is not positive.
@@ -81,7 +86,7 @@ class DataFits:
         token = epsilon.tobytes() + self.local.fixed_values()
         observed = observations_of(process)
         number = sum(len(one.Z) for one in observed)
-        start = self.conditioning.unconditioned(PriorAt(self.local.prior, epsilon[None]), number)
+        start = conditioning.unconditioned(PriorAt(self.local.prior, epsilon[None]), number)
         last = self._last
         if last is not None and last[0] == token and type(last[1]) is type(start):
             start = last[1]
@@ -106,7 +111,7 @@ class DataFits:
         if not learns:
             epsilon = self._location(cavity)
             factor = PseudoPointFactor((own,), cavity.unit_of_epsilon)
-            return self._with_sites(cavity, factor, epsilon, 0)
+            return self._with_sites(cavity, factor, epsilon, batch.conditioning)
         alone = batch.hold or not local.hyperparameters.remembers
         if alone:
             changing, known = {}, cavity
@@ -115,12 +120,17 @@ class DataFits:
             kept = (one for name, one in others.items() if name not in changing)
             known = ledger.prior.times(kept)
         factors = {**changing, batch.name: PseudoPointFactor((own,))}
-        sites_of = factors if self.is_gaussian else self._first_sites(known, factors, batch.name)
-        learned, shared = self._learned(known, sites_of, batch.seed, batch.report)
+        if not self.is_gaussian:
+            factors = self._first_sites(known, factors, batch.name, batch.conditioning)
+        learned, shared = self._learned(
+            known, factors, batch.seed, batch.conditioning, batch.report
+        )
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
         after = cavity if changed is None else _without(changed, batch.name)
-        fitted = self._with_sites(after, new, learned.epsilon, learned.iterations)
+        conditioning = self._chosen(after, new, learned.epsilon, batch.seed)
+        fitted = self._with_sites(after, new, learned.epsilon, conditioning)
+        fitted = replace(fitted, iterations=learned.iterations, conditioning=conditioning)
         energy = fitted.free_energy
         if learned.q is not None and known.hyperparameters is not None:
             earlier = _all_data(changing.values())
@@ -154,7 +164,12 @@ class DataFits:
         return energy + float(np.mean(values))
 
     def _learned(
-        self, known: Process, factors: dict[str, PseudoPointFactor], seed: int, report: Report
+        self,
+        known: Process,
+        factors: dict[str, PseudoPointFactor],
+        seed: int,
+        conditioning: Conditioning,
+        report: Report = lambda *_: None,
     ) -> tuple[Learned, dict[str, PseudoPointFactor]]:
         """ε from the data of factors, and these with their share of it and their sites at it.
 
@@ -168,11 +183,13 @@ class DataFits:
             )  # fmt: skip
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
-                factors = self._swept(known, factors, learned.epsilon)
+                factors = self._swept(known, factors, learned.epsilon, conditioning)
             start = learned.epsilon
         return learned, factors
 
-    def learned_again(self, ledger: GPLedger, seed: int) -> tuple[GPLedger, np.ndarray] | None:
+    def learned_again(
+        self, ledger: GPLedger, seed: int, conditioning: Conditioning
+    ) -> tuple[GPLedger, np.ndarray] | None:
         """A ledger whose data have said anew what they say of ε, and ε [E]; None where there is
         nothing to learn, or nothing to learn from.
         """
@@ -185,7 +202,7 @@ class DataFits:
         if not sum(map(_weight, changing.values())) > 0.0:
             return None
         known = ledger.prior.times(one for n, one in ledger.factors.items() if n not in changing)
-        learned, shared = self._learned(known, changing, seed, lambda *_: None)
+        learned, shared = self._learned(known, changing, seed, conditioning)
         return ledger.with_factors({**ledger.factors, **shared}), learned.epsilon
 
     def within(self, ledger: GPLedger, budget: int, epsilon: np.ndarray) -> GPLedger | None:
@@ -226,6 +243,33 @@ class DataFits:
         fewer = ledger.with_factors(factors)
         return self.within(fewer, budget, epsilon) if spare > 0 else fewer
 
+    def _chosen(
+        self, cavity: Process, new: PseudoPointFactor, epsilon: np.ndarray, seed: int
+    ) -> Conditioning:
+        """How to condition at a new ε: as the settings say; but where these allow all points and
+        rows are predicted as well from near ones as from four times as many, on near ones alone.
+        """
+        settings, members = self.conditioning, observations_of(cavity.times([new]))
+        number = sum(len(one.Z) for one in members)
+        data = data_of(members)
+        if not isinstance(settings, NearestNeighbors) or len(data) < len(members):
+            return settings
+        k = settings.num_neighbors_pred
+        if not max(NEAR_ROWS, FARTHER * k) < number <= settings.dense_up_to:
+            return settings
+        (observed,) = PriorAt(self.local.prior, epsilon[None]).observed(data)
+        near = NearestAt(PriorAt(self.local.prior, epsilon[None]), k).extended(observed, join=False)
+        some = np.random.default_rng(seed).permutation(number)[:COMPARED]
+        rows = concatenated(data).rows(some)
+        gain = np.zeros(len(some))
+        for size, sign in ((k, -1.0), (FARTHER * k, 1.0)):
+            for part in np.array_split(np.arange(len(some)), 1 + len(some) // 64):
+                mean, variance = self._cavities(replace(near, number=size), some[part])
+                one = rows.rows(part)
+                gain[part] += sign * self.local.log_densities(epsilon, one.Z, one.Y, mean, variance)
+        worth = rows.weights @ gain > WORTH_ALL * rows.weights.sum()
+        return settings if worth else replace(settings, dense_up_to=NEAR_ROWS)
+
     def _location(self, process: Process) -> np.ndarray:
         hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
         return hyperparameters.location_scale(process.hyperparameters, parameters)[0]
@@ -254,23 +298,27 @@ class DataFits:
     # ---- Gaussian noise, and sites of other likelihoods ----
 
     def _with_sites(
-        self, cavity: Process, factor: PseudoPointFactor, epsilon: np.ndarray, iterations: int
+        self,
+        cavity: Process,
+        factor: PseudoPointFactor,
+        epsilon: np.ndarray,
+        conditioning: Conditioning,
     ) -> Fitted:
         """The factor with its sites at ε, where it has some, and its free energy."""
         (own,) = factor.pseudo_observations
         assert isinstance(own, DataObservations)
-        before = self.at(epsilon, cavity)
+        before = self.at(epsilon, cavity, conditioning)
         if self.is_gaussian:
             after = cavity.times([PseudoPointFactor((own,))])
-            energy = self._gaussian_energy(before, epsilon, after, own)
-            return Fitted(factor, epsilon, energy - self._penalty(cavity, epsilon), iterations)
+            energy = self._gaussian_energy(before, epsilon, after, own, conditioning)
+            return Fitted(factor, epsilon, energy - self._penalty(cavity, epsilon))
         if isinstance(before, NearestProcess) or before.size > NEAR_ROWS:
             own, energy, constant, clipped = self._near_sites(cavity, own, epsilon)
         else:
             own, energy, constant, clipped = self._joint_sites(before, own, epsilon)
         factor = replace(factor, pseudo_observations=(own,), log_scale=constant)
         energy -= self._penalty(cavity, epsilon)
-        return Fitted(factor, epsilon, energy, iterations, clipped_sites=clipped)
+        return Fitted(factor, epsilon, energy, clipped_sites=clipped)
 
     def _gaussian_energy(
         self,
@@ -278,11 +326,12 @@ class DataFits:
         epsilon: np.ndarray,
         after: Process,
         own: DataObservations,
+        conditioning: Conditioning,
     ) -> float:
         """``log p(batch | earlier)`` at ε in nats; under near rows from a sample of the batch."""
         if isinstance(before, DenseProcess):
             old = before.log_normaliser
-            process = self.at(epsilon, after)
+            process = self.at(epsilon, after, conditioning)
             if isinstance(process, DenseProcess):
                 return process.log_normaliser - old
         some = np.random.default_rng(0).permutation(len(own.Z))[:EVIDENCE_ROWS]
@@ -440,23 +489,31 @@ class DataFits:
     # ---- all sites again ----
 
     def _first_sites(
-        self, known: Process, factors: dict[str, PseudoPointFactor], name: str
+        self,
+        known: Process,
+        factors: dict[str, PseudoPointFactor],
+        name: str,
+        conditioning: Conditioning,
     ) -> dict[str, PseudoPointFactor]:
         """The factors with sites of a new batch at the present ε."""
         epsilon = self._location(known)
         others = [one for key, one in factors.items() if key != name]
         stripped = [PseudoPointFactor(one.pseudo_observations) for one in others]
         cavity = Process(known.pseudo_observations).times(stripped)
-        fitted = self._with_sites(cavity, factors[name], epsilon, 0)
+        fitted = self._with_sites(cavity, factors[name], epsilon, conditioning)
         return {**factors, name: fitted.factor}
 
     def _swept(
-        self, known: Process, factors: dict[str, PseudoPointFactor], epsilon: np.ndarray
+        self,
+        known: Process,
+        factors: dict[str, PseudoPointFactor],
+        epsilon: np.ndarray,
+        conditioning: Conditioning,
     ) -> dict[str, PseudoPointFactor]:
         """The factors with all of their sites at ε."""
         data = _all_data(factors.values())
         together = data[0] if len(data) == 1 else concatenated(data)
-        base = self.at(epsilon, Process(known.pseudo_observations))
+        base = self.at(epsilon, Process(known.pseudo_observations), conditioning)
         number = len(together.Z) + base.size
         if number <= JOINT_SITES and isinstance(base, DenseProcess):
             together, _, _ = self._fixed_point(base, together, epsilon)

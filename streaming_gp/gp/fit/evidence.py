@@ -10,7 +10,7 @@ f_i given the sites of the others, which are held. As the order is random, every
 random sample: of very many rows a sample of them stands for all.
 
 What s rows say of ε is all that q(ε) may know, so that its precision is their curvature and the
-prior's, and not n/s times as much. Where all rows count it is that of steps of q's own width, by a
+prior's, and not n/s times as much. Where rows are few it is that of steps of q's own width, by a
 cubature of 2E points, so that q(ε) is the Gaussian that the objective is nearest to, not its peak
 alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisited").
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import Report
 from streaming_gp.gp.hyperparameters.strategies import WIDTH_OF_PERIODS
+from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.graphs import Compiled, spec
 from streaming_gp.gp.process.nearest import (
     JITTERS,
@@ -42,9 +42,15 @@ from streaming_gp.gp.process.nearest import (
 )
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
-from streaming_gp.numerics.linalg import LOG_TWO_PI
+from streaming_gp.numerics.linalg import (
+    LOG_TWO_PI,
+    add_to_diagonal,
+    logdet_from_cholesky,
+    solve_lower,
+    solve_lower_transposed,
+)
 
-EXACT_ROWS = 300
+EXACT_ROWS = 600
 """So few rows with Gaussian noise have their exact evidence."""
 FEWEST, MOST, SHARE = 300, 1000, 0.25
 """Starts take this share of all rows, within these limits; the rounds that follow from the best of
@@ -53,6 +59,8 @@ MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
 START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 20, 4, 8
 """Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
+LEAST_STEP = 0.02
+"""In nats of the rows at hand: an iteration that gains less is the last one."""
 EXACT_ITERATIONS = 50
 """The same of exact evidence, which has no rounds."""
 WIDEST = 16.0
@@ -64,7 +72,7 @@ MUCH_FADED = 2.0
 """Where weights differ by this factor rows are drawn by them."""
 WORST = 1e10
 """In nats: the place of infinity."""
-LEAST_SHARE, LEAST_GAIN = 0.1, 1e-3
+LEAST_SHARE, LEAST_GAIN = 0.1, 1e-2
 """Of a step of q(ε), and in nats, at which steps end."""
 WIDTH_ROWS = 10_000
 """The curvature is that of so many rows over the number of hyperparameters, within the limits of
@@ -74,8 +82,8 @@ MOST_DIFFERENCES = 100
 MOST_EXPECTED = 50
 """More hyperparameters than these get the curvature at the mode: expectations would ask for the
 evidence at thousands of values."""
-PASSES = 10
-"""The largest number of steps of q(ε), where all rows count."""
+PASSES = 6
+"""The largest number of steps of q(ε), where rows are few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +163,6 @@ class Evidence:
             rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
         return Sample(self._arguments(rows, weights, number, epsilon), scale)
 
-    def whole(self, most: int) -> Sample | None:
-        """All rows as one, whose evidence is exact; None if they are more than so many, or their
-        noise is not Gaussian.
-        """
-        is_small = self._pool.is_gaussian and self._num_pool <= most
-        return Sample((), 1.0) if is_small else None
-
     def _arguments(
         self, rows: np.ndarray, weights: np.ndarray, number: int, epsilon: np.ndarray
     ) -> tuple[np.ndarray, ...]:
@@ -209,7 +210,17 @@ class Evidence:
         """
         try:
             if not sample.arguments:
-                value, gradient = self._exact(epsilon, *self._stacks)
+                value, gradient = self._exact(epsilon, *self._arrays(self._pool))
+                if self._first:
+                    before = self._pool.rows(slice(0, self._first))
+                    value, gradient = (
+                        a - b
+                        for a, b in zip(
+                            (value, gradient),
+                            self._exact(epsilon, *self._arrays(before)),
+                            strict=True,
+                        )
+                    )
             else:
                 value, gradient = self._near(epsilon, *sample.arguments)
         except tf.errors.InvalidArgumentError:
@@ -219,28 +230,25 @@ class Evidence:
             return -np.inf, np.zeros_like(epsilon)
         return value, gradient
 
-    @cached_property
-    def _stacks(self) -> tuple[Any, Any]:
-        gp, D, first, pool = self.local.gp, self.local.input_dim, self._first, self._pool
-        before = (pool.rows(slice(0, first)),) if first else ()
-        return gp.stack((pool,), D), gp.stack(before, D)
+    @staticmethod
+    def _arrays(data: DataObservations) -> tuple[np.ndarray, ...]:
+        return data.Z, data.Y, data.weights
 
     @property
     def _exact(self) -> Compiled:
         local = self.local
-        stack = local.gp.stack_spec(local.input_dim)
 
-        def exact_evidence(epsilon: tf.Tensor, all_rows: Any, before: Any) -> Any:
+        def exact_evidence(epsilon: tf.Tensor, *rows: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(epsilon)
                 with local.parameters.substituted(epsilon):
-                    gp = local.gp
-                    value = gp.log_normaliser(all_rows, gp.condition(all_rows))
-                    value -= gp.log_normaliser(before, gp.condition(before))
+                    value = exact(local, *rows)
             return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
 
-        size = spec(local.parameters.size)
-        return local.graphs.compiled(exact_evidence, size, stack, stack)
+        return local.graphs.compiled(
+            exact_evidence, spec(local.parameters.size), spec(None, local.input_dim),
+            spec(None, local.output_dim), spec(None),
+        )  # fmt: skip
 
     @property
     def _near(self) -> Compiled:
@@ -259,6 +267,45 @@ class Evidence:
             spec(None, local.output_dim), spec(None), spec(None, None, None, local.input_dim),
             spec(None, None, None, C), spec(None, None, None),
         )  # fmt: skip
+
+
+def exact(local: LocalModel, X: tf.Tensor, Y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """``log ∫ Π_n N(y_n; f(x_n), σ²)^{w_n} p(f) df`` at the parameters' values: a scalar, in nats.
+
+    :param X: [n, D].
+    :param Y: [n, P].
+    :param weights: w [n].
+    """
+    gp = local.gp
+    K, variance = cov.covariance(gp.kernel, X), 1.0 / gp.noise_precision(X)
+    residual = cov.to_groups(Y - gp.prior_mean(X), gp.num_groups)
+    noise = cov.to_groups(variance, gp.num_groups)[:, :, 0] / weights
+    value = 0.0
+    for group in range(gp.num_groups):
+        S = add_to_diagonal(K[min(group, K.shape[0] - 1)], noise[group])
+        value += log_density(S, residual[group])
+    logs = (1.0 - weights)[:, None] * (LOG_TWO_PI + tf.math.log(variance))
+    logs -= tf.math.log(weights)[:, None]
+    return value + 0.5 * tf.reduce_sum(logs)
+
+
+@tf.custom_gradient
+def log_density(S: tf.Tensor, residual: tf.Tensor) -> Any:
+    """``log N(r; 0, S)`` of the columns of a residual [n, C], whose derivative by S [n, n] is
+    ``½ (S⁻¹r rᵀS⁻¹ − C S⁻¹)``: a fifth of what that of a Cholesky factor costs.
+    """
+    L = tf.linalg.cholesky(S)
+    white = solve_lower(L, residual)
+    n, C = tf.unstack(tf.cast(tf.shape(residual), S.dtype))
+    value = -0.5 * (C * (logdet_from_cholesky(L) + n * LOG_TWO_PI) + tf.reduce_sum(white**2))
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        a = solve_lower_transposed(L, white)
+        inverse = tf.linalg.cholesky_solve(L, tf.eye(tf.shape(S)[0], dtype=S.dtype))
+        outer = tf.matmul(a, a, transpose_b=True)
+        return 0.5 * upstream * (outer - C * inverse), -upstream * a
+
+    return value, gradient
 
 
 def sum_of(
@@ -316,8 +363,8 @@ def learn(
 ) -> Learned:
     """ε from some data.
 
-    From the present ε, the prior mean, and the prior mean with lengthscales that do not become
-    short; the best on fresh rows goes on in rounds of fresh rows.
+    From the present ε, the prior mean, and where they became short from there, the prior mean
+    with lengthscales that do not; the best on fresh rows goes on in rounds of fresh rows.
 
     :param data: The data whose evidence counts.
     :param others: Data that are known before.
@@ -395,16 +442,19 @@ class _Search:
     def learned(self, only: np.ndarray | None) -> Learned:
         evidence, belief = self._evidence, self._belief
         floor, low = belief.floor(), belief.low
-        starts = [(evidence.local.parameters.value(), low), (belief.mean, low)]
-        if floor is not None:
-            starts.append((belief.mean, np.maximum(floor, low)))
-        starts = _without_twins(starts) if only is None else [(only, low)]
         size = int(np.clip(SHARE * evidence.num_rows, FEWEST, MOST))
         iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
-        ends = []
-        for start, lowest in starts:
-            sample = evidence.sample(size, start)
-            ends.append((self._optimum(start, lowest, sample, iterations), lowest))
+
+        def end(start: np.ndarray, lowest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self._optimum(start, lowest, evidence.sample(size, start), iterations), lowest
+
+        present = evidence.local.parameters.value() if only is None else only
+        ends = [end(present, low)]
+        if only is None:
+            if not np.array_equal(present, belief.mean):
+                ends.append(end(belief.mean, low))
+            if floor is not None and (ends[-1][0] < floor).any():
+                ends.append(end(belief.mean, np.maximum(floor, low)))
         epsilon, lowest = self._best(ends)
         if not evidence.is_exact and only is None:
             for _ in range(ROUNDS):
@@ -451,7 +501,7 @@ class _Search:
         unit = np.minimum(unit, parameters.unit_log_widths(start))
         unit[parameters.are_periods()] *= WIDTH_OF_PERIODS  # data that repeat say them so exactly
         start = np.clip(start, low, self._belief.high)
-        before = self._iterations
+        before, values = self._iterations, list[float]()
 
         def function(offset: np.ndarray) -> tuple[float, np.ndarray]:
             epsilon = np.clip(start + unit * offset, self._belief.low, self._belief.high)
@@ -460,7 +510,11 @@ class _Search:
 
         def told(intermediate_result: Any) -> None:
             self._iterations += 1
-            self._report(self._iterations, -float(intermediate_result.fun))
+            value = float(intermediate_result.fun)
+            self._report(self._iterations, -value)
+            values.append(value)
+            if values[-2:][0] - value < LEAST_STEP * sample.scale and len(values) > 1:
+                raise StopIteration
 
         bounds = scipy.optimize.Bounds((low - start) / unit, (self._belief.high - start) / unit)
         result = scipy.optimize.minimize(
@@ -479,8 +533,8 @@ class _Search:
         """Mean [E] and precision [E, E] of q(ε)."""
         evidence = self._evidence
         size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, MOST))
-        sample = evidence.whole(size) or evidence.sample(size, mode)
-        all_count = sample.scale < 1.5
+        sample = evidence.sample(size, mode)
+        are_few = evidence.num_rows <= FEWEST
         alone = replace(sample, scale=min(sample.scale, 1.0))
 
         def slope(epsilon: np.ndarray) -> np.ndarray:
@@ -492,7 +546,7 @@ class _Search:
         units = self._evidence.local.parameters.unit_log_widths(mode)
         steps = np.diag(1e-3 * units)
         precision = _positive(_curvature(slope, mode, steps), prior_precision)
-        if not all_count or len(mode) > MOST_EXPECTED:
+        if not are_few or len(mode) > MOST_EXPECTED:
             return mode, precision
         return _variational(lambda at: self._objective(at, alone), mode, precision, prior_precision)
 
@@ -512,8 +566,9 @@ def _variational(
     value, slope, curvature = _expected(objective, mean, precision)
     if not np.isfinite(value):  # wider than where the objective has values
         return mean, precision
+    share = 1.0
     for _ in range(PASSES):
-        wanted, share = _positive(curvature, least), 1.0
+        wanted, share = _positive(curvature, least), min(1.0, 2.0 * share)
         step = -np.linalg.solve(wanted, slope)
         while share > LEAST_SHARE:
             to = mean + share * step, precision + share * (wanted - precision)
@@ -582,14 +637,6 @@ def _of_family(prior: expfam.Gaussian, mean: np.ndarray, precision: np.ndarray) 
 
 
 # ---- rows ----
-
-
-def _without_twins(starts: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    for epsilon, low in starts:
-        if not any(np.array_equal(epsilon, e) and np.array_equal(low, b) for e, b in found):
-            found.append((epsilon, low))
-    return found
 
 
 def _heard(data: Sequence[DataObservations]) -> list[DataObservations]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from streaming_gp.gp.fit.optimiser import Report
 from streaming_gp.gp.fit.projection import GPLedger
+from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.process import PseudoPointFactor
 
 Data = tuple[np.ndarray, np.ndarray]
@@ -20,6 +21,7 @@ class Batch:
     :param name: The name of its factor.
     :param data: X [N, D] and Y [N, P], validated.
     :param seed: The seed of the common random numbers over ε.
+    :param conditioning: How the process is conditioned on points that are observed one by one.
     :param report: Called with (iteration, free energy) as a fit goes on.
     :param hold: Whether points that the batch has had before stay where they are.
     :param learn: Whether anything is optimised; otherwise it is absorbed at the present q(ε).
@@ -28,6 +30,7 @@ class Batch:
     name: str
     data: Data
     seed: int
+    conditioning: Conditioning
     report: Report = lambda *_: None
     hold: bool = False
     learn: bool = True
@@ -49,6 +52,7 @@ class Fitted:
         predicted one; None where the bound does not know.
     :param ledger: The ledger that the factor belongs into, if other factors were projected onto
         other points; else None.
+    :param conditioning: How the process is conditioned from now on; None for as before.
     """
 
     factor: PseudoPointFactor
@@ -60,3 +64,4 @@ class Fitted:
     unexplained: float = 0.0
     shown_error: float | None = None
     ledger: GPLedger | None = None
+    conditioning: Conditioning | None = None
