@@ -243,6 +243,19 @@ def test_rows_that_say_nothing_leave_the_others_as_they_are(rng):
     assert_same_processes(near, dense, at)
 
 
+def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_learned(rng):
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=4.0),
+        gpflow.likelihoods.Gaussian(1.0),
+        hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=1),
+        seed=0,
+    )
+    X = rng.uniform(-2.0, 2.0, (1200, 1))
+    model.update((X, X + rng.standard_normal(X.shape)))
+    assert np.abs(np.asarray(model.predict_f(X)[0]) - X).max() < 0.5
+
+
 # ---- models ----
 
 
@@ -257,18 +270,19 @@ def models(near=None, likelihood=None, **options):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("lengthscale", "is_dense"), [(4.0, True), (0.02, False)])
+@pytest.mark.parametrize(("lengthscale", "is_dense"), [(2.0, True), (0.05, False)])
 def test_all_points_count_where_far_ones_say_more(rng, lengthscale, is_dense):
-    """2,100 rows with noise as large as the function, which is smooth or rough."""
+    """2,100 rows of four inputs: a function that is smooth, or one that is noise between them."""
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(lengthscales=lengthscale),
-        gpflow.likelihoods.Gaussian(1.0),
+        gpflow.likelihoods.Gaussian(0.1),
         hyperparameters=sgp.PointHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=1),
         seed=0,
     )
-    X = rng.uniform(-2.0, 2.0, (2100, 1))
-    model.update((X, np.sin(X / lengthscale) + rng.standard_normal(X.shape)))
+    X, W = rng.uniform(-2.0, 2.0, (2100, 4)), rng.standard_normal((4, 20)) / lengthscale
+    f = np.sqrt(0.1) * np.cos(X @ W + rng.uniform(0.0, 6.0, 20)).sum(axis=1, keepdims=True)
+    model.update((X, f + np.sqrt(0.1) * rng.standard_normal(f.shape)))
     assert (model.state.conditioning == model.settings.conditioning) == is_dense
     model.fade(0.9)
     assert (model.state.conditioning == model.settings.conditioning) == is_dense

@@ -178,7 +178,7 @@ class Evidence:
         left, prefix = rows, self._num_pool // 2
         while self._joins and prefix > max(4 * number, self._first):
             near = start.with_rows(at.some(slice(0, prefix)))
-            if near.size * LEAST_JOINED > prefix:
+            if near.size * LEAST_JOINED > prefix or near.size < number:
                 break
             now = left[left >= prefix]
             if len(now):
