@@ -101,9 +101,11 @@ def new_inputs(rng):
 def eager():
     """To trace what is called once takes longer than to run it."""
     import tensorflow as tf
+    from check_shapes import disable_check_shapes
 
     tf.config.run_functions_eagerly(True)
-    yield
+    with disable_check_shapes():
+        yield
     tf.config.run_functions_eagerly(False)
 
 

@@ -80,6 +80,7 @@ def test_a_barrett_stream_reaches_the_paper(barrett):
     assert smse(model.predict_f(X_test)[0], Y_test) <= 0.085
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
     rng = np.random.default_rng(0)
     X, Y = rng.random((40, 784), np.float32), rng.integers(10, size=(40, 1)).astype(float)

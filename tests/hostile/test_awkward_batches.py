@@ -133,7 +133,7 @@ def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
     assert info.num_pseudo_points == 3
 
 
-@pytest.mark.parametrize("budget", [None, 220])
+@pytest.mark.parametrize("budget", [None, pytest.param(220, marks=pytest.mark.slow)])
 def test_a_batch_far_from_all_others_is_learned_from(rng, budget):
     """Its covariance with them is zero, and there are too many of them to look at all."""
     model = sgp.StreamingGP(
@@ -317,6 +317,7 @@ def smse(model, seed=5):
     return np.mean(np.square(mean - wave(X))) / np.var(wave(X))
 
 
+@pytest.mark.slow
 def test_a_fit_ends_where_maximum_likelihood_does(contaminated):
     """Within five nats: from what sites are while ε moves, and not from nothing at narrow noise."""
     model = sgp.StreamingGP(

@@ -67,7 +67,8 @@ def test_hyperparameters_that_are_known_have_learned_nothing(rng):
 def warned_of_inputs(kernel, X, strategy=None):
     """What is said of inputs at the first update of a model with this kernel."""
     model = sgp.StreamingGP(
-        kernel, gpflow.likelihoods.Gaussian(0.1), hyperparameters=strategy,
+        kernel, gpflow.likelihoods.Gaussian(0.1),
+        hyperparameters=strategy or sgp.VariationalHyperparameters(num_samples=2),
         optimiser=sgp.LocalOptimiser(max_iterations=1),
     )  # fmt: skip
     said = warnings_of(model, (X, np.sin(X).sum(axis=1, keepdims=True)))
@@ -98,16 +99,22 @@ def test_inputs_in_units_of_lengthscales_are_nothing_to_warn_of(kernel):
     assert warned_of_inputs(made, on_a_line(1e3 if kernel != "SquaredExponential" else 1.0)) == []
 
 
-def test_inputs_are_looked_at_where_a_distribution_has_lengthscales_to_learn():
-    def product(lengthscale=1.0):
-        far = gpflow.kernels.Matern12(active_dims=[1], lengthscales=lengthscale)
-        return gpflow.kernels.SquaredExponential(active_dims=[0]) * far
+def product(lengthscale=1.0):
+    far = gpflow.kernels.Matern12(active_dims=[1], lengthscales=lengthscale)
+    return gpflow.kernels.SquaredExponential(active_dims=[0]) * far
 
+
+def test_inputs_are_looked_at_where_a_distribution_has_lengthscales_to_learn():
     X = np.hstack([on_a_line(), on_a_line(1e4)])
     assert len(warned_of_inputs(product(), X)) == 1
     assert warned_of_inputs(product(1e3), X) == []  # they start at the spread
     assert warned_of_inputs(product(), X[:19]) == []  # too few to tell
     assert warned_of_inputs(product(), np.repeat(X[:1], 30, axis=0)) == []
+
+
+@pytest.mark.slow
+def test_lengthscales_that_are_not_learned_are_nothing_to_warn_of():
+    X = np.hstack([on_a_line(), on_a_line(1e4)])
     assert warned_of_inputs(product(), X, sgp.PointHyperparameters()) == []
     chosen = product()
     gpflow.set_trainable(chosen.kernels[1].lengthscales, False)

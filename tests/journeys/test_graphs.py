@@ -252,7 +252,8 @@ POINTS = {
 
 
 @pytest.mark.parametrize(
-    "points", [*list(POINTS)[:2], pytest.param("conditional", marks=pytest.mark.slow)]
+    "points",
+    ["at every input", *(pytest.param(p, marks=pytest.mark.slow) for p in [*POINTS][1:])],
 )
 def test_what_is_shared_gives_what_own_graphs_do(points, rng):
     """Of other values, with other data, in another order of calls."""

@@ -86,7 +86,7 @@ def log_evidence(model, known, Z, nugget):
     [
         ("two kernels", "all, moved"),
         ("one kernel", "all, some of them"),
-        ("two kernels", "all, some of them"),
+        pytest.param("two kernels", "all, some of them", marks=pytest.mark.slow),
         ("one kernel", "private, moved"),
     ],
 )
@@ -107,7 +107,9 @@ def test_it_is_the_expected_log_factor_and_a_bound_of_the_evidence(rng, kernel, 
     assert evidence(model) < old
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", ["one kernel", pytest.param("two kernels", marks=pytest.mark.slow)]
+)
 def test_points_move_to_where_the_evidence_is_largest(rng, kernel):
     ample = sgp.LocalOptimiser(projection_iterations=300, tolerance=0.0)
     model = streamed(rng, KERNELS[kernel](), EVERY_INPUT, optimiser=ample)

@@ -143,18 +143,20 @@ def test_variances_are_positive_and_bounded_at_any_lengthscale(lengthscale, rng)
     assert np.all((variance > 0.0) & (variance <= 2.0))
 
 
+@pytest.mark.slow
 def test_a_first_batch_of_few_data_in_many_dimensions(rng):
     """The prior of a lengthscale that starts long reaches to next to nothing."""
-    X = rng.standard_normal((20, 30))
+    X = rng.standard_normal((20, 50))
     model = sgp.StreamingGP(
-        gk.SquaredExponential(lengthscales=np.full(30, 5.0)), gpflow.likelihoods.Gaussian(),
-        optimiser=sgp.LocalOptimiser(max_iterations=5), seed=0,
+        gk.SquaredExponential(lengthscales=np.full(50, 7.0)), gpflow.likelihoods.Gaussian(),
+        optimiser=sgp.LocalOptimiser(max_iterations=20), seed=0,
     )  # fmt: skip
     model.update((X, X[:, :1]))
     assert np.isfinite(model.predict_f(X)).all()
 
 
-@pytest.mark.parametrize("order", [8, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [8, 20])
 def test_a_plant_without_noise_is_learned_from_batches(order):
     """Its columns have few values, and a lengthscale next to nothing is tried on the way.
 

@@ -625,7 +625,7 @@ PERIODS = {
 }
 
 
-@pytest.mark.parametrize("repeats", PERIODS)
+@pytest.mark.parametrize("repeats", ["periodic", pytest.param("cosine", marks=pytest.mark.slow)])
 def test_a_period_is_found_in_many_of_them(rng, repeats):
     """As by maximum likelihood of all data at once, from one start. With one as wide as that of
     other parameters the log density is below -2.

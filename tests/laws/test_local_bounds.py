@@ -94,6 +94,7 @@ class Batch:
     info: sgp.UpdateInfo
     own: object
 
+    @disable_check_shapes()
     def bound(self, own=None):
         """At the ε that the model holds."""
         own, model = own or self.own, self.model
@@ -152,7 +153,7 @@ CASES = [
     case("counts", "private", slow=True),
     case("heavy tails", "all"),
     case("two kernels", "all", slow=True),
-    case("labels", "all"),
+    case("labels", "all", slow=True),
     case("two kernels", "shared"),
     case("labels", "shared"),
     case("white noise", "shared", slow=True),
@@ -282,7 +283,9 @@ def test_a_point_and_locations_are_where_the_bound_with_its_memory_is_largest(
     assert largest < 0.05 * np.abs(slopes(by_place, Z.ravel() + 0.1)).max()
 
 
-@pytest.mark.parametrize("name", ["regression", "two outputs", "sloping noise"])
+@pytest.mark.parametrize(
+    "name", ["regression", pytest.param("two outputs", marks=pytest.mark.slow), "sloping noise"]
+)
 def test_with_a_point_at_every_input_it_is_where_the_evidence_of_all_data_is_largest(rng, name):
     """Of earlier batches as of the newest, at the noise of this ε."""
     model = model_of(name, "all", sgp.PointHyperparameters())
@@ -337,6 +340,7 @@ def test_q_of_epsilon_is_where_the_mean_of_the_bounds_less_its_divergence_is_lar
     assert largest < 0.05 * np.abs(slopes(objective, at + 0.1)).max()
 
 
+@disable_check_shapes()
 def energy_of_power_ep(model, known, own, data, alpha):
     """``log N(y; m̃, Q̃ + σ² I + α diag r) − (1 − α)/(2α) Σ log(1 + α r/σ²)`` of each column, and
     the precision of b that the data of each have.
@@ -352,7 +356,10 @@ def energy_of_power_ep(model, known, own, data, alpha):
     return energy, precisions
 
 
-@pytest.mark.parametrize(("name", "alpha"), [("regression", 0.3), ("two kernels", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "alpha"),
+    [("regression", 0.3), pytest.param("two kernels", 1.0, marks=pytest.mark.slow)],
+)
 def test_power_ep_reports_its_energy_and_a_point_is_where_that_is_largest(rng, name, alpha):
     second = second_update(rng, name, "private", sgp.PointHyperparameters(), alpha=alpha)
     model, known = second.model, second.known

@@ -19,7 +19,7 @@ from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics import neighbors
 from streaming_gp.numerics.neighbors import Index, cells, nearest_earlier
 from streaming_gp.serialization import storable
-from tests.oracles.builders import FIXED, NOISE, assert_same_predictions, evidence, kernel
+from tests.oracles.builders import FIXED, NOISE, QUICK, assert_same_predictions, evidence, kernel
 from tests.oracles.reference import smooth_data
 
 EXACT = 1e-8
@@ -261,6 +261,7 @@ def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_lea
 
 def models(near=None, likelihood=None, **options):
     options.setdefault("hyperparameters", FIXED)
+    options.setdefault("optimiser", QUICK)
     return [
         sgp.StreamingGP(
             kernel(), likelihood() if likelihood else gpflow.likelihoods.Gaussian(NOISE),
@@ -358,7 +359,7 @@ def test_labels_under_near_rows_are_close_to_joint_ones(rng):
     assert np.max(np.abs(near - dense)) < 0.02
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 3])
 def test_very_few_rows(rng, number):
     both = models(hyperparameters=sgp.VariationalHyperparameters())
     for one in both:
@@ -403,7 +404,7 @@ def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
     assert value == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=EXACT)
 
 
-@pytest.mark.parametrize("name", ["squared exponential", "sum", "linear"])
+@pytest.mark.parametrize("name", ["sum", "linear"])
 def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, monkeypatch):
     monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
     known, (X, Y) = Known(KERNELS[name][0]()), smooth_data(rng, 25)
@@ -418,20 +419,20 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, 
     assert total == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=1e-6)
 
 
-@pytest.mark.parametrize("is_exact", [True, False])
-@pytest.mark.parametrize("name", ["squared exponential", "sum", "linear", "separate", "mixing"])
-def test_its_gradient_is_that_of_finite_differences(rng, name, is_exact, monkeypatch):
-    if not is_exact:
-        monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
+@pytest.mark.parametrize("name", ["sum", "linear", "separate", "mixing"])
+def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
+    """Of all rows together, and of some of them given their neighbours."""
     make, columns = KERNELS[name]
     known, (X, Y) = Known(make(), columns), smooth_data(rng, 40, columns)
-    found = evidence_of(known, rng, X, Y, number=10)
     epsilon = known.epsilon + 0.1 * rng.standard_normal(known.epsilon.shape)
-    sample = found.sample(15, epsilon)
-    _, gradient = found.value_and_gradient(epsilon, sample)
-    for step, slope in zip(1e-5 * np.eye(len(epsilon)), gradient, strict=True):
-        up, down = (found.value_and_gradient(epsilon + s, sample)[0] for s in (step, -step))
-        assert slope == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
+    for exact_rows in (1000, 0):
+        monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", exact_rows)
+        found = evidence_of(known, rng, X, Y, number=10)
+        sample = found.sample(15, epsilon)
+        _, gradient = found.value_and_gradient(epsilon, sample)
+        for step, slope in zip(1e-5 * np.eye(len(epsilon)), gradient, strict=True):
+            up, down = (found.value_and_gradient(epsilon + s, sample)[0] for s in (step, -step))
+            assert slope == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
 
 
 def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng):
@@ -461,7 +462,7 @@ def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):
     model.update((X, Y))
     q = model.hyperparameter_posterior
     oracle = gpflow.models.GPR((X, Y), gk.SquaredExponential(), noise_variance=NOISE)
-    grid = np.linspace(-6.0, 6.0, 241) * np.sqrt(q.variance[0]) + q.mean[0]
+    grid = np.linspace(-6.0, 6.0, 121) * np.sqrt(q.variance[0]) + q.mean[0]
     logs = []
     for value in grid:
         oracle.kernel.lengthscales.unconstrained_variable.assign(value)

@@ -20,12 +20,14 @@ def of_class(data, number):
     return X[Y[:, 0] == number], Y[Y[:, 0] == number]
 
 
-def variational(**options):
-    return classifier(hyperparameters=sgp.VariationalHyperparameters(), **options)
+def at_every_input(**options):
+    """Of one kind, which is compiled once."""
+    return classifier(pseudo_points=EVERY_INPUT, **options)
 
 
 def test_q_of_the_hyperparameters_stays_the_prior_until_there_are_two_classes(labels):
-    model = variational(pseudo_points=EVERY_INPUT, learning=sgp.EveryUpdate())
+    strategy = sgp.VariationalHyperparameters(num_samples=2)
+    model = at_every_input(hyperparameters=strategy, learning=sgp.EveryUpdate())
     prior, (X, Y) = model.hyperparameter_posterior, of_class(labels, 1.0)
     found = [model.update((X[rows], Y[rows])) for rows in (slice(0, 10), slice(10, None))]
     assert [one.iterations for one in found] == [0, 0]
@@ -39,20 +41,20 @@ def test_q_of_the_hyperparameters_stays_the_prior_until_there_are_two_classes(la
 
 def test_the_two_classes_may_have_come_in_different_batches_of_one_label(labels):
     X, Y = labels
-    model = classifier()
+    model = at_every_input()
     rows = [np.flatnonzero(Y[:, 0] == number)[:1] for number in (1, 1, 0, 1)]
     assert [model.update((X[i], Y[i])).iterations > 0 for i in rows] == [False, False, True, True]
 
 
 def test_what_is_asked_for_is_done(labels):
-    assert classifier().update(of_class(labels, 1.0), learn=True).iterations > 0
-    model = classifier(learning=sgp.NeverLearn())
+    assert at_every_input().update(of_class(labels, 1.0), learn=True).iterations > 0
+    model = at_every_input(learning=sgp.NeverLearn())
     model.update(of_class(labels, 1.0))
     assert model.update(of_class(labels, 0.0)).iterations == 0
 
 
 def test_the_second_class_is_learned_from_whatever_the_schedule_says_of_its_number(labels):
-    model = classifier(learning=sgp.EveryUpdate(every=3))
+    model = at_every_input(learning=sgp.EveryUpdate(every=3))
     model.update(of_class(labels, 1.0))
     assert model.update(of_class(labels, 0.0)).iterations > 0
     assert model.update(labels).iterations == 0
@@ -65,7 +67,7 @@ def test_points_move_all_the_same_where_hyperparameters_are_known(labels):
 
 def test_several_classes_are_held_alike_and_numbers_never(labels):
     X, Y = labels
-    softmax = classifier(likelihood=gpflow.likelihoods.Softmax(3), num_latent_gps=3)
+    softmax = at_every_input(likelihood=gpflow.likelihoods.Softmax(3), num_latent_gps=3)
     assert softmax.update((X, np.full_like(Y, 2.0))).iterations == 0
     counts = classifier(likelihood=gpflow.likelihoods.Poisson())
     assert counts.update((X, np.ones_like(Y))).iterations > 0
@@ -73,7 +75,7 @@ def test_several_classes_are_held_alike_and_numbers_never(labels):
 
 def test_a_loaded_model_and_one_from_a_journal_go_on_holding(labels, tmp_path):
     X, Y = of_class(labels, 1.0)
-    model = classifier(pseudo_points=EVERY_INPUT, journal=tmp_path / "journal")
+    model = at_every_input(journal=tmp_path / "journal")
     model.update((X[:10], Y[:10]))
     model.save(tmp_path / "model.npz")
 
@@ -88,7 +90,7 @@ def test_a_loaded_model_and_one_from_a_journal_go_on_holding(labels, tmp_path):
 
 
 def test_an_adopted_ledger_may_hold_any_class(labels):
-    model = classifier(pseudo_points=EVERY_INPUT)
+    model = at_every_input()
     model.update(of_class(labels, 1.0))
     model.adopt(pvi.Ledger(model.prior()).with_factors(model.factors))
     assert model.update(of_class(labels, 1.0), batch_id="next").iterations > 0
