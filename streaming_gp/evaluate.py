@@ -456,7 +456,6 @@ class Detector(Protocol):
     @property
     def drift_detected(self) -> bool:
         """Whether the newest value shows a change."""
-        ...
 
     def update(self, x: float, /) -> Any:
         """Take in the next value."""

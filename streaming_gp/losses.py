@@ -32,7 +32,6 @@ class Loss(Protocol):
         :param F: Function values [M, L].
         :param Y: Observations [M, P].
         """
-        ...
 
 
 @runtime_checkable
@@ -47,7 +46,6 @@ class HasPowerIntegral(Protocol):
 
         :raises InvalidDataError: if the integral has no closed form.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,10 @@ class Dataset(Protocol):
     @property
     def query_points(self) -> Any:
         """Inputs [..., N, D]."""
-        ...
 
     @property
     def observations(self) -> Any:
         """Observations [..., N, P]."""
-        ...
 
 
 class StreamingSurrogate:

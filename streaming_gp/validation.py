@@ -29,7 +29,6 @@ class WrapsLikelihood(Protocol):
     @property
     def likelihood(self) -> gl.Likelihood:
         """The GPflow likelihood whose support observations must lie in."""
-        ...
 
 
 def number_of_classes(likelihood: Any) -> int | None:

@@ -42,7 +42,6 @@ class Layer(Protocol):
 
         :param inputs: The shape of one output of the layer before.
         """
-        ...
 
     def output_shape(self, inputs: Shape) -> Shape:
         """The shape of one output.
@@ -50,7 +49,6 @@ class Layer(Protocol):
         :param inputs: The shape of one output of the layer before.
         :raises InvalidDataError: if the layer does not take inputs of this shape.
         """
-        ...
 
     def __call__(self, h: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
         """The outputs of S networks for N inputs [S, N, ...].
@@ -59,7 +57,6 @@ class Layer(Protocol):
         :param weights: The weights of each network [S, ...]; None where the layer has none.
         :param biases: The biases of each network [S, outputs]; None where the layer has none.
         """
-        ...
 
 
 @typed

@@ -31,7 +31,6 @@ class Divergence(Protocol):
 
     def __call__(self, q: ExponentialFamily, cavity: Factor, /) -> tf.Tensor:
         """In nats: a scalar, differentiable; NaN outside the domain."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,9 @@ class TableFile(Protocol):
 
     def kinds(self, columns: Collection[str]) -> dict[str, tuple[Kind, str]]:
         """The kind of each column, of all its rows, and what says that it holds no numbers."""
-        ...
 
     def batches(self, size: int, kinds: Mapping[str, Kind]) -> Iterator[Table]:
         """Some rows of these columns at a time, each column of the kind that is said."""
-        ...
 
 
 def open_table(path: PathLike, encoding: str | None = None) -> TableFile:

@@ -42,7 +42,6 @@ class DampingRule(Protocol):
 
     def init(self, ledger: Ledger[Any]) -> State:
         """The state before the first step; None if the rule has none."""
-        ...
 
     def update(
         self, ledger: Ledger[Any], proposals: Proposals, state: State, share: float, progress: float
@@ -59,7 +58,6 @@ class DampingRule(Protocol):
         :raises InvalidDataError: if the ledger is of a family that the rule is not for, or the
             state is another rule's.
         """
-        ...
 
 
 Rho = float | Mapping[str, float] | DampingRule | None

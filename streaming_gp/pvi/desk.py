@@ -109,7 +109,6 @@ class Host(Protocol):
 
         :param desk: Where they are put, and answers come from.
         """
-        ...
 
 
 def serve(sites: Site | Iterable[Site], engine: Host) -> None:

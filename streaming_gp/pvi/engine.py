@@ -24,12 +24,10 @@ class Session(Protocol):
     @property
     def now(self) -> float:
         """Seconds on a clock on which clients work side by side."""
-        ...
 
     @property
     def open(self) -> frozenset[str]:
         """Clients with an open question."""
-        ...
 
     def submit(self, task: LocalTask, duration: float | None) -> None:
         """Put a question to a client.
@@ -37,11 +35,9 @@ class Session(Protocol):
         :param duration: The seconds that it takes on a simulated clock; real clocks take no notice.
         :raises InvalidDataError: if the client has an open question already.
         """
-        ...
 
     def next(self) -> Delivery:
         """Wait for whatever comes next."""
-        ...
 
 
 @runtime_checkable
@@ -54,7 +50,6 @@ class Engine(Protocol):
         :param clients: The clients by name; the data of a ``Site`` are read where it comes to run.
             Clients may join and leave meanwhile: the mapping is looked into at each question.
         """
-        ...
 
 
 @typed

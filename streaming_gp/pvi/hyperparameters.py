@@ -36,11 +36,9 @@ class HyperparameterRule(Protocol):
 
     def begin(self, server: Server) -> None:
         """Make ready, before the first round."""
-        ...
 
     def learn(self, server: Server) -> dict[str, float]:
         """Take one step, after a round; returns metrics of the round."""
-        ...
 
 
 @typed

@@ -16,7 +16,6 @@ class Factor(Protocol):
     @property
     def num_bytes(self) -> int:
         """Size of its arrays, which is what a message that holds it costs."""
-        ...
 
     def __mul__(self, other: Any, /) -> Any: ...
 
@@ -24,7 +23,6 @@ class Factor(Protocol):
 
     def as_arrays(self) -> Any:
         """The same factor held in NumPy arrays, as files and messages want it."""
-        ...
 
 
 @runtime_checkable
@@ -38,41 +36,34 @@ class Posterior(Protocol):
     @property
     def num_bytes(self) -> int:
         """Size of its arrays, which is what a message that holds it costs."""
-        ...
 
     @property
     def form(self) -> str:
         """The kind of distribution in words: only equal forms can be compared."""
-        ...
 
     def as_arrays(self) -> Any:
         """The same distribution held in NumPy arrays, as files and messages want it."""
-        ...
 
     def times(self, factors: Iterable[Any], /) -> Any:
         """``self × Π factors``.
 
         :raises ImproperError: if the product is no distribution.
         """
-        ...
 
     def cavity(self, own: Any | None, /) -> Any:
         """``self / own``, where ``own`` is one of the factors that ``self`` is the product of.
 
         Families whose cavities may be improper give a factor.
         """
-        ...
 
     def exchanged(self, removed: Iterable[Any], added: Iterable[Any], /) -> Any:
         """``self × Π added / Π removed``, at a cost that does not depend on the other factors.
 
         :raises ImproperError: if the product is no distribution.
         """
-        ...
 
     def objection_to(self, factor: object, /) -> str | None:
         """Why this object is no factor that ``self`` can be multiplied by, or None if it is one."""
-        ...
 
 
 P = TypeVar("P", bound=Posterior)

@@ -33,21 +33,18 @@ class Model(Protocol):
 
     def prior(self) -> Any:
         """The posterior before any data: p(θ), or a prior over functions."""
-        ...
 
     def initial(self, seed: int) -> Any:
         """Where a fit starts while q is still the prior; the prior itself, if that serves.
 
         :param seed: The seed of its random numbers, if it has any.
         """
-        ...
 
     def as_data(self, X: Any, Y: Any) -> Data:
         """The data as arrays of the right type and shape: X [N, D] and Y [N, P].
 
         :raises InvalidDataError: if the model cannot take them; says what came and what was wanted.
         """
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class LikelihoodModel(Model, Protocol):
         :param Y: Observations [N, P].
         :param seed: Two integers [2] that determine the estimate.
         """
-        ...
 
 
 @runtime_checkable
@@ -77,7 +73,6 @@ class ConjugateModel(Protocol):
         :param X: Inputs [N, D].
         :param Y: Observations [N, P].
         """
-        ...
 
 
 @runtime_checkable
@@ -95,7 +90,6 @@ class LossModel(Protocol):
         :param seed: Two integers [2] that determine the estimate.
         :param loss: A loss of :mod:`streaming_gp.losses`.
         """
-        ...
 
 
 @runtime_checkable
@@ -110,7 +104,6 @@ class NaturalGradientModel(Protocol):
         :param Y: Observations [N, P].
         :param seed: Two integers [2] that determine the estimate.
         """
-        ...
 
 
 @runtime_checkable
@@ -127,7 +120,6 @@ class TiltedModel(Protocol):
         :param alpha: The power α > 0.
         :raises InvalidDataError: where the model has no form for this α.
         """
-        ...
 
 
 @runtime_checkable
@@ -141,7 +133,6 @@ class SampledModel(Protocol):
         :param X: Inputs [N, D].
         :param Y: Observations [N, P].
         """
-        ...
 
 
 @runtime_checkable
@@ -151,7 +142,6 @@ class TrainableModel(Protocol):
     @property
     def trainable_variables(self) -> Sequence[tf.Variable]:
         """These parameters, unconstrained."""
-        ...
 
 
 class SecondOrder(NamedTuple):
@@ -172,14 +162,12 @@ class HyperparameterModel(TrainableModel, Protocol):
         :param q: A posterior.
         :param data: Inputs X [N, D] and observations Y [N, P].
         """
-        ...
 
     def prior_term_by_hyperparameters(self, q: Any) -> SecondOrder:
         """``−KL(q ‖ p(θ | ε))``, and log p(ε) if ε has a prior, at the ε that the model has.
 
         :param q: A posterior.
         """
-        ...
 
 
 def require(model: Any, protocol: type, what_for: str) -> Any:

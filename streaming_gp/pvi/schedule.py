@@ -31,7 +31,6 @@ class Schedule(Protocol):
         :param number: The number of this round, from 0, since the server began.
         :param progress: The fraction of all rounds that is over, in [0, 1).
         """
-        ...
 
 
 @typed

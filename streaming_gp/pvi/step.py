@@ -59,7 +59,6 @@ class Fit(Protocol[R_co]):
             factors onto new pseudo-points, else the ledger as it was, or None for that; the new
             factor, before any damping; and a report of whatever type the caller wants.
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +187,6 @@ class PropernessPolicy(Protocol):
 
         :raises ImproperError: if the policy refuses the cavity.
         """
-        ...
 
     def damping(self, replace: Callable[[float], Ledger[Any]], damping: float) -> float:
         """The damping to use, in [0, ``damping``]; 0 leaves the ledger as it is.
@@ -197,7 +195,6 @@ class PropernessPolicy(Protocol):
         :param damping: The largest damping, which is tried first.
         :raises ImproperError: if the policy refuses the step.
         """
-        ...
 
 
 @storable

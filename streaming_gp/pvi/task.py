@@ -355,7 +355,6 @@ class UpdateRule(Protocol):
 
         :raises InvalidDataError: if the model lacks what the rule asks for.
         """
-        ...
 
 
 @runtime_checkable
@@ -373,7 +372,6 @@ class Worker(Protocol):
         :param iterations: The number of iterations to make.
         :returns: whether there is something to go on with before the next question.
         """
-        ...
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

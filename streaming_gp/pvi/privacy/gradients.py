@@ -296,7 +296,6 @@ class ClippedGradientModel(Protocol):
         :param by_spread: 1 for the whole gradient; 0 to leave what it says of q's spread at zero.
         :param loss: A loss in the place of ``−log p(y | θ)``; None for that.
         """
-        ...
 
 
 def clipped_sum_of(model: Model, loss: Any) -> ClippedSum:

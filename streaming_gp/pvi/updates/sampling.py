@@ -40,11 +40,9 @@ class Sampler(Protocol):
     @property
     def batch_size(self) -> int | None:
         """Random rows that a gradient sees; all if None."""
-        ...
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """A chain at ``theta`` [D]."""
-        ...
 
     def step(self, chain: Chain, target: Target, seed: tf.Tensor) -> tuple[Chain, tf.Tensor]:
         """Go on, and give S draws [S, D].
@@ -53,7 +51,6 @@ class Sampler(Protocol):
         :param target: The tilted distribution.
         :param seed: Two integers [2] that determine the draws.
         """
-        ...
 
 
 def log_likelihood_of(model: Any) -> Callable[[tf.Tensor, Any, Any], tf.Tensor]:
