@@ -8,7 +8,7 @@ within limits (:class:`Checks`). A refusal has its reason, and the round goes on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from types import MappingProxyType
@@ -250,41 +250,24 @@ def _objection_to_form(answer: Any, channel: str) -> str | None:
         return f"it is no LocalResult but a {type(answer).__name__}"
     if type(answer.client_id) is not str or answer.client_id != channel:
         return f"it came over the channel of {channel!r} in the name of {answer.client_id!r}"
-    wanted: dict[str, tuple[Any, dict[str, Any]]] = {
-        "a string": (_is_text, {"nonce": answer.nonce}),
-        "an integer, at least 0": (
-            _is_count,
-            {
-                "sequence": answer.sequence,
-                "version": answer.version,
-                "num_data": answer.num_data,
-                "steps": answer.steps,
-                "skipped": answer.skipped,
-            },
-        ),
-        "a number that is not infinite": (
-            _is_number,
-            {"free_energy": answer.free_energy, **_named(answer.diagnostics)},
-        ),
-        "a privacy that was spent, at least 0": (_is_spent, _spent(answer.diagnostics)),
-        "a factor or None": (_is_factor_or_none, {"hyperparameters": answer.hyperparameters}),
-    }
-    for what, (holds, named) in wanted.items():
-        for name, value in named.items():
-            if not holds(value):
-                return f"its {name} is {_shown(value)}, wanted {what}"
-    return None
-
-
-def _shown(value: Any) -> str:
-    is_long = type(value) is int and value.bit_length() > 1000  # Python writes none that are longer
-    return "a number of very many digits" if is_long else f"{value!r:.100}"
+    values = {name: getattr(answer, name) for name in _FORMS} | _named(answer.diagnostics)
+    for name, value in values.items():
+        holds, wanted = _FORMS.get(name, (_is_number, "a number that is not infinite"))
+        if not holds(value):
+            return f"its {name} is {_shown(value)}, wanted {wanted}"
+    spent = answer.diagnostics.get(EPSILON, 0.0)  # NaN where there is no bound
+    return f"its {EPSILON} is {spent}, wanted at least 0" if float(spent) < 0.0 else None
 
 
 def _named(diagnostics: Any) -> dict[str, Any]:
     if type(diagnostics) not in (dict, MappingProxyType) or not all(map(_is_text, diagnostics)):
         return {"diagnostics": diagnostics}
     return {f"diagnostic {name!r}": value for name, value in diagnostics.items()}
+
+
+def _shown(value: Any) -> str:
+    is_long = type(value) is int and value.bit_length() > 1000  # Python writes none that are longer
+    return "a number of very many digits" if is_long else f"{value!r:.100}"
 
 
 def _is_text(value: Any) -> bool:
@@ -297,20 +280,19 @@ def _is_count(value: Any) -> bool:
     return is_integer and 0 <= int(value) < LARGEST_COUNT
 
 
-def _spent(diagnostics: Any) -> dict[str, Any]:
-    return {EPSILON: diagnostics[EPSILON]} if EPSILON in diagnostics else {}
-
-
-def _is_spent(value: Any) -> bool:
-    """NaN where there is no bound."""
-    return not float(value) < 0.0
-
-
 def _is_number(value: Any) -> bool:
     """A number of Python or NumPy itself, and of no class beside; NaN where a rule has none."""
     is_number = type(value) in (int, float, bool) or type(value) in (*_INTEGERS, *_FLOATS)
     return is_number and not bool(np.isinf(float(value)))
 
 
-def _is_factor_or_none(value: Any) -> bool:
-    return value is None or type(value) is Factor
+_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "nonce": (_is_text, "a string"),
+    "free_energy": (_is_number, "a number that is not infinite"),
+    "hyperparameters": (lambda value: value is None or type(value) is Factor, "a factor or None"),
+    **dict.fromkeys(
+        ("sequence", "version", "num_data", "steps", "skipped"),
+        (_is_count, "an integer, at least 0"),
+    ),
+}
+"""Fields of an answer, and what they must be; diagnostics are numbers."""
