@@ -1,20 +1,26 @@
 """Removing, compressing, naming: changes of the ledger."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError
+from streaming_gp import expfam, pvi
+from streaming_gp.errors import ImproperError, InvalidDataError
 from tests.oracles.builders import (
+    EVERY_INPUT,
     MERGED,
     assert_unchanged,
     evidence,
     known_model,
     predicted,
+    regressor,
     stream,
     thirds,
 )
-from tests.tolerances import THROUGH_CHOLESKY
+from tests.oracles.reference import smooth_data
+from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
 def test_removing_the_newest_batch_gives_the_model_before(data, new_inputs):
@@ -79,3 +85,117 @@ def test_names_that_are_taken_or_mean_several_batches_are_refused(data):
     ):
         with pytest.raises(InvalidDataError, match="'merged' holds several batches"):
             refused()
+
+
+# ---- what is improper ----
+
+
+RESOLUTION = 1e-3
+
+
+def of_epsilon(prior, share):
+    """A factor of ε whose precision is so many times the prior's."""
+    precision = share * np.asarray(prior.precision)
+    return expfam.Factor(expfam.MeanFieldNormal, (precision * np.asarray(prior.mean), precision))
+
+
+def with_shares(model, shares):
+    """The model, once its factors of ε are so many times as precise as the prior."""
+    prior = model.prior().hyperparameters
+    factors = {
+        name: replace(model.factors[name], hyperparameters=of_epsilon(prior, share))
+        for name, share in shares.items()
+    }
+    model.adopt(model.ledger.with_factors(factors))
+    return model
+
+
+@dataclass(frozen=True)
+class Replaced(sgp.PrivatePseudoPoints):
+    """Fits that say one thing of ε, whatever the data."""
+
+    said: expfam.Factor | None = None
+
+    def fit(self, fitter, ledger, question, batch):
+        fitted = super().fit(fitter, ledger, question, batch)
+        return replace(fitted, factor=replace(fitted.factor, hyperparameters=self.said))
+
+
+def model_whose_fits_say(share, policy):
+    said = of_epsilon(regressor().prior().hyperparameters, share)
+    return regressor(pseudo_points=Replaced("all", said=said), policy=policy)
+
+
+@pytest.fixture(scope="module")
+def three_batches():
+    rng = np.random.default_rng(7)
+    return {name: smooth_data(rng, 20) for name in ("a", "b", "c")}
+
+
+def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches):
+    """Prior 1, a 10 and b −5: without 0.6 of a nothing would be left."""
+    policy = pvi.LargestProperFraction(RESOLUTION)
+    model = regressor(pseudo_points=EVERY_INPUT, policy=policy)
+    for name in ("a", "b"):
+        model.update(three_batches[name], batch_id=name)
+    with_shares(model, {"a": 10.0, "b": -5.0})
+    info = model.revisit("a", three_batches["a"])
+    assert info.removed_fraction == pytest.approx(0.6, abs=RESOLUTION)
+    assert info.damping == 1.0
+    assert len(model.factors["a"].pseudo_observations) == 1  # what stayed is on the same points
+    assert (model.hyperparameter_posterior.precision > 0.0).all()
+    with_shares(model, {"a": 10.0, "b": -5.0})
+    infos = model.synchronous_round(three_batches, damping=0.5)
+    removed = {name: one.removed_fraction for name, one in infos.items()}
+    assert removed == {"a": pytest.approx(0.6, abs=RESOLUTION), "b": 1.0, "c": 1.0}
+    assert [one.damping for one in infos.values()] == [0.5] * 3
+
+
+@pytest.mark.parametrize("points", [EVERY_INPUT, sgp.PrivatePseudoPoints(5)], ids=["all", "five"])
+def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batches, points):
+    model = regressor(pseudo_points=points)
+    for name in ("a", "b"):
+        model.update(three_batches[name], batch_id=name)
+    with_shares(model, {"a": 10.0, "b": -5.0})
+    before = model.ledger
+    visits = [
+        lambda: model.revisit("a", three_batches["a"]),
+        lambda: model.synchronous_round({"a": three_batches["a"]}),
+        lambda: model.remove("a"),
+    ]
+    if points == EVERY_INPUT:
+        visits.pop()  # what is left says anew what it says of ε
+    for visit in visits:
+        with pytest.raises(ImproperError):
+            visit()
+        assert model.ledger is before
+    if points == EVERY_INPUT:
+        model.remove("a")
+        assert (model.hyperparameter_posterior.precision > 0.0).all()
+
+
+@pytest.mark.slow
+def test_a_step_is_shortened_until_everything_is_proper(three_batches):
+    """Prior 1 and a 10: with −2 from b, or −1, the cavity of a would be no distribution."""
+    model = model_whose_fits_say(-2.0, pvi.BacktrackDamping())
+    model.update(three_batches["a"], batch_id="a")
+    with_shares(model, {"a": 10.0})
+    assert model.update(three_batches["b"], batch_id="b").damping == 0.25
+    prior, q = model.prior().hyperparameters, model.hyperparameter_posterior
+    np.testing.assert_allclose(q.precision, 10.5 * np.asarray(prior.precision), rtol=ALGEBRA)
+    assert model.revisit("b", three_batches["b"], damping=0.5).damping == 0.25
+
+
+def test_a_round_is_shortened_for_all_its_shards_alike(three_batches):
+    """Three times −2 at a damping of ½, then ¼: only an eighth leaves prior and cavities proper."""
+    model = model_whose_fits_say(-2.0, pvi.BacktrackDamping())
+    infos = model.synchronous_round(three_batches, damping=0.5)
+    assert [info.damping for info in infos.values()] == [0.125] * 3
+    q, prior = model.hyperparameter_posterior, model.prior().hyperparameters
+    np.testing.assert_allclose(q.precision, 0.25 * np.asarray(prior.precision), rtol=ALGEBRA)
+
+
+def test_a_factor_stays_if_no_step_is_proper(three_batches):
+    model = model_whose_fits_say(-2.0, pvi.BacktrackDamping(attempts=1))
+    info = model.update(three_batches["a"], batch_id="a")
+    assert (info.damping, info.num_pseudo_points, dict(model.factors)) == (0.0, 0, {})

@@ -26,6 +26,7 @@ from tests.oracles.reference import smooth_data, svgp_at_optimum
 from tests.tolerances import ALGEBRA, FREE_ENERGY_AT_OPTIMUM, THROUGH_CHOLESKY, THROUGH_NUGGET
 
 EXACT_SITES = sgp.LocalOptimiser(rounds=1, site_steps=100)
+SHORT = sgp.LocalOptimiser(max_iterations=24, rounds=3)
 VISITED_THRICE = 3e-5
 """Absolute error of a free energy after three passes, in nats."""
 
@@ -107,16 +108,17 @@ def test_as_many_shared_points_as_data_are_exact(rng, new_inputs):
     [sgp.VariationalHyperparameters(), sgp.PointHyperparameters(remember=True)],
     ids=["variational", "point"],
 )
-def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
+@pytest.mark.parametrize(
+    "points", [sgp.SharedPseudoPoints(15), sgp.ConditionalPseudoPoints(10)], ids=str
+)
+def test_they_learn_hyperparameters(data, points, likelihood, hyperparameters):
     X, Y = data
     regression = likelihood == "regression"
     targets = Y if regression else (Y > 0).astype(float)
+    chosen = gpflow.likelihoods.Gaussian(0.5) if regression else gpflow.likelihoods.Bernoulli()
     fitted = sgp.StreamingGP(
-        kernel(),
-        gpflow.likelihoods.Gaussian(0.5) if regression else gpflow.likelihoods.Bernoulli(),
-        pseudo_points=sgp.SharedPseudoPoints(15), hyperparameters=hyperparameters,
-        optimiser=sgp.LocalOptimiser(max_iterations=24, rounds=3),
-    )  # fmt: skip
+        kernel(), chosen, pseudo_points=points, hyperparameters=hyperparameters, optimiser=SHORT
+    )
     for rows in np.array_split(np.argsort(X[:, 0]), 3):
         fitted.update((X[rows], targets[rows]))
     mean = np.asarray(fitted.predict_y(X)[0])
@@ -125,9 +127,6 @@ def test_shared_points_learn_hyperparameters(data, likelihood, hyperparameters):
         assert 0.002 < float(fitted.likelihood.variance.numpy()) < 0.1
     else:
         assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
-
-
-SHORT = sgp.LocalOptimiser(max_iterations=24, rounds=3)
 
 
 def short(pseudo_points, hyperparameters=FIXED, likelihood=None):
@@ -184,28 +183,6 @@ def test_earlier_points_stay_frozen_and_the_bound_lies_below_the_private_one(
         np.testing.assert_allclose(a, b, atol=10.0 * nugget)  # q(u) is frozen; f is u but for it
     assert np.abs(private.predict_f(Z)[0] - before[0]).max() > 1e-3  # private points do learn
     assert gap[0] < gap[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("likelihood", ["regression", "classification"])
-@pytest.mark.parametrize(
-    "hyperparameters",
-    [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
-    ids=["variational", "point"],
-)
-def test_conditional_points_learn_hyperparameters(rng, likelihood, hyperparameters):
-    X, Y = smooth_data(rng, 90)
-    regression = likelihood == "regression"
-    chosen = gpflow.likelihoods.Gaussian(0.5) if regression else gpflow.likelihoods.Bernoulli()
-    fitted = short(sgp.ConditionalPseudoPoints(10), hyperparameters, chosen)
-    targets = Y if regression else (Y > 0).astype(float)
-    for rows in np.array_split(np.argsort(X[:, 0]), 3):
-        fitted.update((X[rows], targets[rows]))
-    mean = np.asarray(fitted.predict_y(X)[0])
-    if regression:
-        assert np.mean((mean - Y) ** 2) < 0.1 * np.var(Y)
-    else:
-        assert np.mean((mean > 0.5) == (targets > 0.5)) > 0.9
 
 
 def test_only_the_newest_batch_can_be_taken_back(rng, conditional):
