@@ -77,27 +77,31 @@ def _library() -> Any:
     return mujoco
 
 
-def arm() -> Any:
+def arm(payload: float = 0.0) -> Any:
     """The arm as a ``mujoco.MjModel``: seven hinges, no contacts, no limits.
 
+    :param payload: A mass in kg that the hand carries.
     :raises SimulationMissingError: if MuJoCo is not installed.
     """
-    return _library().MjModel.from_xml_string(_MJCF)
+    model = _library().MjModel.from_xml_string(_MJCF)
+    model.body("hand and tool").mass += payload
+    return model
 
 
-def inverse_dynamics(states: np.ndarray) -> np.ndarray:
+def inverse_dynamics(states: np.ndarray, payload: float = 0.0) -> np.ndarray:
     """Joint torques [N, 7] in N·m that produce a movement.
 
     ``τ = M(q) q̈ + c(q, q̇) + g(q) + d q̇``, rotor inertias in M and viscous friction d, by
     ``mj_inverse`` (recursive Newton-Euler).
 
     :param states: The positions, velocities and accelerations [N, 21] in rad, rad/s, rad/s².
+    :param payload: A mass in kg that the hand carries.
     :raises InvalidDataError: if there are not 21 columns.
     :raises SimulationMissingError: if MuJoCo is not installed.
     """
     if states.ndim != 2 or states.shape[1] != 3 * NUM_JOINTS:
         raise InvalidDataError(f"states must have shape [N, 21], got {list(states.shape)}")
-    mujoco, model = _library(), arm()
+    mujoco, model = _library(), arm(payload)
     data = mujoco.MjData(model)
     torques = np.empty((len(states), NUM_JOINTS))
     for row, state in enumerate(states):

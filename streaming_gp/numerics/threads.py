@@ -6,6 +6,7 @@ on a busy machine now and then a step of many milliseconds.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -31,7 +32,13 @@ def blas_threads_for(rows: int) -> AbstractContextManager[None]:
 
 @cache
 def _blas() -> list[Any]:
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    """The libraries, called without a release of the interpreter: a thread that takes it keeps it
+    for milliseconds, and these calls take less than one.
+    """
+    libraries = list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    for library in libraries:
+        library.dynlib = ctypes.PyDLL(library.filepath)
+    return libraries
 
 
 @contextmanager

@@ -398,3 +398,13 @@ def test_without_the_library_the_simulation_says_what_to_install(monkeypatch):
         datasets.load_robot_arm("simulated")
     with pytest.raises(InvalidDataError, match=r"shape \[N, 21\], got \[2, 7\]"):
         simulated_arm.inverse_dynamics(np.zeros((2, 7)))
+
+
+def test_a_payload_of_the_simulated_arm_is_felt_at_rest():
+    """Outstretched and at rest, a mass m pulls at the elbow with m g times its lever."""
+    states = np.zeros((1, 21))
+    states[0, 1] = np.pi / 2.0  # the upper arm lies flat, and all beyond it
+    free, loaded = (simulated_arm.inverse_dynamics(states, m)[0] for m in (0.0, 2.0))
+    lever = 0.15 + 0.15 + 0.06 + 0.06  # from the elbow to the hand's centre of mass
+    assert abs(loaded[3] - free[3]) == pytest.approx(2.0 * 9.81 * lever)
+    np.testing.assert_allclose(simulated_arm.inverse_dynamics(states), free[None])

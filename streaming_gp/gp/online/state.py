@@ -14,9 +14,9 @@ leaves it in one row, which goes too. A reflection rounds no more than it must, 
 ever computed anew: every step costs the same.
 
 What a point matters are the nats that an observation there would add to the others,
-``½ log(1 + 1 / (σ² (K⁻¹)_jj))``, times its relevance: the largest prior correlation with an input
-that came t observations ago, times ``exp(−t / memory)``. A stream that moves on leaves points
-behind that no input comes near.
+``½ log(1 + 1 / (σ² (K⁻¹)_jj))`` for the least noise of an output, times its relevance: the largest
+prior correlation with an input that came t observations ago, times ``exp(−t / memory)``. A stream
+that moves on leaves points behind that no input comes near.
 
 Where the world has changed, f becomes ``√(1 − c) f + √c g``, with g a new draw from the prior
 (:func:`forget`): ``S ← (1 − c) S + c K``. That is the exact posterior under the prior covariance
@@ -153,7 +153,7 @@ class Projection(NamedTuple):
     x: np.ndarray
     k: np.ndarray
     q: np.ndarray
-    s: list[np.ndarray]
+    s: np.ndarray
     novelty: float
     prior_variance: float
     prior_mean: np.ndarray
@@ -174,13 +174,12 @@ def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection
         raise NumericalError("covariances overflow: wanted smaller inputs")
     if own > prior.most_variance:
         raise NumericalError(lost_digits(x))
-    novelty = max(left, 0.0)
-    s = [symmetric.times(S, q) for S in state.S]
-    least = SMALLEST_VARIANCE * own
-    variance = np.array([max(novelty + float(q @ one), least) for one in s])
-    return Projection(
-        x.copy(), k, q, s, novelty, own, prior_mean, prior_mean + q @ state.U, variance
-    )
+    novelty, s = max(left, 0.0), np.empty((len(state.S), len(q)))
+    for row, S in zip(s, state.S, strict=True):
+        row[:] = symmetric.times(S, q)
+    variance = np.maximum(novelty + s @ q, SMALLEST_VARIANCE * own)
+    mean = prior_mean + q @ state.U
+    return Projection(x.copy(), k, q, s, novelty, own, prior_mean, mean, variance)
 
 
 def log_densities(residual: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -216,18 +215,16 @@ def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarra
     slot, novelty = int(state.is_used.argmin()), at.novelty + prior.nugget
     least = _least(prior, state, at, slot, novelty)
     is_added = least != slot
-    for group, (S, s) in enumerate(zip(state.S, at.s, strict=True)):
-        gain = s
-        if is_added:
-            symmetric.put(S, slot, s)
-            S[slot, slot] = at.variance[group] + prior.nugget
-            gain = s.copy()
-            gain[slot] = S[slot, slot]
-        symmetric.add_outer(S, -1.0 / of_y[group], gain)
-        mine = prior.group == group
-        if is_added:
-            state.U[slot, mine] = (at.mean - at.prior_mean)[mine]
-        state.U[:, mine] += np.multiply.outer(gain, residual[mine] / of_y[group])
+    gains = at.s
+    if is_added:
+        gains = gains.copy()
+        gains[:, slot] = at.variance + prior.nugget
+        state.U[slot] = at.mean - at.prior_mean
+        for S, gain in zip(state.S, gains, strict=True):
+            symmetric.put(S, slot, gain)
+    for S, gain, variance in zip(state.S, gains, of_y.tolist(), strict=True):
+        symmetric.add_outer(S, -1.0 / variance, gain)
+    state.U += gains[prior.group].T * (residual / of_y[prior.group])
     if is_added:
         _add(prior, state, at, slot, novelty)
         state.seen[slot], state.weight[slot] = y, 1.0 / (prior.noise - prior.nugget)
@@ -246,8 +243,7 @@ def _least(
         return -1
     precision = state.precision + at.q * at.q / novelty
     precision[slot] = 1.0 / novelty
-    nats = np.log1p(np.multiply.outer(1.0 / prior.noise, 1.0 / precision))
-    matters = np.bincount(prior.group, minlength=len(prior.noise)) @ nats
+    matters = np.log1p(1.0 / (float(prior.noise.min()) * precision))
     matters[:slot] *= state.relevance[:slot]  # of the new point it is one
     matters[slot + 1 :] *= state.relevance[slot + 1 :]
     return int(matters.argmin())
