@@ -16,6 +16,7 @@ from streaming_gp.gp.fit import (
 )
 from streaming_gp.gp.forgetting import Fading, ForgetNothing, Forgetting, SlidingWindow
 from streaming_gp.gp.hyperparameters import (
+    Arrival,
     EveryUpdate,
     FixedHyperparameters,
     HyperparameterStrategy,
@@ -48,6 +49,7 @@ from streaming_gp.gp.strategies import (
 from streaming_gp.gp.stream import UpdateInfo
 
 __all__ = [
+    "Arrival",
     "Candidates",
     "Conditional",
     "ConditionalPseudoPoints",

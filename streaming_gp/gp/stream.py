@@ -25,6 +25,7 @@ from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.optimiser import Callback, reporter
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import faded, next_time
+from streaming_gp.gp.hyperparameters import Arrival
 from streaming_gp.gp.online import start
 from streaming_gp.gp.online.gp import Part, factor_of
 from streaming_gp.gp.process.observations import PseudoObservations
@@ -178,7 +179,9 @@ def step(
         if learn is None:  # for the schedule the update with a second class is the first one
             number = state.num_updates if state.only_class is None else 0
             growth = num_data / state.num_data_learned if state.num_data_learned else np.inf
-            learn = not waits and settings.learning.wants(number, state.shift, growth, num_data)
+            surprise = _surprise(state, compiled, checked) if number else 1.0
+            arrival = Arrival(number, state.shift, growth, num_data, surprise)
+            learn = not waits and settings.learning.wants(arrival)
 
         ledger, new = state.ledger, shards.keys() - state.factors.keys()
         if time is not None:
@@ -431,6 +434,16 @@ def _only_class(
 
 def _can_learn(state: State, compiled: CompiledGP) -> bool:
     return len(state.settings.hyperparameters.limits(compiled.parameters)) > 0
+
+
+def _surprise(
+    state: State, compiled: CompiledGP, checked: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> float:
+    """How far the first batch is from what is predicted; see :class:`.Arrival`."""
+    if not state.settings.pseudo_points.allowed.near:
+        return 1.0
+    data = compiled.outputs.data(next(iter(checked.values())))
+    return compiled.fitter.data.surprise(state.ledger.posterior, data, state.conditioning)
 
 
 def _point(state: State, ledger: GPLedger, compiled: CompiledGP) -> np.ndarray:

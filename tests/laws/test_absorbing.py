@@ -6,6 +6,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import datasets, pvi
+from streaming_gp.gp import Arrival
 from tests.oracles.builders import (
     EVERY_INPUT,
     assert_same_arrays,
@@ -103,17 +104,19 @@ def test_a_schedule_says_which_updates_learn(data, tmp_path):
 )
 def test_schedules(schedule, wanted):
     shifts = [np.inf, 0.7, 0.3, 0.1]
-    assert [schedule.wants(n, shift) for n, shift in enumerate(shifts)] == wanted
+    assert [schedule.wants(Arrival(n, shift)) for n, shift in enumerate(shifts)] == wanted
 
 
 def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
     schedule = sgp.UntilSettled(every=None)
-    learns = [n for n in range(101) if schedule.wants(n, 0.0)]
+    learns = [n for n in range(101) if schedule.wants(Arrival(n, 0.0))]
     assert learns == [1, 2, 3, 5, 7, 11, 17, 25, 38, 57, 86]
 
 
 def test_a_growth_of_next_to_nothing_is_every_update():
-    assert all(sgp.UntilSettled(every=None, growth=1e-320).wants(n, 0.0) for n in range(1, 50))
+    assert all(
+        sgp.UntilSettled(every=None, growth=1e-320).wants(Arrival(n, 0.0)) for n in range(1, 50)
+    )
 
 
 def test_how_far_an_update_moves_the_hyperparameters_is_in_units_of_their_width(data):

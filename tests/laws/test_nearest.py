@@ -279,6 +279,7 @@ def test_all_points_count_where_far_ones_say_more(rng, lengthscale, is_dense):
         gpflow.likelihoods.Gaussian(0.1),
         hyperparameters=sgp.PointHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=1),
+        conditioning=sgp.NearestNeighbors(num_neighbors_pred=10, dense_up_to=3000),
         seed=0,
     )
     X, W = rng.uniform(-2.0, 2.0, (2100, 4)), rng.standard_normal((4, 20)) / lengthscale

@@ -45,9 +45,12 @@ SWEEPS, DAMPING = 3, 0.7
 """Further sweeps over them, and ρ of these."""
 EVIDENCE_ROWS = 500
 """The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
-COMPARED, FARTHER, WORTH_ALL = 128, 4, 0.01
+COMPARED, FARTHER, WORTH_ALL = 256, 4, 0.02
 """So many random rows are predicted from their neighbours and from so many times as many; a gain of
 so many nats for each is worth conditioning on all."""
+SURPRISES, MEDIAN_OF_SQUARE = 100, 0.4549
+"""So many rows of a batch are predicted before it is learned; and the median of the square of a
+standard normal variable."""
 TURNS = 2
 """Of learning ε and finding sites at it."""
 SAYS_NOTHING = 1e8
@@ -270,6 +273,16 @@ class DataFits:
         worth = rows.weights @ gain > WORTH_ALL * rows.weights.sum()
         return settings if worth else replace(settings, dense_up_to=NEAR_ROWS)
 
+    @one_blas_thread()
+    def surprise(self, process: Process, data: Data, conditioning: Conditioning) -> float:
+        """The median of ``(y - E y)² / var y`` over a batch, over that of a normal distribution."""
+        X, Y = data
+        some = np.random.default_rng(0).permutation(len(X))[:SURPRISES]
+        epsilon = self._location(process)
+        mean, variance = _marginals(self.at(epsilon, process, conditioning), X[some])
+        errors = self.local.standardised_errors(epsilon, X[some], Y[some], mean, variance)
+        return float(np.median(errors) / MEDIAN_OF_SQUARE)
+
     def _location(self, process: Process) -> np.ndarray:
         hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
         return hyperparameters.location_scale(process.hyperparameters, parameters)[0]
@@ -335,10 +348,7 @@ class DataFits:
             if isinstance(process, DenseProcess):
                 return process.log_normaliser - old
         some = np.random.default_rng(0).permutation(len(own.Z))[:EVIDENCE_ROWS]
-        if isinstance(before, DenseProcess):
-            mean, variance = (part[0] for part in before.predict(own.Z[some]))
-        else:
-            mean, variance = before.each[0].marginals(own.Z[some])
+        mean, variance = _marginals(before, own.Z[some])
         prior = PriorAt(self.local.prior, epsilon[None])
         noise = 1.0 / np.asarray(prior.functions.noise_precision(prior.draws, own.Z[some]))[0]
         v = variance + noise
@@ -536,6 +546,14 @@ class DataFits:
         if cavity.hyperparameters is not None:
             return 0.0
         return -self.local.log_prior(epsilon)
+
+
+def _marginals(
+    process: DenseProcess | NearestProcess, X: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance [N, L] of f(X) at the one ε of a process."""
+    mean, variance = process.predict(X)
+    return mean[0], variance[0]
 
 
 def _raised(look: Look, weights: np.ndarray) -> Look:

@@ -39,6 +39,7 @@ from streaming_gp.gp.process.nearest import (
     NearestAt,
     Rows,
     conditional_moments,
+    crowding,
 )
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
@@ -162,6 +163,24 @@ class Evidence:
             scale *= (weights.sum() if has_faded else len(rows)) / size
             rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
         return Sample(self._arguments(rows, weights, number, epsilon), scale)
+
+    def fresh(self, epsilon: np.ndarray, center: np.ndarray) -> Sample:
+        """Random rows [s] on which values of ε are compared, each by its share of its place.
+
+        A place where the data rest says as much of what is not seen yet as one that they have
+        passed once: by their number, rows at rest would choose a noise that explains nothing else.
+
+        :param epsilon: The neighbours are those at this ε [E].
+        :param center: Places are those at this one.
+        """
+        crowd = crowding(PriorAt(self.local.prior, center[None]), self._pool.Z)
+        number = min(self._number, self._num_pool - 1)
+        rows = np.arange(max(self._first, min(number, self._num_pool // 2)), self._num_pool)
+        if not self.is_exact and len(rows) > FEWEST:
+            rows = np.sort(self._rng.choice(rows, FEWEST, replace=False))
+        weights = self._pool.weights[rows] / crowd[rows]
+        weights *= len(rows) / weights.sum()
+        return Sample(self._arguments(rows, weights, number, epsilon), 1.0)
 
     def _arguments(
         self, rows: np.ndarray, weights: np.ndarray, number: int, epsilon: np.ndarray
@@ -466,18 +485,17 @@ class _Search:
         return Learned(mean, _of_family(belief.prior, mean, precision), self._iterations)
 
     def _best(self, ends: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-        """The best on fresh rows; of exact evidence, where prior and evidence are largest."""
+        """The best on fresh rows, or where these are all that there are, with the prior."""
         evidence = self._evidence
         if len(ends) == 1:
             return ends[0]
-        if evidence.is_exact:
-            return max(ends, key=lambda end: -self._objective(end[0], Sample((), 1.0))[0])
         scores = []
         state = evidence._rng.bit_generator.state
         for epsilon, _ in ends:  # the same rows, with neighbours by each one's own lengthscales
             evidence._rng.bit_generator.state = state
-            sample = evidence.sample(FEWEST, epsilon)
-            scores.append(evidence.value_and_gradient(epsilon, sample)[0])
+            sample = evidence.fresh(epsilon, self._belief.mean)
+            score = evidence.value_and_gradient(epsilon, sample)[0]
+            scores.append(score + evidence.is_exact * self._belief(epsilon)[0])
         return ends[int(np.argmax(scores))]
 
     def _objective(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:

@@ -17,6 +17,7 @@ from streaming_gp.gp.fit.sites import (
     expected_log_density,
     from_derivatives,
     predictive_log_density,
+    predictive_moments,
     stationary,
 )
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
@@ -24,6 +25,7 @@ from streaming_gp.gp.hyperparameters.vector import TracedParameterVector
 from streaming_gp.gp.process.graphs import Compiled, Graphs, at_each_sample, graphs_of_kind, spec
 from streaming_gp.gp.process.prior import PriorFunctions
 from streaming_gp.gp.process.tensors import GaussianProcess
+from streaming_gp.validation import observations
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +132,14 @@ class LocalModel:
         """``log E_q[p(y_n | f_n)]`` [N] in nats at ε [E], for moments [N, L]."""
         return np.asarray(self._of_moments(_log_densities)(epsilon, X, Y, mean, variance))
 
+    def standardised_errors(
+        self, epsilon: np.ndarray, X: Any, Y: Any, mean: Any, variance: Any
+    ) -> np.ndarray:
+        """``(y - E y)² / var y`` [N] at ε [E], a mean over outputs; one where the likelihood's
+        moments are not those of y, as of several classes.
+        """
+        return np.asarray(self._of_moments(_standardised)(epsilon, X, Y, mean, variance))
+
     def _of_moments(self, function: Callable[..., tf.Tensor]) -> Compiled:
         def at(epsilon: tf.Tensor, *arguments: tf.Tensor) -> tf.Tensor:
             with self.parameters.substituted(epsilon):
@@ -172,3 +182,13 @@ def _log_densities(
     likelihood: Any, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
 ) -> tf.Tensor:
     return predictive_log_density(likelihood, X, mean, variance, Y)
+
+
+def _standardised(
+    likelihood: Any, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+) -> tf.Tensor:
+    expected, spread = predictive_moments(likelihood, X, mean, variance)
+    observed = observations(likelihood, Y)
+    if expected.shape[1] != observed.shape[1]:
+        return tf.ones_like(mean[:, 0])
+    return tf.reduce_mean(tf.square(observed - expected) / spread, axis=1)

@@ -3,6 +3,7 @@
 from streaming_gp.gp.hyperparameters.strategies import (
     DIVERGENCE,
     EVIDENCE,
+    Arrival,
     EveryUpdate,
     FixedHyperparameters,
     HyperparameterStrategy,
@@ -22,6 +23,7 @@ from streaming_gp.gp.hyperparameters.vector import (
 __all__ = [
     "DIVERGENCE",
     "EVIDENCE",
+    "Arrival",
     "EveryUpdate",
     "FixedHyperparameters",
     "HyperparameterStrategy",

@@ -36,7 +36,9 @@ LEAST_WIDTH = 1e-15
 """Of q(ε), in units of the cavity's: a step that makes it narrower has gone astray, and precisions
 have squares."""
 GROWTH_OF_SHORT = 1.2
-"""By which a short stream grows until it learns again."""
+"""By which a short stream grows until it learns again, or one whose batch surprises."""
+SURPRISE = 2.0
+"""A batch surprises whose squared errors are so many times what was predicted."""
 FEWEST_SAMPLES = 8
 """The values of ε of a full fit, where data say enough of it."""
 
@@ -403,23 +405,35 @@ def _centred(family: type[expfam.Gaussian], widths: np.ndarray) -> np.ndarray:
 # ---- which updates learn ----
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A batch that has come, as schedules see it.
+
+    :param num_updates: The number of batches before it.
+    :param shift: How far the newest update that learned moved ε, as a root mean square over its
+        entries, each in standard deviations of q(ε) (in e-folds where ε is a point); infinite
+        before there was one.
+    :param growth: The number of data, with those of the batch, over that at the newest update that
+        learned; infinite before there was one.
+    :param num_data: The number of data, with those of the batch.
+    :param surprise: The median of ``(y - E y)² / var y`` over the batch, as predicted before it is
+        learned, over that of a normal distribution: about one where the model is right. One where
+        the model has no point at every input.
+    """
+
+    num_updates: int
+    shift: float = math.inf
+    growth: float = math.inf
+    num_data: int = 0
+    surprise: float = 1.0
+
+
 @runtime_checkable
 class LearningSchedule(Protocol):
     """Says of every update of a stream whether it learns: a frozen dataclass of plain fields."""
 
-    def wants(
-        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
-    ) -> bool:
-        """Whether the next update learns.
-
-        :param num_updates: The number of batches so far.
-        :param shift: How far the newest update that learned moved ε, as a root mean square over
-            its entries, each in standard deviations of q(ε) (in e-folds where ε is a point);
-            infinite before there was one.
-        :param growth: The number of data, with those of the update, over that at the newest update
-            that learned; infinite before there was one.
-        :param num_data: The number of data, with those of the update.
-        """
+    def wants(self, arrival: Arrival) -> bool:
+        """Whether the update with this batch learns."""
         ...
 
 
@@ -439,10 +453,8 @@ class EveryUpdate:
         if not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer, got {self.every!r}")
 
-    def wants(
-        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
-    ) -> bool:
-        return num_updates % self.every == 0
+    def wants(self, arrival: Arrival) -> bool:
+        return arrival.num_updates % self.every == 0
 
 
 @storable
@@ -452,7 +464,8 @@ class WhenGrown:
     """Learn when the stream has grown by so much since it learned last.
 
     A short stream learns when it has grown by a fifth, as its data say much of ε each, and their
-    evidence costs little.
+    evidence costs little; and so does one whose batch is not as predicted, as what was learned may
+    have been learned too early.
 
     :param by: The number of data over that of then.
     :param short: A stream of at most so many data is short.
@@ -466,12 +479,10 @@ class WhenGrown:
         if not self.by > 1.0:
             raise InvalidDataError(f"by must be above 1, got {self.by!r}")
 
-    def wants(
-        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
-    ) -> bool:
-        return num_updates == 0 or growth >= (
-            min(GROWTH_OF_SHORT, self.by) if num_data <= self.short else self.by
-        )
+    def wants(self, arrival: Arrival) -> bool:
+        soon = arrival.num_data <= self.short or arrival.surprise > SURPRISE
+        by = min(GROWTH_OF_SHORT, self.by) if soon else self.by
+        return arrival.num_updates == 0 or arrival.growth >= by
 
 
 @storable
@@ -503,11 +514,9 @@ class UntilSettled:
         if self.every is not None and not is_positive_integer(self.every):
             raise InvalidDataError(f"every must be a positive integer or None, got {self.every!r}")
 
-    def wants(
-        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
-    ) -> bool:
-        again = self.every is not None and num_updates % self.every == 0
-        return again or shift >= self.shift or self._has_grown(num_updates)
+    def wants(self, arrival: Arrival) -> bool:
+        again = self.every is not None and arrival.num_updates % self.every == 0
+        return again or arrival.shift >= self.shift or self._has_grown(arrival.num_updates)
 
     def _has_grown(self, num_updates: int) -> bool:
         """Whether the next update is the first beyond another power of ``1 + growth``."""
@@ -524,7 +533,5 @@ class UntilSettled:
 class NeverLearn:
     """Absorb every batch at the q(ε) that is there."""
 
-    def wants(
-        self, num_updates: int, shift: float, growth: float = math.inf, num_data: int = 0
-    ) -> bool:
+    def wants(self, arrival: Arrival) -> bool:
         return False

@@ -52,7 +52,7 @@ class NearestNeighbors:
     :param num_neighbors_pred: The number of neighbours of a prediction.
     :param dense_up_to: Up to so many points all of them are conditioned on, as :class:`Dense`. Of
         more than 2,000 only where the update that learned last has found that four times as many
-        neighbours predict random rows better, by a hundredth of a nat each.
+        neighbours predict random rows better, by a fiftieth of a nat each.
     :raises InvalidDataError: if a number is not a positive integer.
 
     >>> model = StreamingGP(kernel, likelihood, conditioning=NearestNeighbors())

@@ -48,6 +48,8 @@ INDISTINGUISHABLE = 0.07
 the noise of one row."""
 LEAST_JOINED = 1.5
 """Rows stay as they are where they would not become fewer by this factor."""
+ONE_PLACE = 0.1
+"""The side of a place, in lengthscales."""
 SILENT = 1e-10
 """The root of a precision, as a part of the largest, below which a row says nothing."""
 MOST_JOINT = 4000
@@ -244,7 +246,7 @@ class NearestAt:
             return process._projected(joined)
         pairs = zip(self._kernels, self.indices, strict=True)
         indices = tuple(
-            None if index is None else index.extended(self._coordinates(kernel, more.Z))
+            None if index is None else index.extended(coordinates(self.prior, kernel, more.Z))
             for kernel, index in pairs
         )
         process = replace(self, rows=rows, joined=self.joined + more, indices=indices)
@@ -274,19 +276,8 @@ class NearestAt:
     def size(self) -> int:
         return 0 if self.joined is None else len(self.joined.Z)
 
-    def _coordinates(self, kernel: Kernel, Z: np.ndarray) -> np.ndarray:
-        """Inputs in lengthscales, in which the kernel is a function of distances."""
-        metric = metric_of(kernel)
-        assert metric is not None
-        parameters = self.prior.functions.parameters
-        (epsilon,) = self.prior.draws
-        with parameters.substituted(tf.constant(epsilon)):
-            scales = np.asarray(metric.lengthscales)
-        columns = np.asarray(metric.slice(Z, Z)[0])
-        return np.ascontiguousarray(columns / scales)
-
     def _index(self, kernel: Kernel, Z: np.ndarray) -> Index | None:
-        return None if metric_of(kernel) is None else Index.of(self._coordinates(kernel, Z))
+        return None if metric_of(kernel) is None else Index.of(coordinates(self.prior, kernel, Z))
 
     def _joined(self, rows: Rows) -> Rows:
         """Rows that cannot be told apart as one."""
@@ -294,7 +285,7 @@ class NearestAt:
         if len(kernels) > 1 or metric_of(kernels[0]) is None or not _reads_all(kernels[0], rows.Z):
             cell = cells(rows.Z, 0.0)
             return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
-        A = self._coordinates(kernels[0], rows.Z)
+        A = coordinates(self.prior, kernels[0], rows.Z)
         side = self._side(kernels[0], float(rows.noise.min()))
         for length in (side, 0.0):
             cell = cells(A, length)
@@ -327,12 +318,12 @@ class NearestAt:
         noise = joined.noise[min(place, len(joined.noise) - 1)]
         if index is None:
             return self._of_largest_correlation(place, X, noise, number)
-        coordinates = self._coordinates(kernel, X)
+        places = coordinates(self.prior, kernel, X)
         differs = number < self.size and noise.max() > 1.5 * noise.min()
-        found = index.nearest(coordinates, min(2 * number if differs else number, self.size))
+        found = index.nearest(places, min(2 * number if differs else number, self.size))
         if not differs:
             return found
-        gaps = coordinates[:, None] - index.coordinates[found]
+        gaps = places[:, None] - index.coordinates[found]
         squares = np.einsum("bkd,bkd->bk", gaps, gaps)
         k = correlations(self.prior, kernel)(squares)
         gain = k**2 / (correlations(self.prior, kernel)(np.zeros(1)) + noise[found])
@@ -510,7 +501,7 @@ class NearestAt:
             if metric_of(kernel) is None:
                 found.append(np.stack([self._earlier_by_correlation(kernel, i) for i in some]))
             else:
-                found.append(nearest_earlier(self._coordinates(kernel, Z), some, self.number))
+                found.append(nearest_earlier(coordinates(self.prior, kernel, Z), some, self.number))
         return np.stack(found)
 
     def _earlier_by_correlation(self, kernel: Kernel, row: int) -> np.ndarray:
@@ -533,6 +524,29 @@ def metric_of(kernel: Kernel) -> Any:
         parts = [one for one in kernel.kernels if not isinstance(one, Static)]
         return metric_of(parts[0]) if len(parts) == 1 else None
     return kernel if cov.is_of_distances(kernel) else None
+
+
+def coordinates(prior: PriorAt, kernel: Kernel, Z: np.ndarray) -> np.ndarray:
+    """Inputs in lengthscales, in which the kernel is a function of distances."""
+    metric = metric_of(kernel)
+    assert metric is not None
+    (epsilon,) = prior.draws
+    with prior.functions.parameters.substituted(tf.constant(epsilon)):
+        scales = np.asarray(metric.lengthscales)
+    columns = np.asarray(metric.slice(Z, Z)[0])
+    return np.ascontiguousarray(columns / scales)
+
+
+def crowding(prior: PriorAt, Z: np.ndarray) -> np.ndarray:
+    """How many of some inputs lie at the place of each [n]: within a tenth of a lengthscale, or
+    where distances say nothing of correlations, at the very same one.
+    """
+    kernel = cov.latent_kernels(prior.functions.gp.kernel)[0]
+    if metric_of(kernel) is None:
+        place = cells(Z, 0.0)
+    else:
+        place = cells(coordinates(prior, kernel, Z), ONE_PLACE)
+    return np.bincount(place)[place]
 
 
 def _reads_all(kernel: Kernel, Z: np.ndarray) -> bool:
