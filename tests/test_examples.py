@@ -1,4 +1,4 @@
-"""Examples and experiments from end to end, in their quick runs."""
+"""Examples from end to end in their quick runs, and experiments, which run with the slow tests."""
 
 import io
 import json
@@ -115,6 +115,7 @@ def test_the_short_private_example_spends_its_budget_and_no_more(mnist, tmp_path
     assert rounds[-1]["test_error"] < rounds[0]["test_error"]
 
 
+@pytest.mark.slow
 def test_the_banana_example_writes_figures_and_numbers(tmp_path):
     done = finished("experiments.papers.banana", tmp_path, "--quick")
     for figure in ("banana_stream.png", "banana_failure.png", "banana_methods.png"):
@@ -206,6 +207,7 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
         assert all(None not in row.values() for row in rows)  # others cannot absorb
 
 
+@pytest.mark.slow
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
     first, last = results_of("experiments.measured.rows_of_a_batch", tmp_path, "--quick")["summary"]
     assert 0.0 < last["nats"] < first["nats"]
@@ -386,7 +388,6 @@ def test_an_outlier_loses_its_influence_under_a_robust_loss_only(tmp_path):
     assert (tmp_path / "influence.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
 def test_the_mixture_stream_finds_its_clusters(tmp_path):
     results = results_of("examples/mixture_stream.py", tmp_path, "--quick")
     used = [one["components"] for one in results["stream"]]
@@ -394,6 +395,7 @@ def test_the_mixture_stream_finds_its_clusters(tmp_path):
     assert (tmp_path / "mixture_stream.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_federated_example_resumes_and_reports_every_round(mnist, tmp_path):
     options = ("--quick", "--partition", "label", "--methods")
     finished("experiments.papers.federated_mnist", tmp_path, *options, "pvi-natural")
@@ -551,9 +553,14 @@ def test_clients_that_share_the_start_answer_under_renyi_divergences(mnist, tmp_
         ("examples/barrett_stream.py", ["--joint", "9"]),
         ("examples/barrett_stream.py", ["--points", "0"]),
         ("examples/federated_mnist.py", ["--methods", "magic"]),
-        ("experiments.papers.generalised_mnist", ["--studies", "magic"]),
-        ("experiments.papers.robot_arm", ["--joints", "9"]),
-        ("experiments.papers.robot_arm", ["--methods", "magic"]),
+        *(
+            pytest.param(f"experiments.papers.{name}", options, marks=pytest.mark.slow)
+            for name, options in (
+                ("generalised_mnist", ["--studies", "magic"]),
+                ("robot_arm", ["--joints", "9"]),
+                ("robot_arm", ["--methods", "magic"]),
+            )
+        ),
     ],
 )
 def test_bad_options_end_a_program_with_one_line(request, tmp_path, program, options):
@@ -570,14 +577,14 @@ def test_bad_options_end_a_program_with_one_line(request, tmp_path, program, opt
 def test_bad_data_end_an_example_with_one_line(tmp_path):
     (tmp_path / "banana").mkdir()
     (tmp_path / "banana" / "banana.csv").write_text("not the data")
-    program = "experiments.papers.banana"
-    status, _, errors = in_a_process(program, tmp_path, "--quick", "--data", str(tmp_path))
+    status, _, errors = run("examples/banana.py", tmp_path, "--quick", "--data", str(tmp_path))
     assert status == 2
     assert "error: " in errors
     assert "sha256" in errors
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
     rows = results_of("experiments.measured.bayesian_optimisation", tmp_path, "--quick")["summary"]
     assert [row["method"] for row in rows] == ["streaming, four pending", "refit, compiled once"]
@@ -593,6 +600,7 @@ def test_bayesian_optimisation_finds_better_points_and_keeps_its_runs(tmp_path):
     assert (tmp_path / "bayesian_optimisation.png").is_file()
 
 
+@pytest.mark.slow
 def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
     (found,) = results_of("experiments.measured.million_points", tmp_path, "--quick")["summary"]
     assert found["points"] == 20_000
@@ -603,6 +611,7 @@ def test_points_one_at_a_time_cost_the_same_and_the_error_falls(tmp_path):
     assert (tmp_path / "million_points.png").is_file()
 
 
+@pytest.mark.slow
 def test_active_learning_asks_for_rows_and_keeps_its_runs(kin8nm, tmp_path):
     rows = results_of("experiments.measured.active_learning", tmp_path, "--quick")["summary"]
     assert len(rows) == len({row["method"] for row in rows}) == 4

@@ -168,7 +168,7 @@ def test_interpolation_refuses_many_inputs():
         METHODS["wiski"].learner(Setup(of, 60, 3, 5, False, 0))
 
 
-@pytest.mark.example  # compiles for seconds
+@pytest.mark.slow  # compiles for seconds
 def test_an_online_svgp_learns_labels(rng):
     X, Y = data(rng, 60)
     learner = streamed("svgp-replay-50", X, (Y > 0.0).astype(float), classes=True, effort=0.05)
@@ -358,7 +358,7 @@ def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatc
     assert message in main._ended([sys.executable, "-c", program], 1.0)
 
 
-@pytest.mark.example
+@pytest.mark.slow
 def test_the_command_resumes_and_says_how_a_rival_fails(kin8nm, tmp_path):
     first = run(tmp_path, "--only", "banana-10/private", "banana-10/window-500")
     assert first.returncode == 0, first.stderr
@@ -374,7 +374,7 @@ def test_the_command_resumes_and_says_how_a_rival_fails(kin8nm, tmp_path):
     assert (tmp_path / "banana-10.png").stat().st_size > 10_000
 
 
-@pytest.mark.example
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["magic", "banana-1/magic"])
 def test_the_command_ends_with_one_line_on_an_unknown_name(tmp_path, pattern):
     finished = run(tmp_path, "--only", pattern)

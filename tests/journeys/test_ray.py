@@ -81,6 +81,7 @@ def test_resident_actors_trace_nothing_after_their_first_rounds():
     traced.assert_resident(engines.Ray(), traced.sites(0) + traced.sites(1))
 
 
+@pytest.mark.slow
 def test_hyperparameters_learned_on_ray_are_those_of_the_serial_engine():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
@@ -99,8 +100,13 @@ def test_hyperparameters_learned_on_ray_are_those_of_the_serial_engine():
     assert learned(engines.Ray()) == pytest.approx(learned(engines.Serial()), rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", [pvi.Synchronous(), pvi.Sequential()])
-@pytest.mark.parametrize("special", [None, pvi.VariationalUpdate(1, 10, stateful=True)])
+@pytest.mark.parametrize(
+    ("schedule", "special"),
+    [
+        (pvi.Synchronous(), pvi.VariationalUpdate(1, 10, stateful=True)),
+        pytest.param(pvi.Sequential(), None, marks=pytest.mark.slow),
+    ],
+)
 def test_ray_agrees_with_the_serial_engine(schedule, special):
     serial, _ = run(engines.Serial(), schedule, special=special)
     parallel, history = run(engines.Ray(), schedule, special=special)
@@ -126,6 +132,7 @@ class EveryoneHasAnswered:
         return self.times == 0
 
 
+@pytest.mark.slow
 def test_asynchronous_runs_reach_the_same_optimum():
     serial, _ = run(engines.Serial(), pvi.Synchronous(damping=0.6), 60)
     enough = EveryoneHasAnswered(60)
@@ -283,6 +290,7 @@ def steps_of_answers(server, rule):
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_worker_goes_on_while_its_message_travels():
     """Some message of many takes longer than an iteration."""
     model, shards = labelled(1)
@@ -292,6 +300,7 @@ def test_a_worker_goes_on_while_its_message_travels():
     assert next(number for number in steps if number > 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [pvi.DownpourUpdate(sync=1), pvi.ElasticUpdate(sync=1)])
 def test_a_worker_of_a_distributed_optimiser_goes_on_for_more_than_one_step(update):
     model, shards = labelled(1, family=MeanFieldNormal)
@@ -336,6 +345,7 @@ def test_the_driver_never_reads_the_rows_of_a_site(tmp_path):
     assert_same(server, serial)
 
 
+@pytest.mark.slow
 def test_a_site_without_its_data_costs_its_own_answer(tmp_path):
     model, shards = labelled()
     clients = list(pvi.make_clients(model, shards, pvi.FixedPointUpdate()).values())
