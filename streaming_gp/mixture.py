@@ -427,13 +427,13 @@ class ClutterModel:
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any
     ) -> tf.Tensor:
         """``Σ_n E_q[log p(y_n | θ)]``: []."""
-        return tf.reduce_sum(self._weights * self.log_likelihood(self._theta(q), X, Y))
+        return tf.reduce_sum(self._weights * self.log_likelihood(q.from_white(self._nodes), X, Y))
 
     def expected_loss(
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any, loss: Loss
     ) -> tf.Tensor:
         """``Σ_n E_q[loss(θ, y_n)]``: []."""
-        F, many = _pairs(self._theta(q), Y)
+        F, many = _pairs(q.from_white(self._nodes), Y)
         by_node = tf.reshape(loss(self.likelihood, F, many), [len(self._nodes), -1])
         return tf.reduce_sum(self._weights * tf.reduce_sum(by_node, axis=1))
 
@@ -471,10 +471,6 @@ class ClutterModel:
         both = self.likelihood.log_density(Y - mean, total, Y)
         signal = np.log1p(-self.likelihood.share) + _log_normal(Y - mean, total)
         return np.asarray(np.exp(signal - both))
-
-    def _theta(self, q: Gaussian) -> tf.Tensor:
-        """The nodes under q: [S, D]."""
-        return q.mean + tf.matmul(self._nodes, q.scale, transpose_b=True)
 
 
 def _pairs(theta: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
