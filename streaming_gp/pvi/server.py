@@ -329,47 +329,37 @@ class Server:
         :returns: the report of answers that were accepted, refused, or missing, and of the step.
         """
         with self._lock:
-            return self._accept(deliveries, rule, progress, share, staleness_power)
-
-    def _accept(
-        self,
-        deliveries: Iterable[Any],
-        rule: DampingRule,
-        progress: float,
-        share: float,
-        staleness_power: float,
-    ) -> Round:
-        deliveries = list(deliveries)
-        answers, refused, report = self._receive(deliveries)
-        self._note_silence(deliveries)
-        staleness = max((self.version - answer.version for answer in answers), default=0)
-        share *= (1.0 + staleness) ** -staleness_power
-        state = rule.init(self.ledger) if self.damping is None else self.damping
-        accepted, beyond = self._examine(answers, rule, state, share)
-        report = replace(report, refused={**refused, **beyond})
-        if not accepted:
-            return report
-        proposals = {name: answer.factor for name, answer in accepted.items()}
-        ledger, taken, state = algorithm.replace(
-            self.ledger, proposals, rule, self.policy, share, progress, state
-        )
-        self.open_tasks = {k: t for k, t in self.open_tasks.items() if k not in accepted}
-        if taken > 0.0:
-            make_read_only({name: ledger.factors[name] for name in accepted})
-            self.ledger, self.damping, self.version = ledger, state, self.version + 1
-        if self.hyperparameters is not None:
-            terms = {name: answer.hyperparameters for name, answer in accepted.items()}
-            self.hyperparameter_factors |= {
-                k: term for k, term in terms.items() if term is not None
-            }
-        return replace(
-            report,
-            accepted=len(accepted),
-            free_energy=float(sum(answer.free_energy for answer in accepted.values())),
-            skipped=sum(answer.skipped for answer in accepted.values()),
-            share=taken / share,
-            staleness=staleness,
-        )
+            deliveries = list(deliveries)
+            answers, refused, report = self._receive(deliveries)
+            self._note_silence(deliveries)
+            staleness = max((self.version - answer.version for answer in answers), default=0)
+            share *= (1.0 + staleness) ** -staleness_power
+            state = rule.init(self.ledger) if self.damping is None else self.damping
+            accepted, beyond = self._examine(answers, rule, state, share)
+            report = replace(report, refused={**refused, **beyond})
+            if not accepted:
+                return report
+            proposals = {name: answer.factor for name, answer in accepted.items()}
+            ledger, taken, state = algorithm.replace(
+                self.ledger, proposals, rule, self.policy, share, progress, state
+            )
+            self.open_tasks = {k: t for k, t in self.open_tasks.items() if k not in accepted}
+            if taken > 0.0:
+                make_read_only({name: ledger.factors[name] for name in accepted})
+                self.ledger, self.damping, self.version = ledger, state, self.version + 1
+            if self.hyperparameters is not None:
+                terms = {name: answer.hyperparameters for name, answer in accepted.items()}
+                self.hyperparameter_factors |= {
+                    k: term for k, term in terms.items() if term is not None
+                }
+            return replace(
+                report,
+                accepted=len(accepted),
+                free_energy=float(sum(answer.free_energy for answer in accepted.values())),
+                skipped=sum(answer.skipped for answer in accepted.values()),
+                share=taken / share,
+                staleness=staleness,
+            )
 
     def _note_silence(self, deliveries: Iterable[Any]) -> None:
         """Drop clients of which nothing has come for the third time in a row."""
@@ -383,7 +373,7 @@ class Server:
                 warnings.warn(
                     f"{one.client_id!r} is asked no more in this run: nothing came of it {count} "
                     f"times in a row; the last time: {one.error}",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     # ---- the guards: which answers may enter the ledger ----
