@@ -446,7 +446,7 @@ def test_a_change_is_noticed_and_forgotten(function):
     assert online.alarm is alarms[-1]
     assert alarms[0].output == 0
     assert alarms[0].observation < 150
-    assert squares[200:].mean() < (5.0 if function is CHANGES["drift"] else 2.0)
+    assert squares[200:].mean() < 1.5
 
 
 def test_nothing_is_forgotten_while_nothing_changes():

@@ -58,6 +58,23 @@ class Watch:
         self._is_off, self._enough = rate == 0.0, -np.log(max(rate, 1e-300))
         self._limit = np.array([np.inf, self._enough / LEAST_OBSERVATIONS])[:, None, None]
         self._logs = np.full((2, *self._size.shape), -np.inf)  # as it is, and of limited ratios
+        self._memory = prior.memory
+        self._scale = np.ones(len(prior.group))
+        self._count = np.zeros(len(prior.group))  # of observations since the first alarm
+
+    def variance(self, at: Projection) -> np.ndarray:
+        """The variance [C] of f(x) that is to be believed.
+
+        Once an output has changed, what was learned of the scale of its errors before is in doubt:
+        from then on the variance of an observation is multiplied by the mean square of the errors
+        in predicted deviations, over as many observations as points are relevant, if that is more
+        than one.
+        """
+        variance = at.variance[self._group]
+        if not self._count.any():
+            return variance
+        noise = self._noise[:, 0]
+        return np.asarray(np.maximum(self._scale, 1.0) * (variance + noise) - noise)
 
     def see(self, at: Projection, y: np.ndarray) -> tuple[int, float] | None:
         """Look at an observation before it is learned.
@@ -73,10 +90,22 @@ class Watch:
         changed = variance + self._size * (at.prior_variance - variance) + self._noise
         ratio = log_densities(centred - self._root * shift, changed)
         ratio -= log_densities(centred - shift, variance + self._noise)
+        if self._count.any():
+            self._follow(((centred - shift) ** 2 / (variance + self._noise))[:, 0])
         logs = np.logaddexp(0.0, self._logs) + np.minimum(ratio, self._limit)
         self._logs = logs
         if np.logaddexp.reduce(logs[1], axis=None) - np.log(ratio.size) < self._enough:
             return None
         column, place = np.unravel_index(logs[0].argmax(), ratio.shape)
-        logs[:, self._group == self._group[column]] = -np.inf
+        has_changed = self._group == self._group[column]
+        self._count[has_changed & (self._count == 0.0)] = LEAST_OBSERVATIONS
+        logs[:, has_changed] = -np.inf
         return int(column), float(self._size[column, place])
+
+    def _follow(self, squares: np.ndarray) -> None:
+        """Errors in predicted variances [C], of which none counts for more than for an alarm."""
+        most = 2.0 * float(self._limit[1, 0, 0]) * np.maximum(self._scale, 1.0)
+        weight = np.minimum(self._count, self._memory)
+        change = (np.minimum(squares, most) - self._scale) / np.maximum(weight, 1.0)
+        self._scale += np.where(self._count > 0.0, change, 0.0)
+        self._count += self._count > 0.0

@@ -92,10 +92,10 @@ class OnlineGP:
         self._count = 0
         self._take(model.online_parts(self._budget, self._memory))
 
-    def _take(self, parts: tuple[Part, ...]) -> None:
+    def _take(self, parts: tuple[Part, ...], watches: list[Watch] | None = None) -> None:
         self._parts = parts
         self._at: list[Projection] | None = None
-        self._watches = [Watch(prior, state, self._rate) for prior, state in parts]
+        self._watches = watches or [Watch(prior, state, self._rate) for prior, state in parts]
         self._num_outputs = sum(len(prior.columns) for prior, _ in parts)
 
     @property
@@ -135,12 +135,10 @@ class OnlineGP:
         """
         with self._lock, one_blas_thread():
             projections = self._project(x)
-            if len(projections) == 1:
-                at = projections[0]
-                return at.mean.copy(), at.variance[self._parts[0][0].group]
             mean, variance = np.empty(self._num_outputs), np.empty(self._num_outputs)
-            for (prior, _), at in zip(self._parts, projections, strict=True):
-                mean[prior.columns], variance[prior.columns] = at.mean, at.variance[prior.group]
+            parts = zip(self._parts, self._watches, projections, strict=True)
+            for (prior, _), watch, at in parts:
+                mean[prior.columns], variance[prior.columns] = at.mean, watch.variance(at)
             return mean, variance
 
     def update(self, x: Any, y: Any) -> None:
@@ -255,13 +253,17 @@ class OnlineGP:
                     settle(state)
             return parts
 
-        self._exchange(build)
+        self._exchange(build, is_same=True)
         return bool(observations)
 
-    def _exchange(self, build: Callable[[tuple[Part, ...]], tuple[Part, ...]]) -> None:
+    def _exchange(
+        self, build: Callable[[tuple[Part, ...]], tuple[Part, ...]], is_same: bool = False
+    ) -> None:
         """Replace the states by others that are built from copies of them, while others go on.
 
         One exchange waits for another. If ``build`` raises, nothing has changed.
+
+        :param is_same: Whether the predictions are the same.
         """
         with self._lock:
             self._lock.wait_for(lambda: self._missed is None)
@@ -275,7 +277,7 @@ class OnlineGP:
                     is_done = len(missed) <= FEW
                     if is_done:
                         _replay(parts, missed)
-                        self._take(parts)
+                        self._take(parts, self._watches if is_same else None)
                 if not is_done:
                     _replay(parts, missed)
         finally:
