@@ -115,6 +115,20 @@ class Scaling:
         return cls(np.array(record["mean"]), np.array(record["unit"]))
 
 
+MOST_FEW = 1000
+
+
+def few_rows(model: StreamingGP) -> tuple[np.ndarray, np.ndarray] | None:
+    """Inputs and targets of all data that a model has learned from, where these are few and it has
+    a point at every input; else None.
+    """
+    members = model.posterior_process.pseudo_observations
+    data = [one for one in members if isinstance(one, DataObservations)]
+    if not data or len(data) < len(members) or sum(len(one.Z) for one in data) > MOST_FEW:
+        return None
+    return np.concatenate([one.Z for one in data]), np.concatenate([one.Y for one in data])
+
+
 # ---- defaults ----
 
 

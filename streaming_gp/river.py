@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import gpflow
 import numpy as np
-from gpflow.likelihoods import Gaussian, Likelihood
+from gpflow.likelihoods import Likelihood
 from river import base, proba
 
 from streaming_gp.errors import InvalidDataError
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 Row = dict[Hashable, float]
 
+LONGEST_FIRST = 20
+"""Batches that the first one is as long as at most."""
 LEAST_NOISE = 1e-4
 """The least variance of the noise in scaled units: rows learned one at a time want some."""
 
@@ -106,14 +108,25 @@ class RowEstimator(Estimator):
         if self._model is None and self.features is None:
             self._silent.extend(target for row, target in rows if not row)
             rows = [(row, target) for row, target in rows if row]
-        waiting, size = [*self._waiting, *rows], self.batch_size
-        is_full = len(waiting) >= size
-        while len(waiting) >= size:
+        waiting, is_full = [*self._waiting, *rows], False
+        while len(waiting) >= (size := self._size_of_next([target for _, target in waiting])):
             self._learn(waiting[:size])
-            waiting = waiting[size:]
+            waiting, is_full = waiting[size:], True
             self._waiting = []  # a batch must not be learned again if a later one fails
         self._waiting = waiting
         return is_full
+
+    def _size_of_next(self, targets: Sequence[float]) -> int:
+        """The number of rows of the next batch, of which these are there.
+
+        The first one fixes the scale: it waits until half a batch of targets differ from the first
+        target, so that a machine that is off to begin with does not say how large they are.
+        """
+        if self._model is not None or not self._scales_targets:
+            return self.batch_size
+        number = np.cumsum([target != targets[0] for target in targets])
+        enough = int(np.searchsorted(number, self.batch_size / 2)) + 1
+        return min(max(self.batch_size, enough), LONGEST_FIRST * self.batch_size)
 
     def _learn(self, batch: list[tuple[Row, float]]) -> None:
         """One batch, the first of which fixes names and scales."""
@@ -123,7 +136,7 @@ class RowEstimator(Estimator):
             names = names_in(rows) if self.features is None else tuple(self.features)
             inputs = Scaling.of(matrix(rows, names), self.scale)
             likelihood, points = self._defaults()
-            targets = Scaling.of(Y, self.scale and isinstance(likelihood, Gaussian))
+            targets = Scaling.of(Y, self._scales_targets)
             options: dict[str, Any] = {"pseudo_points": points, "seed": self.seed}
             if self.pseudo_points is not None or self.budget is not None:
                 options["learning"] = UntilSettled()
@@ -143,6 +156,10 @@ class RowEstimator(Estimator):
     def _targets_so_far(self) -> list[float]:
         """Those of all rows before the first batch."""
         return [*self._silent, *(target for _, target in self._waiting)]
+
+    @property
+    def _scales_targets(self) -> bool:
+        return False
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         raise NotImplementedError
@@ -172,6 +189,8 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
 
     **Scaling.** Inputs and targets are standardised by the first batch, and stay so, as points that
     are placed already cannot be rescaled: do not put river's running ``StandardScaler`` before it.
+    The first batch is therefore longer where targets are all alike at first: it has half a batch of
+    others, or twenty batches of rows.
     The deviation of the noise is at least a hundredth of that of the first batch's targets.
 
     :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; or the name of
@@ -229,6 +248,10 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
         self._online = None
         super().learn_many(X, y)
+
+    @property
+    def _scales_targets(self) -> bool:
+        return self.scale
 
     def _defaults(self) -> tuple[Likelihood, PseudoPointStrategy]:
         likelihood = default_likelihood(least_variance=LEAST_NOISE if self.scale else None)

@@ -24,6 +24,7 @@ from streaming_gp.estimators import (
     class_probabilities,
     default_kernel,
     default_likelihood,
+    few_rows,
     largest_probabilities,
     with_columns,
 )
@@ -105,7 +106,8 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     **Scaling.** Inputs and targets are standardised inside, and predictions mapped back. The
     scaling is fixed by all of X and y in ``fit``, and by the first batch in ``partial_fit``, as
     pseudo-points that are placed already cannot be rescaled: let the first batch be typical of the
-    stream. Columns that are constant there are only centred.
+    stream. Columns that are constant there are only centred; but where a target is the same in all
+    of the first thousand rows at most, the batch that brings another value begins anew with them.
 
     **Weights.** ``fit`` and ``partial_fit`` take ``sample_weight``: a row of weight w has the
     noise's variance divided by w, so that it says of the function as much as w such rows. It is no
@@ -178,6 +180,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         with unchanged_on_error(self):
             if hasattr(self, "model_"):
                 X, Y, weight = self._as_data(X, y, weights, reset=False)
+                X, Y, weight = self._with_rows_alike(X, Y, weight)
             else:
                 X, Y, weight = self._start(X, y, weights)
                 warn_if_alike("inputs", X, self.scale)
@@ -187,11 +190,35 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
 
     def _start(self, X: Any, y: Any, weights: dict[str, Any]) -> tuple[Any, Any, Any]:
         X, Y, weight = self._as_data(X, y, weights, reset=True)
-        self.target_scaler_ = Scaling.of(Y, self.scale)
         self.is_weighted_ = weight is not None
+        self._begin(X, Y)
+        return X, Y, weight
+
+    def _begin(self, X: np.ndarray, Y: np.ndarray) -> None:
+        """Fix the scales, and make a model that has seen nothing yet."""
+        self.target_scaler_ = Scaling.of(Y, self.scale)
         noise = default_likelihood(num_targets=Y.shape[1], is_weighted=self.is_weighted_)
         self._make_model(X, noise)
-        return X, Y, weight
+
+    def _with_rows_alike(
+        self, X: np.ndarray, Y: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The batch; and where a target has been the same in all rows so far, which fixed no scale
+        for it, with these rows, for a model that begins anew.
+        """
+        rows = few_rows(self.model_) if self.scale else None
+        if rows is None:
+            return X, Y, weight
+        inputs, targets = rows[0], self.target_scaler_.original(rows[1])
+        if not ((targets == targets[0]).all(axis=0) & (targets[0] != Y).any(axis=0)).any():
+            return X, Y, weight
+        number = X.shape[1]
+        weight = np.ones(len(X)) if weight is None else weight
+        weights = inputs[:, number] if self.is_weighted_ else np.ones(len(inputs))
+        X = np.concatenate([self.input_scaler_.original(inputs[:, :number]), X])
+        Y, weight = np.concatenate([targets, Y]), np.concatenate([weights, weight])
+        self._begin(X, Y)
+        return X, Y, weight if self.is_weighted_ else None
 
     def _as_data(
         self, X: Any, y: Any, weights: dict[str, Any], reset: bool

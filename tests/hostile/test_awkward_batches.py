@@ -148,6 +148,34 @@ def test_a_batch_far_from_all_others_is_learned_from(rng, budget):
         assert np.mean((np.asarray(mean) - Y) ** 2) < 0.5 * np.var(Y)
 
 
+def test_rest_does_not_say_what_the_noise_of_motion_is(rng):
+    """Two batches at one input with next to no noise; then motion, where the deviation is 0.1."""
+    at = rng.uniform(-2.0, 2.0, (1, 2))
+
+    def observed(X, deviation):
+        return X, np.sin(X).sum(axis=1, keepdims=True) + deviation * rng.standard_normal(
+            (len(X), 1)
+        )
+
+    stream = [observed(np.tile(at, (60, 1)), 1e-3) for _ in range(2)]
+    stream += [observed(rng.uniform(-2.0, 2.0, (60, 2)), 0.1) for _ in range(3)]
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=np.ones(2)),
+        gpflow.likelihoods.Gaussian(0.1),
+        seed=0,
+    )
+    for batch in stream:
+        model.update(batch)
+    all_rows = tuple(np.concatenate(parts) for parts in zip(*stream, strict=True))
+    exact = gpflow.models.GPR(
+        all_rows, gpflow.kernels.SquaredExponential(lengthscales=np.ones(2)), noise_variance=0.1
+    )
+    gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
+    new = observed(rng.uniform(-2.0, 2.0, (100, 2)), 0.1)
+    ours, right = (float(np.mean(one.predict_log_density(new))) for one in (model, exact))
+    assert ours > right - 0.3
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8, bool, tf.float32])
 def test_any_real_dtype_is_taken(of_labels, dtype):
     X = np.arange(12).reshape(6, 2) % 5

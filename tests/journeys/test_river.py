@@ -167,6 +167,22 @@ def test_a_function_without_noise_is_learned_row_by_row():
     assert model.model.likelihood.variance.numpy() >= 1e-4
 
 
+@pytest.mark.parametrize("number", [30, 110])
+def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
+    """Of a machine that is off, or that is off for longer than rows wait."""
+    model = StreamingGPRegressor(batch_size=5)
+    for x in rng.uniform(-2.0, 0.0, number):
+        model.learn_one({"x": x}, 0.0)
+    assert (model.model is None) == (number < 100)
+    assert model.predict_one({"x": -1.0}) == 0.0
+    x = rng.uniform(0.0, 2.0, 40)
+    for one in x:
+        model.learn_one({"x": one}, 1e-3 * np.sin(3.0 * one))
+    errors = [model.predict_one({"x": one}) - 1e-3 * np.sin(3.0 * one) for one in x]
+    if number < 100:
+        assert np.abs(errors).max() < 1e-4
+
+
 def test_before_any_row_something_is_predicted():
     assert StreamingGPRegressor().predict_one({"a": 1.0}) == 0.0
     classifier = StreamingGPClassifier()

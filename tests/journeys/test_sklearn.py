@@ -15,6 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streaming_gp as sgp
+from streaming_gp.errors import PoorFitWarning
 from streaming_gp.estimators import largest_probabilities
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor, default_kernel
 from tests.tolerances import THROUGH_CHOLESKY
@@ -132,6 +133,20 @@ def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     assert said(StreamingGPRegressor(scale=False, **QUICK), X[:1], y[:1]) == []
     labels = (y > 0.0).astype(int)
     assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
+
+
+def test_targets_that_are_all_alike_at_first_leave_the_scale_to_those_that_follow(rng):
+    X = rng.uniform(-2.0, 2.0, (60, 1))
+    y = 1e-3 * np.where(X[:, 0] < 0.0, 0.0, np.sin(3.0 * X[:, 0]))
+    off, new = X[:, 0] < 0.0, np.linspace(0.2, 1.8, 9)[:, None]
+    stream = StreamingGPRegressor()
+    with pytest.warns(PoorFitWarning, match="targets of the first batch are all alike"):
+        stream.partial_fit(X[off], y[off])
+    stream.partial_fit(X[~off], y[~off])
+    order = np.argsort(~off, kind="stable")
+    whole = StreamingGPRegressor().fit(X[order], y[order])
+    np.testing.assert_array_equal(stream.predict(new), whole.predict(new))
+    assert np.abs(stream.predict(new) - 1e-3 * np.sin(3.0 * new[:, 0])).max() < 1e-4
 
 
 def test_by_default_fit_takes_all_rows_at_once_with_a_point_at_each(rng):
