@@ -35,6 +35,9 @@ def fitted_server(model, shards, update, schedule, rounds):
 
 
 def pytest_configure(config):
+    if "not slow" in config.option.markexpr:  # much is compiled, and little of it runs long
+        quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        os.environ.setdefault("XLA_FLAGS", quick)
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
         _collect_garbage_seldom()  # who only hands tests to workers needs no TensorFlow
     if "STREAMING_GP_DATA" not in os.environ and _NEIGHBOUR.is_dir():

@@ -238,7 +238,11 @@ def heavy_tails():
 
 @pytest.mark.parametrize(
     ("points", "seed"),
-    [(EVERY_INPUT, 0), (EVERY_INPUT, 3), (sgp.ConditionalPseudoPoints(20), 1)],
+    [
+        (EVERY_INPUT, 0),
+        pytest.param(EVERY_INPUT, 3, marks=pytest.mark.slow),
+        (sgp.ConditionalPseudoPoints(20), 1),
+    ],
     ids=["all", "all of another seed", "conditional"],
 )
 def test_a_function_is_found_among_outliers(points, seed):
@@ -260,7 +264,7 @@ def test_a_function_is_found_among_outliers(points, seed):
         (EVERY_INPUT, True),
         (sgp.PrivatePseudoPoints(8), False),
         (sgp.SharedPseudoPoints(12), True),
-        (sgp.SharedPseudoPoints(12), False),
+        pytest.param(sgp.SharedPseudoPoints(12), False, marks=pytest.mark.slow),
     ],
     ids=["all", "private", "shared", "shared and known"],
 )

@@ -67,7 +67,7 @@ def one_by_one(X, Y):
     [
         (1, 1.0),
         (4, 0.5),
-        (4, 1e-3),
+        pytest.param(4, 1e-3, marks=slow),
         *(pytest.param(60, alpha, marks=slow) for alpha in (1.0, 0.5, 1e-3)),
         *(pytest.param(1, alpha, marks=slow) for alpha in (0.5, 1e-3)),
         pytest.param(4, 1.0, marks=slow),
@@ -315,7 +315,7 @@ def test_the_energy_of_power_ep_tends_to_the_evidence_lower_bound(rng):
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", [0.3, 0.8])
+@pytest.mark.parametrize("alpha", [0.3, pytest.param(0.8, marks=slow)])
 def test_sweeps_over_one_datum_minimise_the_alpha_divergence(alpha):
     """Algorithm 3: it is least where ``∫ p^α q^(1−α)`` with the tilted p is greatest."""
     model = linear.logistic_regression(1)
@@ -447,7 +447,9 @@ def test_stochastic_ep_comes_close_to_ep(rng):
     np.testing.assert_allclose(np.sqrt(found.variance), sd, rtol=0.15)
 
 
-@pytest.mark.parametrize("update", [one_sweep(), pvi.StochasticEPUpdate()])
+@pytest.mark.parametrize(
+    "update", [one_sweep(), pytest.param(pvi.StochasticEPUpdate(), marks=slow)]
+)
 def test_data_of_other_sizes_are_not_compiled_again(rng, update):
     X, Y = labelled_data(rng)
     model = Counting(3, linear.probit_regression(3).likelihood)
@@ -635,7 +637,7 @@ def test_every_question_is_about_another_piece_with_another_seed(task):
 
 
 def test_a_rule_without_evidence_gives_none(task):
-    chain = pvi.MomentSharingUpdate(samplers.NUTS(20))
+    chain = pvi.MomentSharingUpdate(samplers.AdaptiveSGLD(num_samples=20))
     assert np.isnan(pvi.TiedUpdate(chain, pieces=2)(task).free_energy)
 
 

@@ -304,7 +304,9 @@ def test_maximum_likelihood_is_that_of_the_exact_gp(rng):
     )
 
 
-@pytest.mark.parametrize("prior_on", ["constrained", "unconstrained"])
+@pytest.mark.parametrize(
+    "prior_on", ["constrained", pytest.param("unconstrained", marks=pytest.mark.slow)]
+)
 def test_map_adds_gpflow_priors_once(rng, prior_on):
     X, Y = smooth_data(rng)
 
@@ -357,7 +359,7 @@ def remembering(memory, pseudo_points, **options):
     ("pseudo_points", "name"),
     [
         (sgp.PrivatePseudoPoints(5), "evidence"),
-        (sgp.PrivatePseudoPoints("all"), "evidence"),
+        pytest.param(sgp.PrivatePseudoPoints("all"), "evidence", marks=pytest.mark.slow),
         (sgp.ConditionalPseudoPoints(5), "divergence"),
     ],
     ids=["private", "every input", "conditional"],

@@ -358,7 +358,11 @@ def test_gaussian_noise_has_a_closed_form(deviation):
 
 @pytest.mark.parametrize(
     "update",
-    [pvi.PowerEPUpdate(), pvi.PowerEPUpdate(0.5), pvi.PowerEPUpdate(1.0, sequential=True)],
+    [
+        pvi.PowerEPUpdate(),
+        pytest.param(pvi.PowerEPUpdate(0.5), marks=pytest.mark.slow),
+        pvi.PowerEPUpdate(1.0, sequential=True),
+    ],
     ids=["EP", "power", "sequential"],
 )
 def test_a_prior_far_wider_than_the_posterior_is_left(rng, update):

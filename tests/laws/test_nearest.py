@@ -290,7 +290,11 @@ def test_all_points_count_where_far_ones_say_more(rng, lengthscale, is_dense):
     assert (model.state.conditioning == model.settings.conditioning) == is_dense
 
 
-@pytest.mark.parametrize("near", [AllNear(), sgp.NearestNeighbors()], ids=["as such", "switched"])
+@pytest.mark.parametrize(
+    "near",
+    [AllNear(), pytest.param(sgp.NearestNeighbors(), marks=pytest.mark.slow)],
+    ids=["as such", "switched"],
+)
 def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
     batches, new = [smooth_data(rng, 12) for _ in range(5)], spread(rng, 8)
     both = models(near)
@@ -368,7 +372,11 @@ def test_very_few_rows(rng, number):
     assert_same_predictions(*both, spread(rng, 4), 1e-7, full_cov=(False,))
 
 
-@pytest.mark.parametrize("likelihood", [None, gpflow.likelihoods.StudentT], ids=["exact", "sites"])
+@pytest.mark.parametrize(
+    "likelihood",
+    [None, pytest.param(gpflow.likelihoods.StudentT, marks=pytest.mark.slow)],
+    ids=["exact", "sites"],
+)
 def test_after_all_has_faded_a_stream_goes_on(rng, likelihood):
     both = models(likelihood=likelihood, hyperparameters=sgp.VariationalHyperparameters())
     first, second, new = smooth_data(rng, 20), smooth_data(rng, 30), spread(rng, 5)
@@ -420,7 +428,10 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, 
     assert total == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sum", "linear", "separate", "mixing"])
+@pytest.mark.parametrize(
+    "name",
+    ["sum", "mixing", *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "separate"))],
+)
 def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
     """Of all rows together, and of some of them given their neighbours."""
     make, columns = KERNELS[name]
