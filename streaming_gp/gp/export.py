@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -21,12 +21,14 @@ from streaming_gp.gp.prediction import Posterior
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.nearest import NearestProcess
 from streaming_gp.gp.process.observations import PseudoObservations
-from streaming_gp.gp.process.prior import latent_kernels
+from streaming_gp.gp.process.prior import PriorAt, latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description, predictor
 from streaming_gp.runtime.near import Rows as NearRows
 from streaming_gp.runtime.predictor import Draw, ExportedGP
 from streaming_gp.serialization import PathLike
 
+PROBES = 100
+"""Points, and as many middles between points, at which a file is compared with the model."""
 _STATIONARY = ("variance", "lengthscales")
 _KERNELS: dict[type, tuple[str, ...]] = {
     gk.SquaredExponential: _STATIONARY,
@@ -51,11 +53,32 @@ _MEAN_FUNCTIONS: dict[type, tuple[str, ...]] = {
 }
 
 
-def export(path: PathLike, posterior: Posterior) -> None:
+@dataclass(frozen=True)
+class Exported:
+    """What is in a file, and what it does not keep, at inputs like those of the data.
+
+    :param num_values: The number of values of ε.
+    :param nats: How much less log density an observation has in the mean than under the model's own
+        values of ε.
+    :param error: The largest difference of a mean, and of a deviation, from those that the model
+        has at these values of ε, in deviations of f.
+    """
+
+    num_values: int
+    nats: float
+    error: float
+
+
+def export(
+    path: PathLike, posterior: Posterior, nats: float = 0.0, single: bool = False
+) -> Exported:
     """Write all that predictions need to a file.
 
     :param path: The file; one that was there is replaced.
     :param posterior: The posterior of a model.
+    :param nats: How much log density an observation may lose for a smaller and faster file, of as
+        few values of ε as that allows; zero for all that the model predicts with.
+    :param single: Whether numbers are in single precision.
     :raises InvalidDataError: for mixed outputs, for conditional pseudo-points, and for a kernel or
         mean function that has no NumPy form.
     :raises OSError: if the file cannot be written; a file that was there stays as it was.
@@ -69,7 +92,21 @@ def export(path: PathLike, posterior: Posterior) -> None:
         raise InvalidDataError(
             "conditional pseudo-points cannot be exported; wanted private, shared or own ones"
         )
+    inputs, lost, error = _probes(posterior), 0.0, 0.0
+    if nats > 0.0 and len(inputs):
+        posterior, lost = _fewest(posterior, inputs, nats)
+    content = _content(posterior)
+    if single:
+        content = predictor.in_single_precision(content)
+        if len(inputs):
+            error = _error(posterior, predictor.Predictor(content), inputs)
+    predictor.write(path, content)
+    return Exported(len(posterior.draws), lost, error)
+
+
+def _content(posterior: Posterior) -> ExportedGP:
     process, number = posterior.dense, 0
+    assert process is not None
     if isinstance(process, NearestProcess):
         each = [one.far or DenseProcess(one.prior) for one in process.each]
         near, number = [one.joined for one in process.each], process.number
@@ -79,7 +116,7 @@ def export(path: PathLike, posterior: Posterior) -> None:
     inputs: list[np.ndarray] = []
     draws = zip(posterior.draws, wholes, near, strict=True)
     nothing = np.zeros((0, posterior.local.input_dim))
-    content = ExportedGP(
+    return ExportedGP(
         Z=np.concatenate([nothing, *(one.Z for one in each[0].members)]),
         draws=tuple(
             _draw(posterior, epsilon, whole, _rows(rows, number, inputs))
@@ -87,7 +124,62 @@ def export(path: PathLike, posterior: Posterior) -> None:
         ),
         near=tuple(inputs),
     )
-    predictor.write(path, content)
+
+
+# ---- what is needed and no more ----
+
+
+def _probes(posterior: Posterior) -> np.ndarray:
+    """Inputs like those of the data [N, D]: some of the points, and the middles between some."""
+    members = posterior.dense.members if posterior.dense is not None else ()
+    Z = np.concatenate([np.zeros((0, posterior.local.input_dim)), *(one.Z for one in members)])
+    if not len(Z):
+        return Z
+    ones, others, some = np.random.default_rng(0).integers(len(Z), size=(3, PROBES))
+    return np.concatenate([Z[some], 0.5 * (Z[ones] + Z[others])])
+
+
+def _fewest(posterior: Posterior, inputs: np.ndarray, nats: float) -> tuple[Posterior, float]:
+    """The same at as few values of ε as lose no more than so many nats, and what they lose."""
+    q, process = posterior.process.hyperparameters, posterior.dense
+    assert process is not None
+    mean, variance = _moments(posterior, inputs)
+    number = 1
+    while q is not None and number < len(posterior.draws):
+        draws = np.asarray(q.mean)[None] if number == 1 else posterior.draws[:number]
+        prior = PriorAt(posterior.local.prior, draws)
+        nothing = _unconditioned(process, prior)
+        fewer = replace(posterior, draws=draws, dense=nothing.conditioned_on(process.members))
+        other, spread = _moments(fewer, inputs)
+        ratio = variance / spread
+        lost = 0.5 * (ratio - 1.0 - np.log(ratio) + (mean - other) ** 2 / spread)
+        if float(lost.sum(axis=1).mean()) <= nats:
+            return fewer, float(lost.sum(axis=1).mean())
+        number *= 2
+    return posterior, 0.0
+
+
+def _unconditioned(
+    process: DenseProcess | NearestProcess, prior: PriorAt
+) -> DenseProcess | NearestProcess:
+    if isinstance(process, DenseProcess):
+        return DenseProcess(prior)
+    return NearestProcess(prior, process.number)
+
+
+def _moments(posterior: Posterior, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of observations with Gaussian noise, else of f."""
+    is_gaussian = type(posterior.local.likelihood) is gl.Gaussian
+    found = posterior.predict_y(inputs) if is_gaussian else posterior.predict_f(inputs)
+    mean, variance = (np.asarray(part) for part in found)
+    return mean, variance
+
+
+def _error(posterior: Posterior, exported: predictor.Predictor, inputs: np.ndarray) -> float:
+    (mean, variance), (other, spread) = posterior.predict_f(inputs), exported.predict_f(inputs)
+    deviation = np.sqrt(np.asarray(variance))
+    apart = np.abs(np.asarray(mean) - other), np.abs(deviation - np.sqrt(spread))
+    return float(max(np.max(part / deviation) for part in apart))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +231,7 @@ def _draw(posterior: Posterior, epsilon: np.ndarray, whole: _Whole, near: NearRo
             mean_function=describe_mean_function(local.gp.mean_function),
             likelihood=describe_likelihood(local.likelihood),
             precision_factor=whole.precision_factor,
-            chol=whole.chol,
+            chol=predictor.packed(whole.chol),
             white=whole.white,
             near=near,
         )

@@ -20,7 +20,7 @@ from streaming_gp.gp.compilation import (
     num_latent_gps,
     parameters_of,
 )
-from streaming_gp.gp.export import export
+from streaming_gp.gp.export import Exported, export
 from streaming_gp.gp.fit import PowerEP, Variational
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.fitted import Fitted
@@ -57,7 +57,9 @@ from streaming_gp.gp.structure import (
 from streaming_gp.inputs import (
     as_name,
     require_count,
+    require_flag,
     require_integer,
+    require_not_negative,
     require_number,
     require_positive_integer,
 )
@@ -626,19 +628,26 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             self.hyperparameter_posterior, self.parameter_vector, num_samples, seed
         )
 
-    def export(self, path: PathLike) -> None:
+    def export(self, path: PathLike, nats: float = 0.0, single: bool = False) -> Exported:
         """Write all that predictions need to a file, for :func:`streaming_gp.runtime.load`.
 
         That makes the same predictions with NumPy alone, but learns no more.
 
         :param path: The file; one that was there is replaced.
-        :raises InvalidDataError: before any data, for conditional pseudo-points, and for a kernel
-            or mean function that has no NumPy form.
+        :param nats: How much log density an observation may lose for a smaller and faster file, of
+            as few values of ε as that allows, such as .01; zero for all that the model predicts
+            with.
+        :param single: Whether numbers are in single precision, in half of the bytes.
+        :returns: how many values of ε it has, and what it loses.
+        :raises InvalidDataError: before any data, for conditional pseudo-points, for a kernel or
+            mean function that has no NumPy form, and for negative nats.
         :raises OSError: if the file cannot be written; a file that was there stays as it was.
         """
+        require_not_negative("nats", nats)
+        require_flag("single", single)
         if self._store.state.dims[0] is None:
             raise InvalidDataError("a model can be exported once it has seen data")
-        export(path, self._posterior(self._store.state.dims[0]))
+        return export(path, self._posterior(self._store.state.dims[0]), nats, single)
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Log normaliser of prior × factors at the parameters' present values: a scalar, in nats.

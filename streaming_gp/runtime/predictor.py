@@ -13,7 +13,7 @@ are the moments of the equal mixture over the values of ε.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,8 @@ class Draw:
     :param likelihood: The likelihood.
     :param precision_factor: The blocks of the block diagonal R, one after another: [G, M, M], or
         [G, M] for one that is diagonal.
-    :param chol: L [G, R, R], the lower factor of ``B = I + Rᵀ K R``.
+    :param chol: The lower triangle L of ``B = I + Rᵀ K R = L Lᵀ``, row after row:
+        [G, R (R + 1) / 2].
     :param white: ``L⁻¹ (s − Rᵀ m(Z))`` [G, R, C].
     :param near: What is conditioned on where it is near, if anything is.
     """
@@ -75,6 +76,44 @@ class ExportedGP:
     Z: np.ndarray
     draws: tuple[Draw, ...]
     near: tuple[np.ndarray, ...] = ()
+
+
+def packed(L: np.ndarray) -> np.ndarray:
+    """Lower triangles [G, R, R], row after row: [G, R (R + 1) / 2]."""
+    rows, columns = np.tril_indices(L.shape[1])
+    return L[:, rows, columns]
+
+
+def unpacked(values: np.ndarray, size: int) -> np.ndarray:
+    """What was :func:`packed`, R being its size."""
+    L = np.zeros((len(values), size, size))
+    rows, columns = np.tril_indices(size)
+    L[:, rows, columns] = values
+    return L
+
+
+def in_single_precision(content: ExportedGP) -> ExportedGP:
+    """The same with the large arrays in single precision, in half of the bytes."""
+
+    def rounded(array: np.ndarray) -> np.ndarray:
+        return array.astype(np.float32)
+
+    def near(rows: Rows | None) -> Rows | None:
+        if rows is None:
+            return None
+        return replace(rows, targets=rounded(rows.targets), noise=rounded(rows.noise))
+
+    draws = tuple(
+        replace(
+            draw,
+            precision_factor=tuple(map(rounded, draw.precision_factor)),
+            chol=rounded(draw.chol),
+            white=rounded(draw.white),
+            near=near(draw.near),
+        )
+        for draw in content.draws
+    )
+    return replace(content, draws=draws)
 
 
 KIND = "predictor"
@@ -192,6 +231,7 @@ class _Component:
             self.with_Z = [kernel.bind(content.Z) for kernel in self.kernels]
         self.mean_function = mean_function_of(draw.mean_function)
         self.draw = draw
+        self.chol = unpacked(draw.chol, draw.white.shape[1])
         self.near = None if draw.near is None else _Near(self, content.near[draw.near.inputs])
         self.chunk = max(1, CHUNK_ELEMENTS // max(1, content.Z.size * len(draw.white)))
         if draw.near is not None:
@@ -230,7 +270,7 @@ class _Component:
             K = covariance[:, start : start + R.shape[1]]
             products.append(R[:, :, None] * K if R.ndim == 2 else np.swapaxes(R, -1, -2) @ K)
             start += R.shape[1]
-        pairs = zip(self.draw.chol, np.concatenate(products, axis=1), strict=True)
+        pairs = zip(self.chol, np.concatenate(products, axis=1), strict=True)
         parts = [solve_triangular(L, b, lower=True, check_finite=False) for L, b in pairs]
         return np.stack(parts)
 

@@ -171,6 +171,58 @@ def test_each_draw_of_the_hyperparameters_is_exported(path):
     assert len(set(noises)) == len(model.prediction_draws)
 
 
+def test_few_values_of_epsilon_lose_no_more_than_they_may(rng, path):
+    """The fewest are taken, and what they lose is what they say."""
+    model, (X, _) = exportable(rng)
+    whole = model.export(path)
+    assert (whole.num_values, whole.nats, whole.error) == (len(model.prediction_draws), 0.0, 0.0)
+    size = path.stat().st_size
+    numbers = []
+    for nats in (1e3, 0.01, 1e-12):
+        few = model.export(path, nats=nats)
+        assert few.nats <= nats
+        numbers.append(few.num_values)
+        mean, variance = (np.asarray(part) for part in model.predict_y(X))
+        other, spread = runtime.load(path).predict_y(X)
+        lost = 0.5 * (variance / spread - 1.0 - np.log(variance / spread))
+        lost += 0.5 * (mean - other) ** 2 / spread
+        assert lost.mean() <= 3.0 * nats
+    assert numbers[0] == 1
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == whole.num_values
+    model.export(path, nats=1e3)
+    assert path.stat().st_size < size / 4
+    with pytest.raises(InvalidDataError, match="nats must not be negative"):
+        model.export(path, nats=-1.0)
+
+
+def test_single_precision_says_its_error(rng, path):
+    model, (X, _) = exportable(rng)
+    model.export(path)
+    size = path.stat().st_size
+    found = model.export(path, single=True)
+    assert 0.0 < found.error < 1e-3
+    assert path.stat().st_size < 0.7 * size
+    mean, variance = (np.asarray(part) for part in model.predict_f(X))
+    other, spread = runtime.load(path).predict_f(X)
+    assert np.max(np.abs(mean - other) / np.sqrt(variance)) < 3.0 * found.error
+    assert np.max(np.abs(np.sqrt(spread / variance) - 1.0)) < 3.0 * found.error
+
+
+def exportable(rng):
+    """A model of variational hyperparameters on few points of many data."""
+    X = rng.uniform(-2.0, 2.0, (60, 2))
+    data = X, np.sin(2.0 * X[:, :1]) + X[:, 1:] + 0.1 * rng.standard_normal((60, 1))
+    model = sgp.StreamingGP(
+        gk.Matern52(lengthscales=[1.0, 1.0]),
+        gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints(25),
+        optimiser=sgp.LocalOptimiser(max_iterations=30),
+    )
+    model.update(data)
+    return model, data
+
+
 def test_the_arithmetic_is_that_of_one_observation():
     mean, variance = runtime.Predictor(small()).predict_f([[0.0], [1.0]])
     k = np.exp([0.0, -0.5])
