@@ -20,6 +20,7 @@ from common import Results, parser, run, save_figure, write_results
 
 import streaming_gp as sgp
 from streaming_gp.datasets import simulated_arm
+from streaming_gp.gp.online import Alarm
 
 PERIOD, PAYLOAD = 1.0, 2.0
 """Milliseconds from one point to the next; kilograms."""
@@ -57,7 +58,7 @@ def loop(
     return {"squared": squared, "standardised": standardised, "milliseconds": milliseconds}
 
 
-def summary(found: dict[str, np.ndarray], alarms: list[int], start: int) -> Results:
+def summary(found: dict[str, np.ndarray], alarms: list[Alarm], start: int) -> Results:
     """Errors before the load, right after it and later; alarms; and latency."""
     figures: Results = {"points": len(found["squared"]), "loaded_at": start}
     after = {"before": slice(0, start), "within_500": slice(start, start + 500)}
@@ -65,7 +66,7 @@ def summary(found: dict[str, np.ndarray], alarms: list[int], start: int) -> Resu
     for name, rows in after.items():
         figures[f"mse_{name}"] = float(found["squared"][rows].mean())
         figures[f"standardised_{name}"] = float(found["standardised"][rows].mean())
-    late = [one for one in alarms if one > start]
+    late = [one.observation for one in alarms if one.observation > start]
     figures |= {"alarms_before": len(alarms) - len(late), "alarms_after": len(late)}
     figures["noticed_after"] = late[0] - start if late else None
     times = found["milliseconds"][WARM_UP:]
@@ -74,25 +75,29 @@ def summary(found: dict[str, np.ndarray], alarms: list[int], start: int) -> Resu
     return figures | {"late_steps": int(np.sum(times > PERIOD))}
 
 
-def draw(found: dict[str, np.ndarray], alarms: list[int], start: int) -> plt.Figure:
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+def draw(found: dict[str, np.ndarray], alarms: list[Alarm], start: int) -> plt.Figure:
+    figure, grid = plt.subplots(2, 2, figsize=(11, 6), layout="constrained")
+    axes = grid.ravel()
     steps = np.arange(SMOOTH, len(found["squared"]) + 1)
     names = {"squared": "squared error", "standardised": "squared error / predicted variance"}
     for axis, (name, label) in zip(axes, names.items(), strict=False):
         sums = np.cumsum(np.concatenate([[0.0], found[name].mean(axis=1)]))
         axis.semilogy(steps, (sums[SMOOTH:] - sums[:-SMOOTH]) / SMOOTH)
-        axis.axvline(start, color="black", linestyle=":", label=f"{PAYLOAD:g} kg in hand")
-        axis.set(xlabel="observations", ylabel=f"{label}, mean of {SMOOTH}")
-    low, _ = axes[1].get_ylim()
-    axes[1].plot(alarms, np.full(len(alarms), low), "|", color="C3", label="alarms", markersize=12)
+        axis.set(title=f"{label}, mean of {SMOOTH}")
     axes[1].axhline(1.0, color="grey", linewidth=0.8)
-    axes[1].legend(loc="upper left")
+    places, sizes = [one.observation for one in alarms], [one.size for one in alarms]
+    axes[2].semilogy(places, sizes, "C3.", markersize=4)
+    axes[2].set(title="alarms: the part of the prior that has changed", ylim=(1e-4, 2.0))
+    for axis in axes[:3]:
+        axis.axvline(start, color="black", linestyle=":", label=f"{PAYLOAD:g} kg in hand")
+        axis.set(xlabel="observations", xlim=(0, len(found["squared"])))
+    axes[0].legend(loc="upper left")
     times = found["milliseconds"][WARM_UP:]
     bins = np.geomspace(times.min(), max(times.max(), 2.0 * PERIOD), 60)
-    axes[2].hist(times, bins=bins, color="C0")
-    axes[2].axvline(PERIOD, color="C3", label="deadline at 1 kHz")
-    axes[2].set(xscale="log", yscale="log", xlabel="milliseconds of a step", ylabel="steps")
-    axes[2].legend()
+    axes[3].hist(times, bins=bins, color="C0")
+    axes[3].axvline(PERIOD, color="C3", label="deadline at 1 kHz")
+    axes[3].set(xscale="log", yscale="log", xlabel="milliseconds", title="latency of a step")
+    axes[3].legend()
     return figure
 
 
@@ -106,8 +111,8 @@ def main(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
     )
     model.update((X[:first], Y[:first]))
-    alarms: list[int] = []
-    online = model.online(budget=300, on_alarm=lambda alarm: alarms.append(alarm.observation))
+    alarms: list[Alarm] = []
+    online = model.online(budget=300, on_alarm=alarms.append)
     found = loop(online, model.likelihood.variance.numpy(), X[first:], Y[first:])
     figures = summary(found, alarms, start - first)
     print(
@@ -122,7 +127,10 @@ def main(arguments: argparse.Namespace) -> None:
         f"{figures['points'] - WARM_UP} took more than {PERIOD:g} ms"
     )
     save_figure(draw(found, alarms, start - first), arguments.out, "control_loop.png")
-    write_results(arguments.out, {"seed": arguments.seed, "summary": figures, "alarms": alarms})
+    write_results(
+        arguments.out,
+        {"seed": arguments.seed, "summary": figures, "alarms": [vars(a) for a in alarms]},
+    )
 
 
 if __name__ == "__main__":

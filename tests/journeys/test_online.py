@@ -491,6 +491,8 @@ def test_a_change_warns_once_where_nobody_listens(begun, halves):
         learned(online, np.tile(X, (3, 1)), np.tile(5.0 - Y, (3, 1)))
     assert len(found) == 1
     assert online.alarm.size > 0.1
+    with pytest.warns(sgp.errors.ChangeWarning, match="is not forgotten: fade or remove"):
+        begun.absorb(online)
 
 
 def test_outputs_with_noise_of_their_own_forget_on_their_own(halves):

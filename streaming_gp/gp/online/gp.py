@@ -248,6 +248,14 @@ class OnlineGP:
             own = [own_observations(*part) for part in parts]
             observations = _of_all_groups([prior.columns for prior, _ in parts], own)
             if observations:
+                if any((state.kept < 1.0).any() for _, state in parts):
+                    warnings.warn(
+                        "since this object left its model the function has changed, and what the "
+                        "model's factors say of it is not forgotten: fade or remove them, or begin "
+                        "a new model",
+                        ChangeWarning,
+                        stacklevel=5,
+                    )
                 commit(observations, sum(state.log_evidence for _, state in parts))
                 for _, state in parts:
                     settle(state)
