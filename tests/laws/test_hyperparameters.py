@@ -647,3 +647,32 @@ def test_a_period_is_found_in_many_of_them(rng, repeats):
     gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
     found, wanted = (np.mean(m.predict_log_density((X_new, Y_new))) for m in (gp, exact))
     assert found > wanted - 0.3
+
+
+HEAVY = {
+    "half Cauchy": tfp.distributions.HalfCauchy(np.float64(0.0), np.float64(5.0)),
+    "inverse gamma": tfp.distributions.InverseGamma(np.float64(0.5), np.float64(0.5)),
+    "log normal": tfp.distributions.LogNormal(np.float64(0.0), np.float64(10.0)),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1)
+    for parameter in (kernel.variance, kernel.lengthscales, likelihood.variance):
+        parameter.prior = HEAVY[name]
+    model = sgp.StreamingGP(kernel, likelihood)
+    X = rng.uniform(-3.0, 3.0, (60, 1))
+    Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
+    for rows in np.array_split(np.arange(60), 3):
+        model.update((X[rows], Y[rows]))
+    assert np.sqrt(np.mean((np.asarray(model.predict_f(X)[0]) - np.sin(2.0 * X)) ** 2)) < 0.06
+
+
+def test_a_prior_that_no_gaussian_stands_for_is_refused_by_name():
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1)
+    likelihood.variance.prior = tfp.distributions.Gamma(np.float64(0.01), np.float64(0.01))
+    with pytest.raises(
+        InvalidDataError, match=r"prior Gamma of likelihood\.variance has no finite"
+    ):
+        sgp.StreamingGP(kernel, likelihood)

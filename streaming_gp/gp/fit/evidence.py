@@ -61,7 +61,7 @@ MOST_POOL = 2**17
 START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 20, 4, 8
 """Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
 LEAST_STEP = 0.02
-"""In nats of the rows at hand: an iteration that gains less is the last one."""
+"""In nats of the rows at hand: an iteration on random rows that gains less is the last one."""
 EXACT_ITERATIONS = 50
 """The same of exact evidence, which has no rounds."""
 WIDEST = 16.0
@@ -531,7 +531,8 @@ class _Search:
             value = float(intermediate_result.fun)
             self._report(self._iterations, -value)
             values.append(value)
-            if values[-2:][0] - value < LEAST_STEP * sample.scale and len(values) > 1:
+            gain = values[-2] - value if len(values) > 1 else np.inf
+            if sample.arguments and gain < LEAST_STEP * sample.scale:
                 raise StopIteration
 
         bounds = scipy.optimize.Bounds((low - start) / unit, (self._belief.high - start) / unit)

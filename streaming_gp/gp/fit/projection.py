@@ -160,35 +160,6 @@ class Projection:
 # ---- the part of a cavity that matters to a batch ----
 
 
-def _most_correlated(process: DenseProcess, X: np.ndarray, number: int) -> np.ndarray:
-    """Points that explain most of the prior variance at X, one after another.
-
-    A point j explains ``Σ_n cov(f_n, f_j)² / var(f_j)``, given those before. There are none where
-    X is so far from all of them that every covariance is zero.
-    """
-    probes = X[np.unique(np.linspace(0, len(X) - 1, PROBES).astype(int))]
-    between = process.prior.covariance(probes, process.Z).mean(axis=0)
-    K = process.prior.covariance(process.Z).mean(axis=0)
-    rows = np.zeros((number, len(K)))
-    variance = K.diagonal().copy()
-    floor = NUGGET * variance.max()
-    chosen: list[int] = []
-    for row in rows:
-        explained = np.sum(between**2, axis=0) / np.maximum(variance, floor)
-        explained[variance <= floor] = -1.0
-        best = int(np.argmax(explained))
-        if explained[best] <= 0.0:
-            break
-        before = rows[: len(chosen)]
-        column = K[best] - before.T @ before[:, best]
-        between -= np.outer(between[:, best] / variance[best], column)
-        row[:] = column / np.sqrt(variance[best])
-        variance = variance - row**2
-        variance[best] = 0.0
-        chosen.append(best)
-    return np.array(chosen, dtype=int)
-
-
 def _marginal(process: DenseProcess, points: np.ndarray) -> PseudoObservations:
     """Pseudo-observations that turn the prior at the points into the process's marginal.
 

@@ -21,6 +21,7 @@ LARGEST_OFFSET = 10.0
 """An offset counts as known to so many standard deviations of f, however large it is: with a prior
 as wide as a large offset q(ε) starts where all is noise, and stays there."""
 _MOMENT_SAMPLES = 20_000
+_QUANTILES = 0.1587, 0.5, 0.8413
 _MIXING = gpflow.kernels.LinearCoregionalization
 
 
@@ -121,16 +122,19 @@ class ParameterVector:
     def prior_moments(self, log_scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation [E] of a Gaussian prior on ε.
 
-        A GPflow prior is matched in its first two moments in unconstrained space, which is the
-        projection that minimises KL(prior ‖ Gaussian). A parameter without one gets a Gaussian
+        A GPflow prior is stood for by the Gaussian with its median and the width of the two thirds
+        around it in unconstrained space, which has no moments where tails are heavy. A parameter
+        without one gets a Gaussian
         around its value, ``log_scale`` of its :class:`.Units` wide, which for a transformed one is
         about that much in the logarithm of the constrained value (delta method). Only the weights
         by which functions are mixed are one unit wide, whatever ``log_scale``.
         """
         at = list(self.pieces(self.value()))
         moments = [
-            self._prior_moments(one, np.asarray(value), unit, log_scale)
-            for (one, value), unit in zip(at, self._units.at(at), strict=True)
+            self._prior_moments(path, one, np.asarray(value), unit, log_scale)
+            for path, (one, value), unit in zip(
+                self.parameters, at, self._units.at(at), strict=True
+            )
         ]
         return _joined(mean for mean, _ in moments), _joined(scale for _, scale in moments)
 
@@ -185,10 +189,15 @@ class ParameterVector:
         return Units(self._module)
 
     def _prior_moments(
-        self, parameter: gpflow.Parameter, value: np.ndarray, unit: np.ndarray, log_scale: float
+        self,
+        path: str,
+        parameter: gpflow.Parameter,
+        value: np.ndarray,
+        unit: np.ndarray,
+        log_scale: float,
     ) -> tuple[np.ndarray, np.ndarray]:
         if parameter.prior is not None:
-            return _moments_of_gpflow_prior(parameter)
+            return _moments_of_gpflow_prior(path, parameter)
         return value, unit if self._units.is_a_weight(parameter) else log_scale * unit
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
@@ -332,16 +341,20 @@ def _empty_caches(module: tf.Module) -> None:
             return
 
 
-def _moments_of_gpflow_prior(parameter: gpflow.Parameter) -> tuple[np.ndarray, np.ndarray]:
+def _moments_of_gpflow_prior(
+    path: str, parameter: gpflow.Parameter
+) -> tuple[np.ndarray, np.ndarray]:
     draws = parameter.prior.sample(_MOMENT_SAMPLES, seed=tf.constant([0, 0], tf.int32))
     draws = tf.cast(draws, parameter.dtype)
     if parameter.prior_on is PriorOn.CONSTRAINED and parameter.transform is not None:
         draws = parameter.transform.inverse(draws)
-    mean, scale = np.mean(draws, axis=0), np.std(draws, axis=0)
-    if not (np.isfinite(mean).all() and (scale > 0.0).all()):
+    draws = np.where(np.isnan(draws), -np.inf, draws)  # below a lower bound of the parameter
+    low, mean, high = np.quantile(draws, _QUANTILES, axis=0, method="nearest")
+    scale = 0.5 * (high - low)
+    if not (np.isfinite([low, high]).all() and (scale > 0.0).all()):
         raise InvalidDataError(
-            f"the prior {parameter.prior.name} of parameter {parameter.name} has no finite mean "
-            f"and positive width in unconstrained space (mean {mean}, sd {scale})"
+            f"the prior {parameter.prior.name} of {path} has no finite median and positive width "
+            f"in unconstrained space (two thirds of it lie between {low} and {high})"
         )
     return np.broadcast_to(mean, parameter.shape), np.broadcast_to(scale, parameter.shape)
 
