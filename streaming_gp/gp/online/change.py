@@ -61,6 +61,7 @@ class Watch:
         self._memory = prior.memory
         self._scale = np.ones(len(prior.group))
         self._count = np.zeros(len(prior.group))  # of observations since the first alarm
+        self._has_changed = False
 
     def variance(self, at: Projection) -> np.ndarray:
         """The variance [C] of f(x) that is to be believed.
@@ -71,7 +72,7 @@ class Watch:
         than one.
         """
         variance = at.variance[self._group]
-        if not self._count.any():
+        if not self._has_changed:
             return variance
         noise = self._noise[:, 0]
         return np.asarray(np.maximum(self._scale, 1.0) * (variance + noise) - noise)
@@ -90,7 +91,7 @@ class Watch:
         changed = variance + self._size * (at.prior_variance - variance) + self._noise
         ratio = log_densities(centred - self._root * shift, changed)
         ratio -= log_densities(centred - shift, variance + self._noise)
-        if self._count.any():
+        if self._has_changed:
             self._follow(((centred - shift) ** 2 / (variance + self._noise))[:, 0])
         logs = np.logaddexp(0.0, self._logs) + np.minimum(ratio, self._limit)
         self._logs = logs
@@ -99,7 +100,7 @@ class Watch:
         column, place = np.unravel_index(logs[0].argmax(), ratio.shape)
         has_changed = self._group == self._group[column]
         self._count[has_changed & (self._count == 0.0)] = LEAST_OBSERVATIONS
-        logs[:, has_changed] = -np.inf
+        logs[:, has_changed], self._has_changed = -np.inf, True
         return int(column), float(self._size[column, place])
 
     def _follow(self, squares: np.ndarray) -> None:

@@ -135,6 +135,8 @@ class OnlineGP:
         """
         with self._lock, one_blas_thread():
             projections = self._project(x)
+            if len(projections) == 1:
+                return projections[0].mean.copy(), self._watches[0].variance(projections[0])
             mean, variance = np.empty(self._num_outputs), np.empty(self._num_outputs)
             parts = zip(self._parts, self._watches, projections, strict=True)
             for (prior, _), watch, at in parts:
