@@ -238,7 +238,9 @@ def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray) -> None:
         return
     noise = 1.0
     if type(likelihood) is gpflow.likelihoods.Gaussian:
-        noise = float(np.min(likelihood.conditional_variance(X, np.zeros((len(X), 1)))))
+        given = likelihood.variance if likelihood.scale is None else likelihood.scale
+        columns = np.size(given) if isinstance(given, gpflow.Parameter) else 1
+        noise = float(np.min(likelihood.conditional_variance(X, np.zeros((len(X), columns)))))
     for one in kernels:
         variance = np.asarray(one(X, full_cov=False))
         if not depends_on_differences(one) and variance.max() > noise / ROUNDING:
