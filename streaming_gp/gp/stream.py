@@ -417,7 +417,7 @@ def _checked(
     for name, data in shards.items():
         X, Y = checked[name] = as_data(data, functions.modules["likelihood"], *dims)
         refuse_indices(functions.modules["kernel"], X)
-        refuse_lost_digits(functions.modules["kernel"], functions.modules["likelihood"], X)
+        refuse_lost_digits(functions.modules["kernel"], functions.modules["likelihood"], X, Y)
         dims = X.shape[1], Y.shape[1]
     return checked
 

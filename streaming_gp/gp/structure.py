@@ -225,12 +225,13 @@ def _evaluated(what: str, call: Any, input_dim: int) -> tf.Tensor:
         ) from error
 
 
-def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray) -> None:
+def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse inputs so far from zero that covariances are rounded by more than the noise, as those
     of a ``Linear`` kernel at time stamps; kernels that depend on differences alone keep their
     digits.
 
     :param X: The inputs [N, D].
+    :param Y: The targets [N, P].
     :raises InvalidDataError: naming the farthest.
     """
     kernels = getattr(kernel, "latent_kernels", [kernel])
@@ -238,9 +239,7 @@ def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray) -> None:
         return
     noise = 1.0
     if type(likelihood) is gpflow.likelihoods.Gaussian:
-        given = likelihood.variance if likelihood.scale is None else likelihood.scale
-        columns = np.size(given) if isinstance(given, gpflow.Parameter) else 1
-        noise = float(np.min(likelihood.conditional_variance(X, np.zeros((len(X), columns)))))
+        noise = float(np.min(likelihood.conditional_variance(X, np.zeros_like(Y))))
     for one in kernels:
         variance = np.asarray(one(X, full_cov=False))
         if not depends_on_differences(one) and variance.max() > noise / ROUNDING:
