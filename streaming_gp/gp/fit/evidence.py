@@ -58,7 +58,7 @@ FEWEST, MOST, SHARE = 300, 1000, 0.25
 them take twice as many."""
 MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
-START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 20, 4, 8
+START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 15, 4, 8
 """Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
 LEAST_STEP = 0.02
 """In nats of the rows at hand: an iteration on random rows that gains less is the last one."""

@@ -41,6 +41,8 @@ AT_ONCE = 128
 """So many points are dropped before the rest is brought up to date."""
 FINALISTS = 3
 """These are chosen among so many times their number, which are kept up to date throughout."""
+TIE = 1e-6
+"""Of losses: so near the least, the first point goes, whatever rounding says."""
 GPLedger = pvi.Ledger[Process]
 PROBES = 100
 """The variance that a point explains is looked at on so many inputs of the batch."""
@@ -372,7 +374,7 @@ def _first_to_go(
     for _ in range(number):
         losses = W.diagonal() / P.diagonal()
         losses[gone] = np.inf
-        j = int(np.argmin(losses))
+        j = int((losses <= (1.0 + TIE) * losses.min()).argmax())
         p, w = symmetric.column(P, j), symmetric.column(W, j)
         onto = p / -p[j]
         onto[j] = 0.0
