@@ -144,7 +144,7 @@ def load(path: PathLike) -> Predictor:
     :raises FileFormatError: if the file is missing, damaged, foreign, of another version, or holds
         what this version has no NumPy form of.
 
-    >>> model.export("predictor.npz")
+    >>> _ = model.export("predictor.npz")
     >>> predictor = sgp.runtime.load("predictor.npz")
     >>> bool(np.allclose(predictor.predict_f(X)[0], model.predict_f(X)[0]))
     True

@@ -114,6 +114,7 @@ def test_every_argument_of_the_model_is_stored():
 
 def test_every_strategy_is_registered():
     no_settings = {
+        "Arrival",
         "Candidates",
         "GPUpdate",
         "LocalBound",

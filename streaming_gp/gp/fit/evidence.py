@@ -74,7 +74,8 @@ MUCH_FADED = 2.0
 WORST = 1e10
 """In nats: the place of infinity."""
 LEAST_SHARE, LEAST_GAIN = 0.1, 1e-2
-"""Of a step of q(ε), and in nats, at which steps end."""
+"""Of a step of q(ε), and in nats, at which steps end, and by which one value of ε is better than
+another."""
 WIDTH_ROWS = 10_000
 """The curvature is that of so many rows over the number of hyperparameters, within the limits of
 starts: it takes as many gradients as there are of them, twice."""
@@ -485,7 +486,10 @@ class _Search:
         return Learned(mean, _of_family(belief.prior, mean, precision), self._iterations)
 
     def _best(self, ends: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-        """The best on fresh rows, or where these are all that there are, with the prior."""
+        """The best on fresh rows, or where these are all that there are, with the prior.
+
+        Of equals it is the first.
+        """
         evidence = self._evidence
         if len(ends) == 1:
             return ends[0]
@@ -496,7 +500,7 @@ class _Search:
             sample = evidence.fresh(epsilon, self._belief.mean)
             score = evidence.value_and_gradient(epsilon, sample)[0]
             scores.append(score + evidence.is_exact * self._belief(epsilon)[0])
-        return ends[int(np.argmax(scores))]
+        return ends[int(np.argmax(np.array(scores) >= max(scores) - LEAST_GAIN))]
 
     def _objective(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
         """What is minimised, and its gradient; infinite where it has no value, and beyond the range
