@@ -78,7 +78,7 @@ LEAST_SHARE, LEAST_GAIN = 0.1, 1e-2
 another."""
 WIDTH_ROWS = 10_000
 """The curvature is that of so many rows over the number of hyperparameters, within the limits of
-starts: it takes as many gradients as there are of them, twice."""
+starts: it takes as many gradients as there are of them, and one."""
 MOST_DIFFERENCES = 100
 """Of more hyperparameters it is the one that the optimiser's steps have shown."""
 MOST_EXPECTED = 50
@@ -634,9 +634,10 @@ def _expected(
 def _curvature(
     slope: Callable[[np.ndarray], np.ndarray], at: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """The second derivative [E, E] by central differences along the columns of ``steps``."""
-    gaps = np.stack([slope(at + h) - slope(at - h) for h in steps.T], axis=1)
-    curvature = 0.5 * gaps @ np.linalg.inv(steps)
+    """The second derivative [E, E] by differences along the columns of ``steps``."""
+    here = slope(at)
+    gaps = np.stack([slope(at + h) - here for h in steps.T], axis=1)
+    curvature = gaps @ np.linalg.inv(steps)
     return 0.5 * (curvature + curvature.T)
 
 
