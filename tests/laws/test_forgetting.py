@@ -4,6 +4,7 @@ import gpflow
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
@@ -230,3 +231,20 @@ def test_what_cannot_be_forgotten_is_refused(name):
     call, message = REFUSED[name]
     with pytest.raises(InvalidDataError, match=message):
         call()
+
+
+def test_what_has_faded_counts_by_its_weight_where_epsilon_is_learned(rng):
+    """The evidence of all data, weights and constants included, is where the model says it is."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        gpflow.likelihoods.Gaussian(0.1),
+        hyperparameters=sgp.PointHyperparameters(),
+        seed=0,
+    )
+    model.update(smooth_data(rng, 30))
+    model.fade(0.3)
+    model.update(smooth_data(rng, 20), learn=True)
+    with tf.GradientTape() as tape:
+        value = model.maximum_log_likelihood_objective()
+    slopes = tape.gradient(value, model.trainable_variables)
+    assert max(abs(float(one)) for one in slopes) < 0.05
