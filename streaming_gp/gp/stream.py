@@ -179,7 +179,7 @@ def step(
         if learn is None:  # for the schedule the update with a second class is the first one
             number = state.num_updates if state.only_class is None else 0
             growth = num_data / state.num_data_learned if state.num_data_learned else np.inf
-            surprise = _surprise(state, compiled, checked) if number else 1.0
+            surprise = partial(_surprise, state, compiled, checked)
             arrival = Arrival(number, state.shift, growth, num_data, surprise)
             learn = not waits and settings.learning.wants(arrival)
 

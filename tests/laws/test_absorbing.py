@@ -113,6 +113,15 @@ def test_a_settled_stream_learns_whenever_it_has_grown_by_half():
     assert learns == [1, 2, 3, 5, 7, 11, 17, 25, 38, 57, 86]
 
 
+@pytest.mark.parametrize(
+    ("growth", "surprise", "learns"),
+    [(1.5, 3.0, True), (1.5, 1.9, False), (1.1, 3.0, False), (2.0, 1.0, True)],
+)
+def test_a_stream_that_surprises_learns_before_it_has_doubled(growth, surprise, learns):
+    arrival = Arrival(5, growth=growth, num_data=1000, median_error=lambda: surprise)
+    assert sgp.WhenGrown().wants(arrival) == learns
+
+
 def test_a_growth_of_next_to_nothing_is_every_update():
     assert all(
         sgp.UntilSettled(every=None, growth=1e-320).wants(Arrival(n, 0.0)) for n in range(1, 50)

@@ -163,6 +163,17 @@ def spoiled(factor, **changes):
     return replace(factor, pseudo_observations=(replace(observations, **changes),))
 
 
+def answer_to(ask, server, factor):
+    return pvi.LocalResult(
+        factor,
+        client_id="client-1",
+        sequence=ask.sequence,
+        version=ask.version,
+        num_data=server.clients["client-1"].num_data,
+        nonce=ask.nonce,
+    )
+
+
 def wrong_family(factor):
     natural = np.zeros(4), np.eye(4)
     return replace(factor, hyperparameters=expfam.Factor(expfam.Normal, natural))
@@ -199,16 +210,7 @@ def test_a_hostile_answer_is_refused_and_changes_nothing(learned, name):
     server, _ = learned
     spoil, message = HOSTILE[name]
     before, ask = server.ledger, server.ask("client-1")
-    honest = server.clients["client-0"]
-    factor = server.factors["client-1"]
-    answer = pvi.LocalResult(
-        spoil(factor),
-        client_id="client-1",
-        sequence=ask.sequence,
-        version=ask.version,
-        num_data=honest.num_data,
-        nonce=ask.nonce,
-    )
+    answer = answer_to(ask, server, spoil(server.factors["client-1"]))
     outcome = server.accept([answer], pvi.Damping(1.0, 3))
     assert message in outcome.refused["client-1"]
     assert server.ledger is before
@@ -216,18 +218,9 @@ def test_a_hostile_answer_is_refused_and_changes_nothing(learned, name):
 
 def test_an_answer_of_data_weighs_no_more_than_the_data_of_its_client(few):
     server = run(server_of(known_model(EVERY_INPUT), thirds(*few)), pvi.Synchronous())
-    factor, client = server.factors["client-1"], server.clients["client-1"]
-    (rows,) = factor.pseudo_observations
     before, ask = server.ledger, server.ask("client-1")
-    heavy = replace(rows, weights=np.full(len(rows.Z), 1.01))
-    answer = pvi.LocalResult(
-        replace(factor, pseudo_observations=(heavy,)),
-        client_id="client-1",
-        sequence=ask.sequence,
-        version=ask.version,
-        num_data=client.num_data,
-        nonce=ask.nonce,
-    )
+    heavy = spoiled(server.factors["client-1"], weights=np.full(10, 1.01))
+    answer = answer_to(ask, server, heavy)
     outcome = server.accept([answer], pvi.Damping(1.0, 3))
     assert "weight of 10.1 data, at most 10" in outcome.refused["client-1"]
     assert server.ledger is before

@@ -7,7 +7,9 @@ variables are offsets whitened under the cavity q_cav(ε), so that zero means "n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -416,16 +418,22 @@ class Arrival:
     :param growth: The number of data, with those of the batch, over that at the newest update that
         learned; infinite before there was one.
     :param num_data: The number of data, with those of the batch.
-    :param surprise: The median of ``(y - E y)² / var y`` over the batch, as predicted before it is
-        learned, over that of a normal distribution: about one where the model is right. One where
-        the model has no point at every input.
+    :param median_error: Gives what :attr:`surprise` is; called where a schedule asks for it.
     """
 
     num_updates: int
     shift: float = math.inf
     growth: float = math.inf
     num_data: int = 0
-    surprise: float = 1.0
+    median_error: Callable[[], float] = lambda: 1.0
+
+    @cached_property
+    def surprise(self) -> float:
+        """The median of ``(y - E y)² / var y`` over the batch, as predicted before it is learned,
+        over that of a normal distribution: about one where the model is right. One where the model
+        has no point at every input.
+        """
+        return self.median_error()
 
 
 @runtime_checkable
@@ -480,9 +488,11 @@ class WhenGrown:
             raise InvalidDataError(f"by must be above 1, got {self.by!r}")
 
     def wants(self, arrival: Arrival) -> bool:
-        soon = arrival.num_data <= self.short or arrival.surprise > SURPRISE
-        by = min(GROWTH_OF_SHORT, self.by) if soon else self.by
-        return arrival.num_updates == 0 or arrival.growth >= by
+        if arrival.num_updates == 0 or arrival.growth >= self.by:
+            return True
+        if arrival.growth < GROWTH_OF_SHORT:
+            return False
+        return arrival.num_data <= self.short or arrival.surprise > SURPRISE
 
 
 @storable

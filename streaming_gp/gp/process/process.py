@@ -72,7 +72,9 @@ class PseudoPointFactor:
                 "the precision of data with Gaussian noise is that of ε: wanted a factor of "
                 "pseudo-observations, got the data themselves"
             )
-        return tuple(one.observed(None) if one in data else one for one in members)
+        return tuple(
+            one.observed(None) if isinstance(one, DataObservations) else one for one in members
+        )
 
     @property
     def num_bytes(self) -> int:
