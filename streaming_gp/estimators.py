@@ -116,6 +116,7 @@ class Scaling:
 
 
 MOST_FEW = 1000
+"""So many rows are few enough to be learned from again."""
 
 
 def few_rows(model: StreamingGP) -> tuple[np.ndarray, np.ndarray] | None:

@@ -131,7 +131,7 @@ class DataFits:
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
         after = cavity if changed is None else _without(changed, batch.name)
-        conditioning = self._chosen(after, new, learned.epsilon, batch.seed)
+        conditioning = self._conditioning_at(after, new, learned.epsilon, batch.seed)
         fitted = self._with_sites(after, new, learned.epsilon, conditioning)
         fitted = replace(fitted, iterations=learned.iterations, conditioning=conditioning)
         energy = fitted.free_energy
@@ -246,7 +246,7 @@ class DataFits:
         fewer = ledger.with_factors(factors)
         return self.within(fewer, budget, epsilon) if spare > 0 else fewer
 
-    def _chosen(
+    def _conditioning_at(
         self, cavity: Process, new: PseudoPointFactor, epsilon: np.ndarray, seed: int
     ) -> Conditioning:
         """How to condition at a new ε: as the settings say; but where these allow all points and
