@@ -418,7 +418,7 @@ class Arrival:
     :param growth: The number of data, with those of the batch, over that at the newest update that
         learned; infinite before there was one.
     :param num_data: The number of data, with those of the batch.
-    :param median_error: Gives what :attr:`surprise` is; called where a schedule asks for it.
+    :param median_error: Gives what ``surprise`` is; called where a schedule asks for it.
     """
 
     num_updates: int
