@@ -38,21 +38,23 @@ def number_of_classes(likelihood: Any) -> int | None:
     return int(likelihood.num_classes) if isinstance(likelihood, SEVERAL_CLASSES) else None
 
 
-def as_matrix(name: str, values: Any, columns: int | None) -> np.ndarray:
+def as_matrix(name: str, values: Any, columns: int | None, missing: bool = False) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
 
     :param name: What to call the array in the error.
     :param values: What :func:`~streaming_gp.inputs.as_real_array` takes.
     :param columns: The wanted number of columns; None for any positive number.
+    :param missing: Whether entries may be NaN, too.
     """
     array = as_real_array(name, values)
     wanted = f"[N, {columns if columns is not None else 'columns'}] with N ≥ 1"
     if array.ndim != 2 or 0 in array.shape or columns not in (None, array.shape[1]):
         raise InvalidDataError(f"{name} must have shape {wanted}, got {list(array.shape)}")
     array = as_float64(name, array)
-    if not np.isfinite(array).all():
-        bad = np.argwhere(~np.isfinite(array))
+    is_bad = ~np.isfinite(array) & ~(missing & np.isnan(array))
+    if is_bad.any():
+        bad = np.argwhere(is_bad)
         row, column = bad[0]
         raise InvalidDataError(
             f"{name} must be finite, but {len(bad)} of {array.size} entries are not; the first is "
@@ -71,7 +73,11 @@ def as_pair(data: Any) -> tuple[Any, Any]:
 
 
 def as_data(
-    data: Any, likelihood: gl.Likelihood, input_dim: int | None, output_dim: int | None
+    data: Any,
+    likelihood: gl.Likelihood,
+    input_dim: int | None,
+    output_dim: int | None,
+    missing: bool = False,
 ) -> Data:
     """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
 
@@ -80,13 +86,21 @@ def as_data(
     :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
     :param input_dim: The wanted D; None for any.
     :param output_dim: The wanted P; None for any.
+    :param missing: Whether entries of Y may be NaN; rows without any other are left out.
     """
     X, Y = as_pair(data)
-    X, Y = as_matrix("X", X, input_dim), as_matrix("Y", Y, output_dim)
+    X, Y = as_matrix("X", X, input_dim), as_matrix("Y", Y, output_dim, missing)
     if len(X) != len(Y):
         raise InvalidDataError(f"X and Y must have as many rows, got {len(X)} and {len(Y)}")
-    check_support(likelihood, X, Y)
-    return X, Y
+    is_missing = np.isnan(Y)
+    if not is_missing.any():
+        check_support(likelihood, X, Y)
+        return X, Y
+    if is_missing.all():
+        raise InvalidDataError("all entries of Y are missing: wanted at least one observation")
+    check_support(likelihood, X, np.where(is_missing, Y[~is_missing][0], Y))
+    some = ~is_missing.all(axis=1)
+    return X[some], Y[some]
 
 
 def require_posterior(q: Any, prior: Any) -> None:

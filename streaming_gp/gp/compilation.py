@@ -44,6 +44,7 @@ class CompiledGP:
     :param dims: D and P, the numbers of columns of X and Y.
     :param outputs: How the outputs are made of these functions.
     :param structure: What kernel, mean function and likelihood were, in words.
+    :param num_groups: The number of groups of these functions, unless each is one of its own.
     """
 
     local: LocalModel
@@ -51,6 +52,7 @@ class CompiledGP:
     dims: tuple[int, int]
     outputs: Outputs
     structure: dict[str, str]
+    num_groups: int
 
     @cached_property
     def posteriors(self) -> PosteriorCache:
@@ -67,21 +69,32 @@ class CompiledGP:
         """The vector ε of trainable parameters."""
         return self.local.parameters
 
-    def fits(self, parameters: ParameterVector, dims: tuple[int, int]) -> bool:
-        """Whether it was compiled for these parameters and dimensions."""
-        return self.dims == dims and self.parameters.views_the_same_as(parameters)
+    def fits(
+        self, parameters: ParameterVector, dims: tuple[int, int], apart: bool | None = None
+    ) -> bool:
+        """Whether it was compiled for these parameters and dimensions.
+
+        :param apart: As of :func:`compile_gp`; None where that does not matter.
+        """
+        gp = self.local.gp
+        wanted = gp.num_latent if apart else self.num_groups
+        fits = apart is None or gp.num_groups == wanted
+        return fits and self.dims == dims and self.parameters.views_the_same_as(parameters)
 
 
 def compile_gp(
     modules: Modules,
     settings: Settings,
     dims: tuple[int, int],
+    apart: bool = False,
 ) -> CompiledGP:
     """Compiled functions of a model; each is traced when it is first called.
 
     :param modules: Kernel, mean function and likelihood.
     :param settings: The strategies of the model.
     :param dims: D and P, the numbers of columns of X and Y.
+    :param apart: Whether each latent function is a group of its own, so that entries of Y may be
+        missing.
     """
     keep_freed_memory()
     outputs = outputs_of(modules["kernel"], modules["likelihood"], settings.num_latent_gps)
@@ -90,7 +103,7 @@ def compile_gp(
     kernel, likelihood = own["kernel"], own["likelihood"]
     num_functions = outputs.num_functions(own, dims[1])
     one_noise = is_conjugate(likelihood) and has_one_noise(likelihood)
-    shared = one_noise and len(latent_kernels(kernel)) == 1
+    num_groups = 1 if one_noise and len(latent_kernels(kernel)) == 1 else num_functions
     refuse_misfits(kernel, own["mean_function"], outputs.dims(*dims)[0], num_functions)
     hyperparameters = settings.hyperparameters
     bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
@@ -98,12 +111,12 @@ def compile_gp(
         kernel,
         own["mean_function"],
         num_functions,
-        1 if shared else num_functions,
+        num_functions if apart else num_groups,
         likelihood if is_conjugate(likelihood) else None,
     )
     local = LocalModel(gp, likelihood, vector, hyperparameters, *outputs.dims(*dims))
     fitter = Fitter(bound, local, settings.optimiser, settings.conditioning)
-    return CompiledGP(local, fitter, dims, outputs, structure(modules))
+    return CompiledGP(local, fitter, dims, outputs, structure(modules), num_groups)
 
 
 def parameters_of(modules: Modules) -> ParameterVector:
@@ -122,23 +135,30 @@ class Functions:
         self.modules = modules
         self.compiled = compiled
 
-    def of(self, state: State, dims: tuple[int | None, int | None] | None = None) -> CompiledGP:
+    def of(
+        self,
+        state: State,
+        dims: tuple[int | None, int | None] | None = None,
+        apart: bool = False,
+    ) -> CompiledGP:
         """Those for these D and P, or for data of the shape that the model has learned from.
 
+        :param apart: Whether latent functions are groups of their own, even if factors do not say.
         :raises InvalidDataError: if q(ε) is of other parameters than are trainable now.
         """
         input_dim, output_dim = state.dims if dims is None else dims
         assert input_dim is not None
         assert output_dim is not None
-        parameters = parameters_of(self.modules)
-        if self.compiled is None or not self.compiled.fits(parameters, (input_dim, output_dim)):
+        parameters, sizes = parameters_of(self.modules), (input_dim, output_dim)
+        apart = apart or state.is_apart
+        if self.compiled is None or not self.compiled.fits(parameters, sizes, apart):
             q = state.ledger.posterior.hyperparameters
             if q is not None and np.size(q.mean) != parameters.size:
                 raise InvalidDataError(
                     f"q(ε) covers {np.size(q.mean)} parameter values but {parameters.size} "
                     "are trainable now; set what is trainable before the model is made"
                 )
-            self.compiled = compile_gp(self.modules, state.settings, (input_dim, output_dim))
+            self.compiled = compile_gp(self.modules, state.settings, sizes, apart)
         return self.compiled
 
     def dims_of(self, state: State, process: Process) -> tuple[int, int]:

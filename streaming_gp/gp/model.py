@@ -110,6 +110,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         (:class:`.Dense`), or on the near ones (:class:`.NearestNeighbors`). By default, with a
         point at every input, on all up to 2,000 points, or 8,000 where points further away have
         been found to say more, and on the near ones beyond.
+    :param missing: ``"refuse"``, or ``"drop"`` entries of Y that are NaN: outputs that were not
+        observed at an input are left out, one by one. That wants Gaussian noise with a point at
+        every input, or a kernel that mixes functions.
     :param journal: An empty or missing folder in which every completed change of the model is
         recorded before it is made; :meth:`resume` continues from there.
     :raises InvalidDataError: if an argument is out of its range, or strategies do not go together.
@@ -139,6 +142,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         learning: LearningSchedule | None = None,
         forgetting: Forgetting | None = None,
         conditioning: Conditioning | None = None,
+        missing: str = "refuse",
     ) -> None:
         refuse_other_kinds(kernel, likelihood, mean_function)
         require_integer("num_prediction_samples", num_prediction_samples)
@@ -171,6 +175,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             learning or _schedule(near, hyperparameters),
             forgetting or ForgetNothing(),
             conditioning,
+            missing,
         )
         settings.check(likelihood)
         outputs = outputs_of(kernel, likelihood, num_latent_gps)
@@ -265,6 +270,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         batch_id: str | None = None,
         learn: bool | None = None,
         time: float | None = None,
+        missing: str | None = None,
     ) -> UpdateInfo:
         """Take in one batch. If anything raises, the model is exactly as it was.
 
@@ -277,6 +283,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             are of one class: they say that f is far from zero, and nothing of how it varies.
         :param time: The time of the batch, in any unit and from any origin, where factors fade with
             time; by default one later than the batch before.
+        :param missing: ``"refuse"`` or ``"drop"`` entries of Y that are NaN; by default as the
+            model was told.
         :returns: what was done.
         :raises InvalidDataError: if the batch is not finite, empty, of the wrong shape or dtype, or
             outside the likelihood's support, or its name is taken, or time runs backwards.
@@ -285,10 +293,15 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         >>> model.update((X + 5.0, np.sin(X + 5.0)), batch_id="tuesday").batch_id
         'tuesday'
         """
-        return self._change(stream.update, data, callback, batch_id, learn, time)
+        return self._change(stream.update, data, callback, batch_id, learn, time, missing)
 
     def revisit(
-        self, batch_id: str, data: Data, callback: Callback | None = None, damping: float = 1.0
+        self,
+        batch_id: str,
+        data: Data,
+        callback: Callback | None = None,
+        damping: float = 1.0,
+        missing: str | None = None,
     ) -> UpdateInfo:
         """A further pass over a kept batch: its factor is fitted anew under its present cavity.
 
@@ -298,12 +311,13 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param data: The same data again, X [N, D] and Y [N, P].
         :param callback: Called with a :class:`Progress` after every optimiser iteration.
         :param damping: ρ in (0, 1]: the new factor is ``t_old^(1−ρ) t_new^ρ``.
+        :param missing: As of :meth:`update`.
         :returns: what was done.
         :raises InvalidDataError: as :meth:`update`, or if there is no such factor.
         :raises ImproperError: if q(ε) without this batch is no distribution, and the policy refuses
             that.
         """
-        return self._change(stream.revisit, batch_id, data, callback, damping)
+        return self._change(stream.revisit, batch_id, data, callback, damping, missing)
 
     def synchronous_round(
         self, shards: Mapping[str, Data], damping: float | None = None

@@ -246,7 +246,9 @@ class MixedOutputs(Outputs):
 
     def data(self, data: Data) -> Data:
         X, Y = data
-        return pairs(tf.constant(X), self.num_columns).numpy(), Y.T.reshape(-1, 1)
+        is_there = ~np.isnan(Y.T.ravel())
+        stacked = pairs(tf.constant(X), self.num_columns).numpy()
+        return stacked[is_there], Y.T.reshape(-1, 1)[is_there]
 
     def posterior(self, **fields: Any) -> Posterior:
         return MixedPosterior(**fields, num_outputs=self.num_columns)

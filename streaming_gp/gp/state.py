@@ -40,6 +40,16 @@ _STRATEGIES: dict[str, tuple[type, str]] = {
 """The protocol of each, with an example in words, for errors."""
 
 
+def drops_missing(value: str) -> bool:
+    """Whether entries of Y that are NaN are left out.
+
+    :raises InvalidDataError: if that is neither ``"refuse"`` nor ``"drop"``.
+    """
+    if value not in ("refuse", "drop"):
+        raise InvalidDataError(f'missing must be "refuse" or "drop", got {value!r:.100}')
+    return value == "drop"
+
+
 @storable
 @typed
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Settings:
     :param learning: Which updates learn hyperparameters.
     :param forgetting: What earlier batches still say of f when a new one comes.
     :param conditioning: How predictions condition on the points.
+    :param missing: ``"refuse"`` or ``"drop"`` entries of Y that are NaN, unless told otherwise.
     """
 
     pseudo_points: PseudoPointStrategy
@@ -70,6 +81,7 @@ class Settings:
     learning: LearningSchedule
     forgetting: Forgetting
     conditioning: Conditioning
+    missing: str = "refuse"
 
     def check(self, likelihood: gpflow.likelihoods.Likelihood) -> None:
         """Refuse strategies that are none, or do not go together or with a likelihood.
@@ -78,6 +90,7 @@ class Settings:
         """
         for name, (protocol, example) in _STRATEGIES.items():
             require_strategy(name, getattr(self, name), protocol, example)
+        drops_missing(self.missing)
         self.pseudo_points.local_bound(self.bound, self.hyperparameters)
         self.bound.check(likelihood)
         self.forgetting.check(self.pseudo_points)
@@ -146,6 +159,24 @@ class State:
     def ledger(self) -> GPLedger:
         """Prior and factors."""
         return pvi.Ledger(self.prior).with_factors(self.factors)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each latent function is observed where the others may not be."""
+        observations = self.ledger.posterior.pseudo_observations
+        return self.settings.missing == "drop" or any(one.sizes[1] > 1 for one in observations[:1])
+
+    @property
+    def apart(self) -> State:
+        """The same, with factors in which each latent function is observed for itself.
+
+        :raises InvalidDataError: if factors rest on one another.
+        """
+        if self.is_apart:
+            return self
+        prior = PseudoPointFactor(self.prior.pseudo_observations).apart.pseudo_observations
+        factors = {name: factor.apart for name, factor in self.factors.items()}
+        return replace(self, prior=replace(self.prior, pseudo_observations=prior), factors=factors)
 
     def with_ledger(self, ledger: GPLedger, **changes: Any) -> State:
         """The state with this ledger, and with other fields that have changed.

@@ -9,7 +9,7 @@ answer a question of :meth:`.Store.ask`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -24,13 +24,15 @@ from streaming_gp.gp.federated import refuse_foreign, refuse_sizes, refuse_varia
 from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.optimiser import Callback, reporter
 from streaming_gp.gp.fit.projection import GPLedger
+from streaming_gp.gp.fit.sites import is_conjugate
 from streaming_gp.gp.forgetting import faded, next_time
 from streaming_gp.gp.hyperparameters import Arrival
 from streaming_gp.gp.online import start
 from streaming_gp.gp.online.gp import Part, factor_of
+from streaming_gp.gp.outputs import MixedOutputs, outputs_of
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
-from streaming_gp.gp.state import State
+from streaming_gp.gp.state import State, drops_missing
 from streaming_gp.gp.strategies.budget import compressed
 from streaming_gp.gp.strategies.protocol import (
     MERGED,
@@ -102,6 +104,7 @@ def update(
     batch_id: str | None = None,
     learn: bool | None = None,
     time: float | None = None,
+    missing: str | None = None,
 ) -> tuple[State, UpdateInfo]:
     """One new batch; see :meth:`.StreamingGP.update`."""
     name = batch_name(f"batch-{state.num_updates}" if batch_id is None else batch_id)
@@ -110,7 +113,7 @@ def update(
     if learn is not None:
         require_flag("learn", learn)
     time = next_time(state.time, time)
-    after, infos = step(state, functions, {name: data}, 1.0, callback, learn, time)
+    after, infos = step(state, functions, {name: data}, 1.0, callback, learn, time, missing=missing)
     return after, infos[name]
 
 
@@ -121,11 +124,12 @@ def revisit(
     data: Data,
     callback: Callback | None = None,
     damping: float = 1.0,
+    missing: str | None = None,
 ) -> tuple[State, UpdateInfo]:
     """One further pass over a batch; see :meth:`.StreamingGP.revisit`."""
     name = _changeable(state, batch_id)
     require_fraction("damping", damping)
-    after, infos = step(state, functions, {name: data}, damping, callback)
+    after, infos = step(state, functions, {name: data}, damping, callback, missing=missing)
     return after, infos[name]
 
 
@@ -156,6 +160,7 @@ def step(
     learn: bool | None = True,
     time: float | None = None,
     is_round: bool = False,
+    missing: str | None = None,
 ) -> tuple[State, dict[str, UpdateInfo]]:
     """Forget, one step of the loop for all shards, tidy.
 
@@ -165,13 +170,16 @@ def step(
     :param learn: Whether hyperparameters are learned; None where the schedule decides.
     :param time: The time of the next batch of the stream; None where there is no order.
     :param is_round: Whether ε is afterwards that of all shards together.
+    :param missing: As of :meth:`.StreamingGP.update`.
     """
     start = perf_counter()
     settings, strategy = state.settings, state.settings.pseudo_points
     with blas_threads_for(state.ledger.posterior.num_pseudo_points):
-        checked = _checked(state, functions, shards)
+        checked = _checked(state, functions, shards, missing)
         X, Y = next(iter(checked.values()))
-        compiled = functions.of(state, (X.shape[1], Y.shape[1]))
+        apart = _is_apart(state, functions, checked.values())
+        state = state.apart if apart else state
+        compiled = functions.of(state, (X.shape[1], Y.shape[1]), apart)
         only_class = _only_class(state, functions, checked)
         waits = learn is None and only_class is not None and _can_learn(state, compiled)
         num_new = sum(len(X) for name, (X, _) in checked.items() if name not in state.factors)
@@ -242,7 +250,8 @@ def fit_factor(
     strategy = state.settings.pseudo_points
     check_allowed(strategy, "clients")
     state.settings.hyperparameters.check_round()
-    X, Y = as_data(data, functions.modules["likelihood"], *state.dims)
+    ((X, Y),) = _checked(state, functions, {"": data}).values()
+    _is_apart(state, functions, [(X, Y)])
     compiled = functions.of(state, (X.shape[1], Y.shape[1]))
     seed = seed_of(state.settings.seed, fingerprint(X))
     own_data = compiled.outputs.data((X, Y))
@@ -410,16 +419,41 @@ def _changeable(state: State, value: object) -> str:
 
 
 def _checked(
-    state: State, functions: Functions, shards: Mapping[str, Data]
+    state: State, functions: Functions, shards: Mapping[str, Data], missing: str | None = None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     checked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    dims = state.dims
+    dims, drops = state.dims, drops_missing(state.settings.missing if missing is None else missing)
     for name, data in shards.items():
-        X, Y = checked[name] = as_data(data, functions.modules["likelihood"], *dims)
+        X, Y = checked[name] = as_data(data, functions.modules["likelihood"], *dims, drops)
         refuse_indices(functions.modules["kernel"], X)
         refuse_lost_digits(functions.modules["kernel"], functions.modules["likelihood"], X, Y)
         dims = X.shape[1], Y.shape[1]
     return checked
+
+
+def _is_apart(
+    state: State, functions: Functions, checked: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> bool:
+    """Whether entries of Y are missing, so that outputs are observed one by one.
+
+    :raises InvalidDataError: if they cannot be.
+    """
+    if not any(np.isnan(Y).any() for _, Y in checked):
+        return False
+    kernel, likelihood = functions.modules["kernel"], functions.modules["likelihood"]
+    if isinstance(outputs_of(kernel, likelihood, state.settings.num_latent_gps), MixedOutputs):
+        return False
+    if not is_conjugate(likelihood):
+        raise InvalidDataError(
+            "entries of Y can be left out where noise is Gaussian, or outputs are mixed by "
+            f"LinearCoregionalization; got {type(likelihood).__name__}"
+        )
+    if not state.settings.pseudo_points.allowed.near:
+        raise InvalidDataError(
+            "entries of Y can be left out with a point at every input, "
+            f'PrivatePseudoPoints("all"), got {state.settings.pseudo_points}'
+        )
+    return True
 
 
 def _only_class(

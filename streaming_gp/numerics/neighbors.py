@@ -96,15 +96,19 @@ class Index:
         return np.einsum("nd,nd->n", self._waiting, self._waiting)
 
 
-def nearest_earlier(coordinates: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
+def nearest_earlier(
+    coordinates: np.ndarray, rows: np.ndarray, number: int, is_last: np.ndarray
+) -> np.ndarray:
     """For some rows [S] the nearest among the rows before each of them: [S, k].
 
     :param coordinates: A [n, D].
     :param rows: Of which at least k others come before each.
     :param number: k.
+    :param is_last: Which rows [n] come after all others, however near they are.
     """
     coordinates = coordinates - coordinates.mean(axis=0)  # far from zero digits would be lost
     norms = np.einsum("nd,nd->n", coordinates, coordinates)
+    norms[is_last] = np.inf
     found = np.empty((len(rows), number), int)
     for place, row in enumerate(rows):
         squares = norms[:row] - 2.0 * (coordinates[:row] @ coordinates[row])

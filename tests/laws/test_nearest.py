@@ -516,7 +516,7 @@ def test_an_index_that_grows_finds_what_brute_force_finds(rng, monkeypatch, colu
 def test_the_nearest_among_earlier_rows(rng, offset):
     A = np.round(rng.standard_normal((50, 2)) * 2**10) / 2**10 + offset
     rows = np.array([5, 20, 49])
-    for row, found in zip(rows, nearest_earlier(A, rows, 5), strict=True):
+    for row, found in zip(rows, nearest_earlier(A, rows, 5, np.zeros(len(A), bool)), strict=True):
         wanted = np.argsort(np.linalg.norm(A[:row] - A[row], axis=1))[:5]
         assert set(found) == set(wanted)
 

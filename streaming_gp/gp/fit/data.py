@@ -269,7 +269,11 @@ class DataFits:
             for part in np.array_split(np.arange(len(some)), 1 + len(some) // 64):
                 mean, variance = self._cavities(replace(near, number=size), some[part])
                 one = rows.rows(part)
-                gain[part] += sign * self.local.log_densities(epsilon, one.Z, one.Y, mean, variance)
+                if self.is_gaussian:
+                    logs, _ = self._gaussian_logs(epsilon, one.Z, one.Y, mean, variance)
+                else:
+                    logs = self.local.log_densities(epsilon, one.Z, one.Y, mean, variance)
+                gain[part] += sign * logs
         worth = rows.weights @ gain > WORTH_ALL * rows.weights.sum()
         return settings if worth else replace(settings, dense_up_to=NEAR_ROWS)
 
@@ -279,8 +283,11 @@ class DataFits:
         X, Y = data
         some = np.random.default_rng(0).permutation(len(X))[:SURPRISES]
         epsilon = self._location(process)
-        mean, variance = _marginals(self.at(epsilon, process, conditioning), X[some])
-        errors = self.local.standardised_errors(epsilon, X[some], Y[some], mean, variance)
+        moments = _marginals(self.at(epsilon, process, conditioning), X[some])
+        if self.is_gaussian:
+            _, errors = self._gaussian_logs(epsilon, X[some], Y[some], *moments)
+        else:
+            errors = self.local.standardised_errors(epsilon, X[some], Y[some], *moments)
         return float(np.median(errors) / MEDIAN_OF_SQUARE)
 
     def _location(self, process: Process) -> np.ndarray:
@@ -348,12 +355,25 @@ class DataFits:
             if isinstance(process, DenseProcess):
                 return process.log_normaliser - old
         some = np.random.default_rng(0).permutation(len(own.Z))[:EVIDENCE_ROWS]
-        mean, variance = _marginals(before, own.Z[some])
-        prior = PriorAt(self.local.prior, epsilon[None])
-        noise = 1.0 / np.asarray(prior.functions.noise_precision(prior.draws, own.Z[some]))[0]
-        v = variance + noise
-        logs = -0.5 * (LOG_TWO_PI + np.log(v) + (own.Y[some] - mean) ** 2 / v)
+        moments = _marginals(before, own.Z[some])
+        logs, _ = self._gaussian_logs(epsilon, own.Z[some], own.Y[some], *moments)
         return float(np.sum(logs) * len(own.Z) / len(some))
+
+    def _gaussian_logs(
+        self,
+        epsilon: np.ndarray,
+        X: np.ndarray,
+        Y: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """``log p(y_n)`` [N] in nats for moments [N, L] of f, and the mean [N] over the outputs that
+        were observed of ``(y - E y)² / var y``.
+        """
+        v = variance + 1.0 / self.local.noise_precision(epsilon, X)
+        squares = (Y - mean) ** 2 / v
+        logs = -0.5 * (LOG_TWO_PI + np.log(v) + squares)
+        return np.nansum(logs, axis=1), np.nanmean(squares, axis=1)
 
     def _joint_sites(
         self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray

@@ -211,16 +211,18 @@ class Evidence:
             np.concatenate(some, axis=1) for some in zip(*reversed(parts), strict=True)
         )
         if pool.is_gaussian:  # in units of the noise, which is that of the ε that is asked for
-            precision = self.local.noise_precision(epsilon, Z[0].reshape(-1, Z.shape[-1]))
-            columns = precision.shape[1] // len(noise)
-            units = precision[:, ::columns].T.reshape(noise.shape)
-            noise = noise * units
+            columns = pool.Y.shape[1] // len(noise)
+            for group, of_group in enumerate(noise):
+                points = Z[min(group, len(Z) - 1)].reshape(-1, Z.shape[-1])
+                precision = self.local.noise_precision(epsilon, points)
+                of_group *= precision[:, group * columns].reshape(of_group.shape)
         return pool.Z[rows], pool.Y[rows], weights, Z, targets, noise
 
     @property
     def _joins(self) -> bool:
         likelihood = self.local.likelihood
-        return self._pool.is_gaussian and site_rules.has_one_noise(likelihood)
+        is_whole = not self._pool.is_missing.any()
+        return self._pool.is_gaussian and is_whole and site_rules.has_one_noise(likelihood)
 
     # ---- values ----
 
@@ -296,17 +298,22 @@ def exact(local: LocalModel, X: tf.Tensor, Y: tf.Tensor, weights: tf.Tensor) -> 
     :param Y: [n, P].
     :param weights: w [n].
     """
-    gp = local.gp
+    gp, is_missing = local.gp, tf.math.is_nan(Y)
     K, variance = cov.covariance(gp.kernel, X), 1.0 / gp.noise_precision(X)
-    residual = cov.to_groups(Y - gp.prior_mean(X), gp.num_groups)
+    zeros = tf.zeros_like(Y)
+    residual = cov.to_groups(tf.where(is_missing, zeros, Y - gp.prior_mean(X)), gp.num_groups)
     noise = cov.to_groups(variance, gp.num_groups)[:, :, 0] / weights
     value = 0.0
     for group in range(gp.num_groups):
-        S = add_to_diagonal(K[min(group, K.shape[0] - 1)], noise[group])
-        value += log_density(S, residual[group])
+        K_group, of_group = K[min(group, K.shape[0] - 1)], noise[group]
+        if gp.num_groups > 1:  # what is missing is independent of all else, and has no error
+            heard = tf.cast(~is_missing[:, group], K.dtype)
+            K_group *= heard[:, None] * heard
+            of_group = heard * of_group + (1.0 - heard) / (2.0 * np.pi)
+        value += log_density(add_to_diagonal(K_group, of_group), residual[group])
     logs = (1.0 - weights)[:, None] * (LOG_TWO_PI + tf.math.log(variance))
     logs -= tf.math.log(weights)[:, None]
-    return value + 0.5 * tf.reduce_sum(logs)
+    return value + 0.5 * tf.reduce_sum(tf.where(is_missing, zeros, logs))
 
 
 @tf.custom_gradient
@@ -352,7 +359,7 @@ def sum_of(
     if is_gaussian:
         units = []
         for group in range(G):
-            points = Z[min(group, Z.shape[0] - 1) if Z.shape[0] is not None else 0]
+            points = Z[tf.minimum(group, tf.shape(Z)[0] - 1)]
             precision = gp.noise_precision(tf.reshape(points, [-1, local.input_dim]))
             units.append(tf.reshape(precision[:, group * C], tf.shape(points)[:2]))
         noise = noise / tf.stack(units)
@@ -363,8 +370,10 @@ def sum_of(
             weights * site_rules.predictive_log_density(likelihood, X, mean, variance, Y)
         )
     v = variance + 1.0 / gp.noise_precision(X)
-    logs = -0.5 * (LOG_TWO_PI + tf.math.log(v) + tf.square(Y - mean) / v)
-    return tf.reduce_sum(weights * tf.reduce_sum(logs, -1))
+    is_missing, zeros = tf.math.is_nan(Y), tf.zeros_like(Y)
+    error = tf.where(is_missing, zeros, Y - mean)
+    logs = -0.5 * (LOG_TWO_PI + tf.math.log(v) + tf.square(error) / v)
+    return tf.reduce_sum(weights * tf.reduce_sum(tf.where(is_missing, zeros, logs), -1))
 
 
 # ---- the optimum ----

@@ -103,6 +103,11 @@ class Rows:
         )
         return Rows(Z, targets, 1.0 / precisions)
 
+    @property
+    def is_silent(self) -> np.ndarray:
+        """Which of them say nothing [G, n]."""
+        return self.noise > 0.5 * SILENT**-2.0 * self.noise.min()
+
     def some(self, which: Any) -> Rows:
         """Some of them."""
         return Rows(self.Z[which], self.targets[:, which], self.noise[:, which])
@@ -236,20 +241,22 @@ class NearestAt:
     def with_rows(self, more: Rows, join: bool = True) -> NearestAt:
         """Conditioned on further rows."""
         rows = more if self.rows is None else self.rows + more
-        waiting = len(rows.Z) - self.seen
-        if self.joined is None or (waiting > len(self.joined.Z) / 4 and waiting > 1000):
-            joined = self._joined(rows) if join and len(rows.Z) > self.number else rows
-            indices = tuple(self._index(kernel, joined.Z) for kernel in self._kernels)
+        waiting, process = len(rows.Z) - self.seen, replace(self, rows=rows)
+        is_new = self.joined is None or len(process._kernels) > len(self.indices)
+        if is_new or (waiting > self.size / 4 and waiting > 1000):
+            joined = process._joined(rows) if join and len(rows.Z) > self.number else rows
+            indices = tuple(self._index(kernel, joined.Z) for kernel in process._kernels)
             process = replace(
-                self, rows=rows, joined=joined, seen=len(rows.Z), indices=indices, projection=None
+                process, joined=joined, seen=len(rows.Z), indices=indices, projection=None
             )
             return process._projected(joined)
+        assert self.joined is not None
         pairs = zip(self._kernels, self.indices, strict=True)
         indices = tuple(
             None if index is None else index.extended(coordinates(self.prior, kernel, more.Z))
             for kernel, index in pairs
         )
-        process = replace(self, rows=rows, joined=self.joined + more, indices=indices)
+        process = replace(process, joined=self.joined + more, indices=indices)
         return process._projected(more)
 
     def _projected(self, more: Rows) -> NearestAt:
@@ -270,7 +277,16 @@ class NearestAt:
 
     @cached_property
     def _kernels(self) -> list[Kernel]:
-        return cov.latent_kernels(self.prior.functions.gp.kernel)
+        """One for all groups, unless each has neighbours of its own: where kernels differ, or some
+        entries of observations are missing.
+        """
+        gp, rows = self.prior.functions.gp, self.rows
+        kernels = cov.latent_kernels(gp.kernel)
+        if len(kernels) == gp.num_groups or gp.likelihood is None or rows is None:
+            return kernels
+        is_silent = rows.is_silent
+        some_are_missing = (is_silent.any(axis=0) & ~is_silent.all(axis=0)).any()
+        return kernels * gp.num_groups if some_are_missing else kernels
 
     @property
     def size(self) -> int:
@@ -320,9 +336,14 @@ class NearestAt:
             return self._of_largest_correlation(place, X, noise, number)
         places = coordinates(self.prior, kernel, X)
         differs = number < self.size and noise.max() > 1.5 * noise.min()
-        found = index.nearest(places, min(2 * number if differs else number, self.size))
+        most = min(2 * number if differs else number, self.size)
+        found = index.nearest(places, most)
         if not differs:
             return found
+        is_silent = joined.is_silent[min(place, len(joined.noise) - 1)]
+        while most < self.size and ((~is_silent[found]).sum(axis=1) < number).any():
+            most = min(2 * most, self.size)
+            found = index.nearest(places, most)
         gaps = places[:, None] - index.coordinates[found]
         squares = np.einsum("bkd,bkd->bk", gaps, gaps)
         k = correlations(self.prior, kernel)(squares)
@@ -335,7 +356,9 @@ class NearestAt:
     ) -> np.ndarray:
         assert self.joined is not None
         Z, functions, draws = self.joined.Z, self.prior.functions, self.prior.draws
-        variance = np.asarray(functions.variance(draws, Z))[0][place]
+        (variances,) = np.asarray(functions.variance(draws, Z))
+        place = min(place, len(variances) - 1)
+        variance = variances[place]
         found = np.empty((len(X), number), int)
         step = max(1, AT_ONCE // len(Z))
         for start in range(0, len(X), step):
@@ -497,17 +520,18 @@ class NearestAt:
         assert self.joined is not None
         Z = self.joined.Z
         found = []
-        for kernel in self._kernels:
+        for place, kernel in enumerate(self._kernels):
             if metric_of(kernel) is None:
-                found.append(np.stack([self._earlier_by_correlation(kernel, i) for i in some]))
+                found.append(np.stack([self._earlier_by_correlation(place, i) for i in some]))
             else:
-                found.append(nearest_earlier(coordinates(self.prior, kernel, Z), some, self.number))
+                is_silent = self.joined.is_silent[min(place, len(self.joined.noise) - 1)]
+                places = coordinates(self.prior, kernel, Z)
+                found.append(nearest_earlier(places, some, self.number, is_silent))
         return np.stack(found)
 
-    def _earlier_by_correlation(self, kernel: Kernel, row: int) -> np.ndarray:
+    def _earlier_by_correlation(self, place: int, row: int) -> np.ndarray:
         assert self.joined is not None
         part = replace(self, joined=self.joined.some(slice(0, row)))
-        place = self._kernels.index(kernel)
         noise = part.joined.noise[min(place, len(part.joined.noise) - 1)]  # type: ignore[union-attr]
         X = self.joined.Z[row : row + 1]
         return part._of_largest_correlation(place, X, noise, self.number)[0]
@@ -630,7 +654,7 @@ def conditional_moments(
     kernels = cov.latent_kernels(gp.kernel)
     for group in range(gp.num_groups):
         place = min(group, len(kernels) - 1)
-        rows = Z[place]
+        rows = Z[tf.minimum(group, tf.shape(Z)[0] - 1)]
         among, k, own = batched(kernels[place], rows, X)
         shape = tf.shape(rows)
         of_rows = kernels[place](tf.reshape(rows, [-1, rows.shape[2]]), full_cov=False)

@@ -181,7 +181,7 @@ class DataObservations:
     so that another ε has sites of its own. Whoever holds it holds the data.
 
     :param Z: The inputs [N, D].
-    :param Y: The observations [N, P].
+    :param Y: The observations [N, P], NaN where one of several outputs was not observed.
     :param weights: w [N] in (0, 1]: below one where what the batch says has faded.
     :param precision_mean: λ of the sites ``exp(λ f − ½ τ f²)``, [N, L]; L = 0 with Gaussian noise.
     :param precision: τ of the sites, [N, L], with the weights in it.
@@ -226,7 +226,13 @@ class DataObservations:
             and self.weights.shape == (N,)
             and self.precision.shape == self.precision_mean.shape
             and self.sizes[2] >= 1
+            and ((self.sizes[2] == 1 and self.is_gaussian) or not self.is_missing.any())
         )
+
+    @property
+    def is_missing(self) -> np.ndarray:
+        """Which entries of Y were not observed [N, P]."""
+        return np.isnan(self.Y)
 
     @property
     def precision_factor(self) -> np.ndarray:
@@ -248,8 +254,8 @@ class DataObservations:
         """
         mean, precision = self.precision_mean, self.precision
         if noise_precision is not None:
-            precision = self.weights[:, None] * noise_precision
-            mean = precision * self.Y
+            precision = np.where(self.is_missing, 0.0, self.weights[:, None] * noise_precision)
+            mean = precision * np.where(self.is_missing, 0.0, self.Y)
         groups = len(self.Z), self.num_groups, -1
         mean, precision = (np.reshape(part, groups).swapaxes(0, 1) for part in (mean, precision))
         root = np.sqrt(precision[:, :, 0])
@@ -281,6 +287,23 @@ Observations = PseudoObservations | ConditionalPseudoObservations | DataObservat
 """Observations of any kind."""
 
 
+def apart(one: Observations) -> Observations:
+    """The same with a group for each latent function, so that each may be observed elsewhere."""
+    _, groups, columns = one.sizes
+    if columns == 1:
+        return one
+    if isinstance(one, DataObservations):
+        return replace(one, num_groups=columns)
+    if isinstance(one, ConditionalPseudoObservations) or groups > 1:
+        raise InvalidDataError(
+            "entries of Y that are missing want factors that stand alone, got "
+            f"{type(one).__name__} of {groups} groups"
+        )
+    factor = np.repeat(one.precision_factor, columns, axis=0)
+    targets = np.ascontiguousarray(np.transpose(one.pseudo_targets, (2, 1, 0)))
+    return replace(one, precision_factor=factor, pseudo_targets=targets)
+
+
 def _share_groups(M: int, square: np.ndarray, others: Iterable[np.ndarray]) -> bool:
     """Whether the shapes are [G, M, M] for ``square`` and [G, M, ·] for the others."""
     rows = (*square.shape[:1], M)
@@ -295,7 +318,7 @@ def same(one: Observations, other: Observations) -> bool:
         type(one) is type(other)
         and one.nugget == other.nugget
         and all(
-            np.array_equal(mine, yours)
+            np.array_equal(mine, yours, equal_nan=True)
             for mine, yours in zip(one.arrays, other.arrays, strict=True)
         )
     )

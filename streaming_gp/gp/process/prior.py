@@ -414,7 +414,9 @@ class PriorAt:
             self.functions.noise_precision(self.draws, np.concatenate([one.Z for one in data]))
         )
         weights = np.concatenate([one.weights for one in data])
-        return float(0.5 * weights @ (np.log(noise) - LOG_TWO_PI).sum(axis=1))
+        logs = np.log(noise) - LOG_TWO_PI
+        logs[np.concatenate([one.is_missing for one in data])] = 0.0
+        return float(0.5 * weights @ logs.sum(axis=1))
 
     def pullback(
         self, X: np.ndarray, X2: np.ndarray, by_among: np.ndarray, by_between: np.ndarray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import chain
@@ -17,6 +17,7 @@ from streaming_gp.gp.process.observations import (
     DataObservations,
     Observations,
     PseudoObservations,
+    apart,
     product_by_points,
     same,
 )
@@ -107,6 +108,12 @@ class PseudoPointFactor:
         """The same of f, and of ε only to this power."""
         assert self.hyperparameters is not None
         return replace(self, hyperparameters=self.hyperparameters**power)
+
+    @property
+    def apart(self) -> PseudoPointFactor:
+        """The same with a group for each latent function."""
+        observations = tuple(apart(one) for one in self.pseudo_observations)
+        return replace(self, pseudo_observations=observations)
 
     def faded(self, power: float) -> PseudoPointFactor:
         """The same of ε, and of f only to this power; to the power 0 nothing of f."""
@@ -271,12 +278,19 @@ def _position(observations: list[Observations], wanted: Observations) -> int:
     return found
 
 
+def _arrays_of_numbers(observations: Observations) -> Iterator[np.ndarray]:
+    """Its arrays; entries that were not observed are zero."""
+    for array in observations.arrays:
+        is_data = isinstance(observations, DataObservations) and array is observations.Y
+        yield np.where(np.isnan(array), 0.0, array) if is_data else array
+
+
 def _is_sound(observations: object) -> bool:
     """Whether all arrays are finite and fit one another."""
     return (
         isinstance(observations, Observations)
         and all(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in observations.arrays)
         and observations.has_matching_shapes
-        and all(np.isfinite(a).all() for a in observations.arrays)
+        and all(np.isfinite(a).all() for a in _arrays_of_numbers(observations))
         and bool(0.0 <= observations.nugget < np.inf)
     )

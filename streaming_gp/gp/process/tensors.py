@@ -249,7 +249,8 @@ class GaussianProcess:
         value = -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
         if self.likelihood is None:
             return value
-        diagonal = tf.reshape(tf.linalg.diag_part(stack.precision_factor[0]), [-1])
-        weights = stack.is_data * tf.square(diagonal)
+        diagonal = tf.linalg.diag_part(stack.precision_factor)
+        weights = stack.is_data * tf.square(tf.reshape(diagonal, [self.num_groups, -1]))
         log_precision = tf.math.log(self.noise_precision(stack.Z)) - LOG_TWO_PI
-        return value + 0.5 * tf.reduce_sum(weights[:, None] * log_precision)
+        by_group = cov.to_groups(log_precision, self.num_groups)
+        return value + 0.5 * tf.reduce_sum(weights[:, :, None] * by_group)
