@@ -1,6 +1,6 @@
 """Conditioning on what is near: exact where all is near, and close to it where it is not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import gpflow
 import numpy as np
@@ -50,11 +50,11 @@ class Known:
     columns: int = 1
     noise: float = NOISE
     input_dim: int = 2
+    mean: gpflow.functions.Function = field(default_factory=lambda: gpflow.functions.Constant(0.7))
 
     def __post_init__(self):
-        model = sgp.StreamingGP(
-            self.kernel, gpflow.likelihoods.Gaussian(self.noise), gpflow.functions.Constant(0.7)
-        )
+        noise = gpflow.likelihoods.Gaussian(self.noise)
+        model = sgp.StreamingGP(self.kernel, noise, self.mean)
         compiled = compile_gp(model.modules, model.settings, (self.input_dim, self.columns))
         object.__setattr__(self, "local", compiled.local)
         object.__setattr__(self, "outputs", compiled.outputs)
@@ -398,9 +398,7 @@ def evidence_of(known, rng, X, Y, number=30):
 
 
 def gpr(known, X, Y):
-    return gpflow.models.GPR(
-        (X, Y), known.kernel, gpflow.functions.Constant(0.7), noise_variance=known.noise
-    )
+    return gpflow.models.GPR((X, Y), known.kernel, known.mean, noise_variance=known.noise)
 
 
 def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
@@ -413,10 +411,20 @@ def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
     assert value == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=EXACT)
 
 
-@pytest.mark.parametrize("name", ["sum", "linear"])
-def test_rows_given_all_before_them_have_the_exact_evidence_together(rng, name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "columns", "mean"),
+    [
+        ("sum", 1, gpflow.functions.Constant(0.7)),
+        ("linear", 1, gpflow.functions.Constant(0.7)),
+        ("sum", 40, gpflow.functions.Zero()),  # more than rows, which are turned
+    ],
+)
+def test_rows_given_all_before_them_have_the_exact_evidence_together(
+    rng, name, columns, mean, monkeypatch
+):
     monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
-    known, (X, Y) = Known(KERNELS[name][0]()), smooth_data(rng, 25)
+    known = Known(KERNELS[name][0](), columns, mean=mean)
+    X, Y = smooth_data(rng, 25, columns)
     found = evidence_of(known, rng, X, Y)
     assert not found.is_exact
     total, epsilon = 0.0, known.epsilon

@@ -216,7 +216,31 @@ class Evidence:
                 points = Z[min(group, len(Z) - 1)].reshape(-1, Z.shape[-1])
                 precision = self.local.noise_precision(epsilon, points)
                 of_group *= precision[:, group * columns].reshape(of_group.shape)
-        return pool.Z[rows], pool.Y[rows], weights, Z, targets, noise
+        Y, targets = self._turned(pool.Y[rows], targets)
+        return pool.Z[rows], Y, weights, Z, targets, noise
+
+    def _turned(self, Y: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Observations [s, P] and those near each [G, s, k, C] in fewer columns, if there are more
+        of them than rows: Gaussians of one covariance do not change as a row and its neighbours
+        turn together, and these span so many dimensions alone.
+        """
+        if targets.shape[3] <= targets.shape[2] + 1 or not self.has_many_columns:
+            return Y, targets
+        both = np.concatenate([targets[0], Y[:, None]], axis=1)
+        if np.isnan(both).any():
+            return Y, targets
+        turned = np.swapaxes(np.linalg.qr(np.swapaxes(both, 1, 2), mode="r"), 1, 2)
+        return turned[:, -1], turned[None, :, :-1]
+
+    @property
+    def has_many_columns(self) -> bool:
+        """Whether a row has more values, of functions that are alike, than there are rows near it.
+
+        So many say as much of ε from the fewest rows.
+        """
+        gp = self.local.gp
+        are_alike = self._joins and gp.num_groups == 1 and cov.is_zero(gp.mean_function)
+        return are_alike and gp.num_latent > self._number + 1
 
     @property
     def _joins(self) -> bool:
@@ -275,7 +299,6 @@ class Evidence:
     @property
     def _near(self) -> Compiled:
         local = self.local
-        C = local.gp.num_latent // local.gp.num_groups
 
         def near_evidence(epsilon: tf.Tensor, *arguments: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
@@ -286,8 +309,8 @@ class Evidence:
 
         return local.graphs.compiled(
             near_evidence, spec(local.parameters.size), spec(None, local.input_dim),
-            spec(None, local.output_dim), spec(None), spec(None, None, None, local.input_dim),
-            spec(None, None, None, C), spec(None, None, None),
+            spec(None, None), spec(None), spec(None, None, None, local.input_dim),
+            spec(None, None, None, None), spec(None, None, None),
         )  # fmt: skip
 
 
@@ -347,16 +370,18 @@ def sum_of(
     """``Σ_i w_i log p(y_i | rows near it)`` at the parameters' values: a scalar, in nats.
 
     :param X: [s, D].
-    :param Y: [s, P].
+    :param Y: [s, P], or fewer columns, where others are zero.
     :param weights: w [s].
     :param Z: Inputs of the rows near each [K, s, k, D].
-    :param targets: Their observations [G, s, k, C].
+    :param targets: Their observations [G, s, k, C], or likewise.
     :param noise: The variance of their noise [G, s, k]; of Gaussian noise in units of it.
     """
     gp, likelihood = local.gp, local.likelihood
     is_gaussian = gp.likelihood is not None
     G, C = gp.num_groups, gp.num_latent // gp.num_groups
-    if is_gaussian:
+    if is_gaussian and site_rules.has_one_noise(likelihood):
+        noise = noise / gp.noise_precision(X[:1])[0, 0]
+    elif is_gaussian:
         units = []
         for group in range(G):
             points = Z[tf.minimum(group, tf.shape(Z)[0] - 1)]
@@ -370,10 +395,12 @@ def sum_of(
             weights * site_rules.predictive_log_density(likelihood, X, mean, variance, Y)
         )
     v = variance + 1.0 / gp.noise_precision(X)
+    logs, columns = LOG_TWO_PI + tf.math.log(v), tf.shape(Y)[1]
     is_missing, zeros = tf.math.is_nan(Y), tf.zeros_like(Y)
     error = tf.where(is_missing, zeros, Y - mean)
-    logs = -0.5 * (LOG_TWO_PI + tf.math.log(v) + tf.square(error) / v)
-    return tf.reduce_sum(weights * tf.reduce_sum(tf.where(is_missing, zeros, logs), -1))
+    of_each = tf.where(is_missing, zeros, logs[:, :columns] + error**2 / v[:, :columns])
+    both = tf.reduce_sum(of_each, -1) + tf.reduce_sum(logs[:, columns:], -1)
+    return -0.5 * tf.reduce_sum(weights * both)
 
 
 # ---- the optimum ----
@@ -465,13 +492,14 @@ class _Search:
     ) -> None:
         self._evidence, self._belief = evidence, belief
         self._most, self._report = iterations, report
+        self._most_rows = FEWEST if evidence.has_many_columns else MOST
         self._iterations = 0
         self._steps_curvature = np.zeros((0, 0))
 
     def learned(self, only: np.ndarray | None) -> Learned:
         evidence, belief = self._evidence, self._belief
         floor, low = belief.floor(), belief.low
-        size = int(np.clip(SHARE * evidence.num_rows, FEWEST, MOST))
+        size = int(np.clip(SHARE * evidence.num_rows, FEWEST, self._most_rows))
         iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
 
         def end(start: np.ndarray, lowest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -564,7 +592,7 @@ class _Search:
     def _gaussian(self, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [E] and precision [E, E] of q(ε)."""
         evidence = self._evidence
-        size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, MOST))
+        size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, self._most_rows))
         sample = evidence.sample(size, mode)
         are_few = evidence.num_rows <= FEWEST
         alone = replace(sample, scale=min(sample.scale, 1.0))

@@ -659,7 +659,9 @@ def conditional_moments(
         shape = tf.shape(rows)
         of_rows = kernels[place](tf.reshape(rows, [-1, rows.shape[2]]), full_cov=False)
         diagonal = tf.reshape(of_rows, shape[:2])
-        at_rows, at_place = _mean(gp, group, rows), _mean(gp, group, X[:, None])[:, 0]
+        at_rows, at_place = (
+            _mean(gp, group, points, tf.shape(targets)[3]) for points in (rows, X[:, None])
+        )
         if far is not None:
             V, v, white = (part[group] for part in far)
             among -= tf.matmul(V, V, transpose_b=True)
@@ -669,7 +671,7 @@ def conditional_moments(
             at_rows += tf.reshape(
                 tf.matmul(tf.reshape(V, [-1, tf.shape(V)[2]]), white), tf.shape(at_rows)
             )
-            at_place += tf.matmul(v, white)
+            at_place += tf.matmul(v, white)[:, None]
         among = tf.linalg.set_diag(among, diagonal * (1.0 + jitter) + noise[group])
         both = tf.concat([k[..., None], targets[group] - at_rows], -1)
         if is_linear:
@@ -678,7 +680,7 @@ def conditional_moments(
             solved = tf.linalg.triangular_solve(tf.linalg.cholesky(among), both)
             known = tf.reduce_sum(solved[..., :1] * solved[..., 1:], 1)
             left = -tf.reduce_sum(tf.square(solved[..., 0]), -1)
-        means.append(at_place + known)
+        means.append(at_place[:, 0] + known)
         variances.append(tf.maximum(own + left, SMALLEST_VARIANCE * own)[:, None])
     C = gp.num_latent // gp.num_groups
     mean = tf.concat(means, -1)
@@ -725,9 +727,14 @@ def _linear(K: tf.Tensor, both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return known, tf.reduce_sum((w * (product[..., :1] - 2.0 * both[..., :1]))[..., 0], -1)
 
 
-def _mean(gp: Any, group: int, points: tf.Tensor) -> tf.Tensor:
-    """The prior mean [B, k, C] of one group at points [B, k, D]."""
+def _mean(gp: Any, group: int, points: tf.Tensor, columns: Any) -> tf.Tensor:
+    """The prior mean [B, k, C] of one group at points [B, k, D].
+
+    :param columns: C, which may be fewer where the mean is zero.
+    """
     shape = tf.shape(points)
+    if cov.is_zero(gp.mean_function):
+        return tf.zeros([shape[0], shape[1], columns], points.dtype)
     values = gp.prior_mean(tf.reshape(points, [-1, shape[2]]))
     C = gp.num_latent // gp.num_groups
     mine = values[:, group * C : (group + 1) * C]

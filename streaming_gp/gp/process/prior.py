@@ -221,12 +221,12 @@ def prior_mean(
 ) -> tf.Tensor:
     """Prior mean [N, L] at inputs [N, D]."""
     shape = [tf.shape(X)[0], num_latent]
-    if _is_zero(mean_function) and mean_function.output_dim in (1, num_latent):
+    if is_zero(mean_function) and mean_function.output_dim in (1, num_latent):
         return tf.zeros(shape, X.dtype)  # what most models have, as a smaller graph
     return tf.broadcast_to(mean_function(X), shape)
 
 
-def _is_zero(mean_function: gpflow.functions.Function) -> bool:
+def is_zero(mean_function: gpflow.functions.Function) -> bool:
     """Whether it is GPflow's own, and not another that is made of it."""
     return type(mean_function) is gpflow.functions.Zero
 
