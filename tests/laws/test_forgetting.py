@@ -11,6 +11,7 @@ from streaming_gp.errors import InvalidDataError
 from tests.conftest import assert_same_naturals
 from tests.oracles.builders import (
     EVERY_INPUT,
+    FIXED,
     MERGED,
     NOISE,
     QUICK,
@@ -25,9 +26,28 @@ from tests.oracles.builders import (
 from tests.oracles.reference import smooth_data
 from tests.oracles.saved_streams import batch, begun, content, regression, resumed
 from tests.oracles.trees import same
-from tests.tolerances import ALGEBRA
+from tests.tolerances import ALGEBRA, THROUGH_NUGGET
 
 MEAN, POWER = 2.0, 0.6
+WEIGHTS = {
+    "fading": (sgp.Fading(POWER), POWER ** np.array([3.0, 2.0, 1.0, 0.0])),
+    "window": (sgp.SlidingWindow(2), np.array([0.0, 0.0, 1.0, 1.0])),
+}
+DISTINCT = 12
+"""The inputs of all batches of the law, so that so many points hold all that they say."""
+LAW = {
+    "all": (EVERY_INPUT, ALGEBRA),
+    "all, near": (EVERY_INPUT, ALGEBRA),
+    "all, budget not reached": (sgp.PrivatePseudoPoints("all", budget=99), ALGEBRA),
+    "all, merged": (sgp.PrivatePseudoPoints("all", budget=26), THROUGH_NUGGET),
+    "private": (sgp.PrivatePseudoPoints(DISTINCT), THROUGH_NUGGET),
+    "private, fixed": (
+        sgp.PrivatePseudoPoints(DISTINCT, optimise_locations=False), THROUGH_NUGGET
+    ),
+    "private, merged": (sgp.PrivatePseudoPoints(DISTINCT, budget=24), THROUGH_NUGGET),
+    "shared": (sgp.SharedPseudoPoints(DISTINCT), THROUGH_NUGGET),
+    "shared, fixed": (sgp.SharedPseudoPoints(DISTINCT, optimise_locations=False), THROUGH_NUGGET),
+}  # fmt: skip
 TIMES = {"batches": [None] * 4, "times": [10.0, 10.5, 13.0, 13.0]}
 AGES = {"batches": [3.0, 2.0, 1.0, 0.0], "times": [3.0, 2.5, 0.0, 0.0]}
 
@@ -62,6 +82,92 @@ def exact(batches, weights, X_new):
     K, K_new = kernel()(X).numpy() + np.diag(noise), kernel()(X_new, X).numpy()
     mean = MEAN + K_new @ np.linalg.solve(K, Y - MEAN)
     return mean, kernel()(X_new).numpy() - K_new @ np.linalg.solve(K, K_new.T)
+
+
+def law_batches():
+    rng = np.random.default_rng(3)
+    sites = np.stack(np.meshgrid(np.linspace(-2, 2, 4), [-2.0, -0.7, 0.7]), -1).reshape(-1, 2)
+    return [
+        (X, np.sin(X[:, :1]) + np.cos(X[:, 1:]) + NOISE**0.5 * rng.normal(size=(DISTINCT, 1)))
+        for X in (rng.permutation(sites) for _ in range(4))
+    ]
+
+
+def law_model(name, rule, hyperparameters, batches):
+    points, _ = LAW[name]
+    near = sgp.NearestNeighbors(num_neighbors_pred=4 * DISTINCT - 1)  # of four times as many, all
+    model = known_model(
+        points, hyperparameters=hyperparameters, forgetting=WEIGHTS[rule][0],
+        conditioning=near if "near" in name else None,
+    )  # fmt: skip
+    for data in batches:
+        model.update(data, learn=None if hyperparameters is FIXED else True)
+    return model
+
+
+def at_every_epsilon(model, batches, weights, X_new):
+    """The law at the values of ε over which a model predicts: moments, averaged."""
+    vector, X, Y = model.parameter_vector, *joined(batches)
+    divided, now, found = np.repeat(weights, DISTINCT), vector.value(), []
+    X, Y, divided = X[divided > 0.0], Y[divided > 0.0], divided[divided > 0.0]
+    for epsilon in model.prediction_draws:
+        vector.assign(epsilon)
+        noise = model.likelihood.variance.numpy() / divided
+        K, K_new = model.kernel(X).numpy() + np.diag(noise), model.kernel(X_new, X).numpy()
+        mean = model.mean_function.c.numpy()
+        mean = mean + K_new @ np.linalg.solve(K, Y - mean)
+        lost = np.einsum("ij,ji->i", K_new, np.linalg.solve(K, K_new.T))
+        found.append((mean, model.kernel(X_new, full_cov=False).numpy() - lost))
+    vector.assign(now)
+    means, variances = map(np.stack, zip(*found, strict=True))
+    return means.mean(axis=0), (variances.mean(axis=0) + means[:, :, 0].var(axis=0))[:, None]
+
+
+@pytest.mark.parametrize("rule", WEIGHTS)
+@pytest.mark.parametrize("name", LAW)
+def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rule, rng):
+    if rule == "window" and LAW[name][0].allowed.window == 0:
+        pytest.skip("within a budget there is no window")
+    batches, X_new = law_batches(), rng.uniform(-2.0, 2.0, (20, 2))
+    model = law_model(name, rule, FIXED, batches)
+    wanted = at_every_epsilon(model, batches, WEIGHTS[rule][1], X_new)
+    assert_same_arrays(model.predict_f(X_new), wanted, LAW[name][1])
+
+
+@pytest.mark.parametrize("rule", WEIGHTS)
+@pytest.mark.parametrize(
+    ("name", "hyperparameters"),
+    [
+        ("all", sgp.PointHyperparameters()),
+        ("all, near", sgp.VariationalHyperparameters(full_covariance=True)),
+        ("all, budget not reached", sgp.PointHyperparameters()),
+    ],
+)
+def test_with_learned_epsilon_it_is_what_that_epsilon_says(name, hyperparameters, rule, rng):
+    if rule == "window" and LAW[name][0].allowed.window == 0:
+        pytest.skip("within a budget there is no window")
+    batches, X_new = law_batches(), rng.uniform(-2.0, 2.0, (20, 2))
+    model = law_model(name, rule, hyperparameters, batches)
+    wanted = at_every_epsilon(model, batches, WEIGHTS[rule][1], X_new)
+    assert_same_arrays(model.predict_f(X_new), wanted, ALGEBRA)
+
+
+def test_merges_do_not_undo_fading_where_epsilon_is_learned(rng):
+    """The function changes its sign half way, and merged points have faded as single ones have."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(),
+        gpflow.likelihoods.Gaussian(0.01),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=50),
+        hyperparameters=sgp.PointHyperparameters(),
+        forgetting=sgp.Fading(0.4),
+    )
+    for number in range(12):
+        X = rng.uniform(-3.0, 3.0, (20, 1))
+        sign = -1.0 if number >= 6 else 1.0
+        model.update((X, sign * np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)))
+    X_new = np.linspace(-2.8, 2.8, 50)[:, None]
+    error = np.asarray(model.predict_f(X_new)[0]) + np.sin(2.0 * X_new)
+    assert np.sqrt(np.mean(error**2)) < 0.12
 
 
 def log_density(Y, mean, covariance):

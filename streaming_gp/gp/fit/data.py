@@ -367,8 +367,8 @@ class DataFits:
         mean: np.ndarray,
         variance: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``log p(y_n)`` [N] in nats for moments [N, L] of f, and the mean [N] over the outputs that
-        were observed of ``(y - E y)² / var y``.
+        """``log p(y_n)`` [N] in nats for moments [N, L] of f, and ``(y - E y)² / var y`` [N], a
+        mean over the outputs that were observed.
         """
         v = variance + 1.0 / self.local.noise_precision(epsilon, X)
         squares = (Y - mean) ** 2 / v
