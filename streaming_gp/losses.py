@@ -172,10 +172,9 @@ def log_power_integral(likelihood: gl.Likelihood, F: tf.Tensor, power: float) ->
     if isinstance(likelihood, HasPowerIntegral):
         return likelihood.log_power_integral(F, power)
     if isinstance(likelihood, gl.Gaussian):
-        outputs = tf.cast(tf.shape(F)[1], tf.float64)
         log_scale = LOG_TWO_PI + tf.math.log(likelihood.variance)
         one = -0.5 * ((power - 1.0) * log_scale + np.log(power))
-        return tf.fill(tf.shape(F)[:1], outputs * one)
+        return tf.reduce_sum(one + tf.zeros_like(F), axis=1)
     labels = _number_of_labels(likelihood)
     rows = [tf.fill([tf.shape(F)[0], 1], tf.constant(k, tf.float64)) for k in range(labels)]
     log_p = tf.stack([log_density(likelihood, F, label) for label in rows])

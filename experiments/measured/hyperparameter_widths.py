@@ -51,7 +51,9 @@ def line(seed: int) -> Problem:
     rng = np.random.default_rng([seed, 0])
     X = rng.uniform(-3.0, 3.0, (100, 1))
     Y = np.sin(2.0 * X) + 0.2 * rng.standard_normal(X.shape)
-    return Problem(X, Y, gpflow.kernels.SquaredExponential, lambda: gpflow.likelihoods.Gaussian(0.1))
+    return Problem(
+        X, Y, gpflow.kernels.SquaredExponential, lambda: gpflow.likelihoods.Gaussian(0.1)
+    )
 
 
 def three_inputs(seed: int) -> Problem:
@@ -95,8 +97,7 @@ def periodic(seed: int) -> Problem:
 
 
 PROBLEMS = {
-    one.__name__.replace("_", " "): one
-    for one in (line, three_inputs, classes, counts, periodic)
+    one.__name__.replace("_", " "): one for one in (line, three_inputs, classes, counts, periodic)
 }
 
 
@@ -134,7 +135,7 @@ def names_of(model: sgp.StreamingGP) -> list[str]:
 
 
 def exact(problem: Problem, start: Results, num_samples: int, seed: int) -> Results:
-    """NUTS from the mean of some q(ε): moments of each component, and effective numbers of draws."""
+    """NUTS from the mean of some q(ε): moments of each component, and effective draws."""
     begun = model_of(problem, "dense")
     prior = begun.ledger.prior.hyperparameters
     assert prior is not None
@@ -169,7 +170,7 @@ def exact(problem: Problem, start: Results, num_samples: int, seed: int) -> Resu
 
 
 def sample(helper: Any, steps: list[Any], num_samples: int, seed: int) -> list[np.ndarray]:
-    """Draws after as many that adapt the step size, in blocks, so that there is progress to show."""
+    """Draws after some that adapt the step size, in blocks, so that there is progress to show."""
     adapting = max(BLOCK, num_samples // 4)
     kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
         tfp.mcmc.NoUTurnSampler(helper.target_log_prob_fn, step_size=steps, max_tree_depth=7),
@@ -273,9 +274,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def figure_of(components: list[Results]) -> Any:
-    """Each component at its difference of means and its ratio of widths; a panel for each method."""
+    """Each component at its difference of means and its ratio of widths, by method."""
     methods = [one for one in METHODS if any(row["points"] == one for row in components)]
-    figure, axes = plt.subplots(1, len(methods), figsize=(3.0 * len(methods) + 1.0, 3.6), sharey=True)
+    figure, axes = plt.subplots(
+        1, len(methods), figsize=(3.0 * len(methods) + 1.0, 3.6), sharey=True
+    )
     problems = list(dict.fromkeys(row["problem"] for row in components))
     for axis, method in zip(np.atleast_1d(axes), methods, strict=True):
         axis.axvspan(-MEAN_WITHIN, MEAN_WITHIN, color="0.93")

@@ -4,10 +4,12 @@ from streaming_gp.expfam.divergences import (
     KL,
     BetaDivergence,
     Divergence,
+    Fisher,
     FisherRao,
     GammaDivergence,
     Renyi,
     ReverseKL,
+    TotalVariation,
 )
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.expfam.normal import Gaussian, IsotropicNormal, MeanFieldNormal, Normal
@@ -29,6 +31,7 @@ __all__ = [
     "Divergence",
     "ExponentialFamily",
     "Factor",
+    "Fisher",
     "FisherRao",
     "GammaDivergence",
     "Gaussian",
@@ -38,4 +41,5 @@ __all__ = [
     "NormalWishart",
     "Renyi",
     "ReverseKL",
+    "TotalVariation",
 ]

@@ -1,6 +1,7 @@
 """Divergences of q from a cavity, as local free energies use them.
 
-All but Fisher-Rao come from one primitive of a family, its log-partition: with ``p_η`` normalised,
+Fisher's are of Gaussians alone, and so is total variation. All others come from one primitive of a
+family, its log-partition: with ``p_η`` normalised,
 ``log ∫ Π p_i^{a_i} = A(Σ a_i η_i) − Σ a_i A(η_i)``, for powers that sum to one, and for Gaussians
 (whose base measure is constant) for any powers.
 """
@@ -8,7 +9,7 @@ All but Fisher-Rao come from one primitive of a family, its log-partition: with 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import tensorflow as tf
@@ -147,6 +148,69 @@ def _log_integral(*powers: tuple[Any, float]) -> tf.Tensor:
 
 
 @dataclass(frozen=True)
+class Fisher:
+    """``weight · E_q ‖∇ log q − ∇ log cavity‖²`` for Gaussians (PGVI, 2.3.1 and 4.3.1).
+
+    With means m, precisions Λ and covariances V it is ``‖Λ' (m − m')‖² + tr (Λ − Λ')² V``. No
+    constant of the cavity is in it, which may be improper. Its unit is that of an inverse square
+    of the parameters.
+
+    :param weight: 1 is Fisher's divergence, and ½ Hyvärinen's.
+    """
+
+    weight: float = 1.0
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        mine: Any = q
+        if not isinstance(q, Gaussian):
+            raise InvalidDataError(f"this divergence is for Gaussians, not {type(q).__name__}")
+        (pull, precision), (mean, covariance) = cavity.natural, mine.moments()
+        slope = pull - mine._times(precision, mean)
+        bend = tf.convert_to_tensor(mine.precision - precision)
+        square = bend @ bend if bend.shape.rank == 2 else tf.square(bend)
+        spread = mine._trace(square, covariance)
+        return self.weight * (tf.reduce_sum(tf.square(slope)) + spread)
+
+
+@dataclass(frozen=True)
+class TotalVariation:
+    """``½ ∫ |q − cavity|`` of univariate normals, in [0, 1] (PGVI, 2.3.1 and 4.3.1).
+
+    It is the difference of probabilities between the two points at which the densities are equal.
+    For Gaussians of one coordinate only: there is no closed form for more.
+    """
+
+    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+        p = _univariate(q, cavity, "total variation")
+        mine: Any = q
+        (m, n), (v, w) = (
+            [tf.convert_to_tensor(one)[0] for one in both]
+            for both in ((mine.mean, p.mean), (mine.variance, p.variance))
+        )
+        # where q = p, with x about the mean of q: a x² + 2 b x + c = 0, which no derivative moves
+        away, a = n - m, 1.0 / w - 1.0 / v
+        b, c = -away / w, away**2 / w + tf.math.log(w / v)
+        root = tf.sqrt(tf.maximum(b**2 - a * c, 0.0))
+        far = -(b + tf.where(b < 0.0, -root, root))
+        places = tf.stop_gradient(m + tf.stack([far / a, tf.math.divide_no_nan(c, far)]))
+        places = tf.where(tf.math.is_finite(places), places, np.inf)
+        inside = [_normal_cdf((places - mean) / tf.sqrt(of)) for mean, of in ((m, v), (n, w))]
+        gap = inside[0] - inside[1]
+        return tf.abs(gap[0] - gap[1])
+
+
+def _normal_cdf(x: tf.Tensor) -> tf.Tensor:
+    return 0.5 * tf.math.erfc(-x / np.sqrt(2.0))
+
+
+def _univariate(q: Any, cavity: Factor, name: str) -> Any:
+    """The cavity as a distribution of one coordinate."""
+    if not isinstance(q, Gaussian) or np.shape(q.precision_mean) != (1,):
+        raise InvalidDataError(f"the {name} is for univariate normals")
+    return cavity.family(*cavity.natural)
+
+
+@dataclass(frozen=True)
 class FisherRao:
     """The distance along the manifold of univariate normals (Nielsen 2023; PGVI, 4.4.1).
 
@@ -154,10 +218,7 @@ class FisherRao:
     """
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-        p: Any = cavity.family(*cavity.natural)
-        mine: Any = q
-        if not isinstance(q, Gaussian) or np.shape(q.precision_mean) != (1,):
-            raise InvalidDataError("the Fisher-Rao distance is for univariate normals")
+        p, mine = _univariate(q, cavity, "Fisher-Rao distance"), cast(Any, q)
         mean = tf.square(mine.mean - p.mean)[0]
         sd_q, sd_p = tf.sqrt(mine.variance)[0], tf.sqrt(p.variance)[0]
         near, far = mean + 2.0 * tf.square(sd_q - sd_p), mean + 2.0 * tf.square(sd_q + sd_p)
@@ -166,7 +227,7 @@ class FisherRao:
 
 def require_domain(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> None:
     """Check that a divergence is defined between two members."""
-    if not isinstance(divergence, KL):
+    if not isinstance(divergence, (KL, Fisher)):
         _require_distribution(divergence, cavity)
         require_gradient(divergence, q, cavity)
 
@@ -179,7 +240,7 @@ def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Facto
     """
     if isinstance(divergence, Renyi):
         _require_mixture(divergence.alpha, q, cavity)
-    elif not isinstance(divergence, KL):
+    elif not isinstance(divergence, (KL, Fisher)):
         _require_distribution(divergence, cavity)
 
 

@@ -403,6 +403,27 @@ def test_a_single_sweep_without_damping_is_averaged_ep(rng, num_clients):
     assert_same(tied.posterior, fitted(model, shards, one_sweep(), rounds=3).posterior, ALGEBRA)
 
 
+def test_a_latent_variable_of_a_piece_is_tied_over_its_data(rng):
+    """``q(θ, h_k) ∝ p(θ) Π_k p(h_k) f_k(θ)^{N_k} g_k(h_k)^{N_k}`` (supplement, B.2).
+
+    The latent variable is a coordinate that the data of one piece see alone: a client keeps one
+    factor of it, and for all others nothing. Of a conjugate model that is the exact posterior.
+    """
+    X = rng.standard_normal((24, 1))
+    piece = np.repeat(np.arange(3), 8)
+    inputs = np.hstack([X, np.eye(3)[piece]])  # θ, and h_k
+    Y = inputs @ np.array([[0.5], [1.0], [-2.0], [0.3]]) + 0.3 * rng.standard_normal((24, 1))
+    model = linear.BayesianLinearRegression(4, 0.09)
+    shards = [(inputs[piece == k], Y[piece == k]) for k in range(3)]
+    tied = pvi.StochasticEPUpdate(steps=3)
+    found = fitted(model, shards, tied, rounds=2)
+    assert_same(found.posterior, pooled(model, inputs, Y), THROUGH_CHOLESKY)
+    for k in range(3):
+        _, precision = map(np.asarray, found.factors[f"c{k}"].natural)
+        others = [1 + other for other in range(3) if other != k]
+        assert np.abs(precision[others]).max() < 1e-9 < precision[1 + k, 1 + k]
+
+
 @ONE_OF_EITHER
 def test_averaged_ep_ends_where_q_is_the_mean_of_all_projections(rng, make):
     """Proposition 1 of the supplement, in natural parameters."""

@@ -57,6 +57,50 @@ def test_beta_and_gamma_divergences_are_their_integrals(beta):
     np.testing.assert_allclose(found, expected, rtol=QUADRATURE)
 
 
+@pytest.mark.parametrize("mean", [-0.2, 0.3, 2.0])
+@pytest.mark.parametrize("variance", [0.1, 0.5, 0.5 + 1e-9, 1.5])
+def test_fisher_and_total_variation_are_their_integrals(mean, variance):
+    other = univariate(mean, variance)
+    q, p = density(Q), density(other)
+    apart = (GRID - mean) / variance - (GRID - Q.mean[0]) / Q.variance[0]
+    found = expfam.Fisher()(Q, other.as_factor())
+    np.testing.assert_allclose(found, integral(q * apart**2), rtol=QUADRATURE, atol=1e-15)
+    found = expfam.TotalVariation()(Q, other.as_factor())
+    np.testing.assert_allclose(found, 0.5 * integral(np.abs(q - p)), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+def test_fisher_is_an_average_of_squared_slopes(family):
+    q, p = member(family, 3), member(family, 4)
+    x = tf.constant(q.sample(100_000, seed=1))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        ratio = q.log_prob(x) - p.log_prob(x)
+    squares = tf.reduce_sum(tf.square(tape.gradient(ratio, x)), axis=1).numpy()
+    error = squares.std() / np.sqrt(len(squares))
+    for weight in (1.0, 0.5):  # Fisher and Hyvärinen
+        found = float(expfam.Fisher(weight)(q, p.as_factor()))
+        assert abs(found - weight * squares.mean()) < STANDARD_ERRORS * weight * error
+
+
+def test_total_variation_has_the_gradient_of_its_integral():
+    def value(numbers):
+        return expfam.TotalVariation()(MeanFieldNormal.from_unconstrained(numbers), P.as_factor())
+
+    start = tf.constant([[0.3], [-0.4]], tf.float64)
+    start = tf.reshape(start, MeanFieldNormal.unconstrained_shape(1))
+    with tf.GradientTape() as tape:
+        tape.watch(start)
+        at = value(start)
+    gradient = np.ravel(tape.gradient(at, start))
+    for place, one in enumerate(1e-5 * np.eye(2)):
+        step = one.reshape(start.shape)
+        slope = float(value(start + step) - value(start - step)) / 2e-5
+        np.testing.assert_allclose(gradient[place], slope, rtol=1e-6)
+    with pytest.raises(InvalidDataError, match="univariate"):
+        expfam.TotalVariation()(member(Normal, 1), member(Normal, 2).as_factor())
+
+
 IN_EVERY_FAMILY = pytest.mark.parametrize(
     "family",
     [
@@ -138,13 +182,19 @@ def test_which_divergences_are_defined_under_an_improper_cavity():
     """Of Rényi's only the gradient, where ``α η_q + (1 − α) η_cavity`` is proper."""
     q = univariate(0.0, 1.0)
     proper, improper = P.as_factor(), q.as_factor() ** -0.25
-    for needs in (expfam.ReverseKL(), expfam.BetaDivergence(2.0), expfam.FisherRao()):
+    for needs in (
+        expfam.ReverseKL(),
+        expfam.BetaDivergence(2.0),
+        expfam.FisherRao(),
+        expfam.TotalVariation(),
+    ):
         for require in (require_domain, require_gradient):
             require(needs, q, proper)
             with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
                 require(needs, q, improper)
     for require in (require_domain, require_gradient):
         require(expfam.KL(0.5), q, improper)
+        require(expfam.Fisher(), q, improper)
         require(expfam.Renyi(0.1), q, proper)
     require_gradient(expfam.Renyi(0.5), q, improper)
     with pytest.raises(ImproperError, match="needs a cavity that is a distribution"):
@@ -259,6 +309,7 @@ OTHER_DIVERGENCES_AND_LOSSES = [
     {"divergence": expfam.Renyi(2.5)},
     {"divergence": expfam.ReverseKL()},
     {"divergence": expfam.KL(0.5)},
+    {"divergence": expfam.Fisher(0.5)},
     {"loss": losses.GeneralisedCrossEntropy(0.3)},
     {"loss": losses.BetaLoss(1.3), "divergence": expfam.Renyi(1.5)},
 ]
@@ -269,6 +320,7 @@ OTHER_DIVERGENCES_AND_LOSSES = [
     [
         *((settings, MeanFieldNormal) for settings in OTHER_DIVERGENCES_AND_LOSSES),
         (OTHER_DIVERGENCES_AND_LOSSES[0], Normal),
+        (OTHER_DIVERGENCES_AND_LOSSES[4], Normal),
         (OTHER_DIVERGENCES_AND_LOSSES[-1], expfam.IsotropicNormal),
         *(
             pytest.param(settings, family, marks=pytest.mark.slow)
@@ -361,18 +413,33 @@ def test_a_smaller_alpha_gives_a_wider_posterior(rng):
     assert np.linalg.slogdet(wide.covariance)[1] > np.linalg.slogdet(narrow.covariance)[1]
 
 
-def test_a_robust_loss_does_not_follow_outliers(rng):
+def test_loss_and_divergence_are_exchanged_apart(rng):
+    """PGVI, theorem 19: the loss says whether outliers are followed, whatever the divergence; and
+    the divergence how wide q is and what a prior that is wrong costs.
+    """
     X = np.ones((50, 1))
     Y = 0.5 * rng.standard_normal((50, 1))
+    spoiled = np.where(np.arange(50)[:, None] < 3, 14.0, Y)
     model = linear.BayesianLinearRegression(1, 0.25)
-    spoiled = Y.copy()
-    spoiled[:3] = 14.0
-    shift = {}
-    for name, loss in (("nll", None), ("beta", losses.BetaLoss(1.5))):
-        means = [fitted(model, (X, y), rounds=3, loss=loss).mean[0] for y in (Y, spoiled)]
-        shift[name] = abs(means[1] - means[0])
-    assert shift["nll"] > 0.5
-    assert shift["beta"] < 0.05
+    found = {
+        (name, weight): [
+            fitted(model, (X, y), rounds=2, loss=loss, divergence=expfam.KL(weight))
+            for y in (Y, spoiled)
+        ]
+        for name, loss in (("nll", None), ("beta", losses.BetaLoss(1.5)))
+        for weight in (1.0, 0.25)
+    }
+    for (name, _), (clean, followed) in found.items():
+        shift = abs(clean.mean[0] - followed.mean[0])
+        assert shift > 0.5 if name == "nll" else shift < 0.05
+    for name in ("nll", "beta"):
+        assert found[name, 0.25][0].variance[0] < found[name, 1.0][0].variance[0]
+    sure, away = linear.BayesianLinearRegression(1, 0.25, 0.01), Y + 3.0
+    trusted, doubted = (
+        fitted(sure, (X, away), rounds=1, divergence=expfam.KL(weight)).mean[0]
+        for weight in (1.0, 0.25)
+    )
+    assert away.mean() - doubted < 0.5 * (away.mean() - trusted)
 
 
 @pytest.mark.parametrize("samples", [pytest.param(1, marks=pytest.mark.slow), 30])
@@ -551,6 +618,25 @@ def test_robust_losses_of_a_gaussian_are_their_formulas(make, power):
     p = scipy.stats.norm(F, np.sqrt(NOISE)).pdf(Y)[:, 0]
     found = make(power)(gl.Gaussian(NOISE), tensor(F), tensor(Y))
     np.testing.assert_allclose(found, FORMULAS[make](p, integral, power), rtol=1e-9)
+
+
+@POWERS
+@pytest.mark.parametrize("variance", [0.3, [0.3, 1.2, 0.7]])
+def test_the_beta_loss_of_several_outputs_is_lemma_25(power, variance):
+    """PGVI: ``−p^(β−1)/(β−1) + (2π)^(−D(β−1)/2) |Σ|^(−(β−1)/2) β^(−(D+2)/2)``, from which this one
+    differs by the constant that makes it tend to −log p.
+    """
+    D, beta = 3, power
+    covariance = np.diag(np.broadcast_to(variance, D))
+    mean, y = np.array([0.2, -1.0, 0.4]), np.array([0.5, -0.3, 0.1])
+    p = scipy.stats.multivariate_normal(mean, covariance).pdf(y)
+    wanted = -(p ** (beta - 1.0)) / (beta - 1.0)
+    scale = (2.0 * np.pi) ** (0.5 * D * (beta - 1.0))
+    scale *= np.linalg.det(covariance) ** (0.5 * (beta - 1.0))
+    wanted += 1.0 / (scale * beta ** (0.5 * (D + 2.0)))
+    wanted += 1.0 / (beta - 1.0) - 1.0
+    found = losses.BetaLoss(beta)(gl.Gaussian(np.array(variance)), tensor([mean]), tensor([y]))
+    np.testing.assert_allclose(found, [wanted], rtol=1e-9)
 
 
 @POWERS

@@ -115,6 +115,39 @@ def test_one_step_is_a_step_of_variational_message_passing():
     np.testing.assert_allclose(q.components.mean, mean, rtol=THROUGH_CHOLESKY)
 
 
+def messages(prior, start, Y, sweeps):
+    """Variational message passing (Winn & Bishop 2005), datum by datum, in natural parameters: the
+    responsibility of each datum at q (Bishop 2006, eqs. 10.46, 10.64 to 10.66), then its message.
+    """
+    total = [np.array(part, float) for part in prior.natural]
+    sent = [[np.zeros_like(part) for part in total] for _ in Y]
+    for sweep in range(sweeps):
+        for n, y in enumerate(Y):
+            q = start if sweep == n == 0 else DirichletNormalWishart(*total)
+            alpha, parts = np.asarray(q.concentration), q.components
+            W = np.linalg.inv(np.asarray(parts.scale_inverse))
+            dof, away = np.asarray(parts.dof), y - np.asarray(parts.mean)
+            log_pi = scipy.special.digamma(alpha) - scipy.special.digamma(alpha.sum())
+            halves = 0.5 * (dof[:, None] + 1.0 - np.arange(1, 3))
+            log_precision = scipy.special.digamma(halves).sum(1) + 2.0 * np.log(2.0)
+            log_precision += np.linalg.slogdet(W)[1]
+            distance = dof * np.einsum("kd,kde,ke->k", away, W, away) + 2.0 / parts.strength
+            r = scipy.special.softmax(log_pi + 0.5 * (log_precision - distance))
+            message = [r, r, r[:, None] * y, r, r[:, None, None] * np.outer(y, y)]
+            total = [a + b - c for a, b, c in zip(total, message, sent[n], strict=True)]
+            sent[n] = message
+    return total
+
+
+def test_a_client_for_each_datum_passes_the_messages_of_the_literature():
+    Y = clusters()[:12]
+    model = gaussian_mixture(centres=Y[:3])
+    found = fitted_server(model, parted(Y, len(Y)), VMP, pvi.Sequential(), 2).posterior
+    wanted = messages(model.prior(), model.initial(0), Y, 2)
+    for a, b in zip(found.natural, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
 def test_the_closed_natural_gradient_is_that_of_the_expectation():
     Y = clusters()[:20]
     model = gaussian_mixture(centres=Y[:3])

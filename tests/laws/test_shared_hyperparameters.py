@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 import scipy.stats
+import tensorflow as tf
 
 from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
@@ -284,6 +285,41 @@ def test_relevances_learned_from_q_are_those_of_most_evidence(rng):
     pvi.fit(found, pvi.Synchronous(damping=1.0), 40, hyperparameters=rule)
     fitted = X.T @ Y[:, 0] / 25.0
     np.testing.assert_allclose(found.prior.variance, fitted**2 - 0.09 / 25.0, rtol=1e-6)
+
+
+def test_gradients_at_the_optimum_are_eqs_71_and_73(rng):
+    """``∂F_2m/∂η_q = (∂²A/∂η²) η_m`` for each client; and of the free energy by the prior's
+    variance ``(μ_q − μ_0)ᵀ ∂η_0/∂v``.
+    """
+    X = rng.standard_normal((12, 2))
+    Y = X @ np.array([[1.0], [-2.0]]) + 0.3 * rng.standard_normal((12, 1))
+    model = linear.BayesianLinearRegression(2, 0.09, 0.7)
+    found = server(model, [(X[:5], Y[:5]), (X[5:], Y[5:])], pvi.FixedPointUpdate())
+    pvi.fit(found, pvi.Sequential(), 2)
+    q, prior = found.posterior, found.prior
+    natural = [tf.constant(part) for part in q.natural]
+    for name, factor in found.factors.items():
+        x, y = map(tf.constant, found.clients[name].data)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(natural)
+            expected = model.expected_log_likelihood(type(q)(*natural), x, y, None)
+            # η_m held, the gradient of μᵀη_m by η_q is (∂²A/∂η²) η_m
+            means = type(q)(*natural).mean_parameters()
+            held = tf.add_n(
+                [tf.reduce_sum(a * b) for a, b in zip(means, factor.natural, strict=True)]
+            )
+        pairs = zip(tape.gradient(expected, natural), tape.gradient(held, natural), strict=True)
+        for by_likelihood, by_factor in pairs:
+            np.testing.assert_allclose(by_likelihood, by_factor, rtol=1e-8, atol=1e-12)
+
+    def evidence(variance):
+        K = variance * X @ X.T + 0.09 * np.eye(len(X))
+        return scipy.stats.multivariate_normal.logpdf(Y[:, 0], np.zeros(len(X)), K)
+
+    slope = (evidence(0.7 + 1e-5) - evidence(0.7 - 1e-5)) / 2e-5
+    gap = np.asarray(q.mean_parameters()[1]) - np.asarray(prior.mean_parameters()[1])
+    found_slope = np.trace(gap) * -1.0 / 0.7**2  # η_0 is (0, I / v)
+    np.testing.assert_allclose(found_slope, slope, rtol=1e-6)
 
 
 def test_each_layer_of_a_network_has_a_variance_of_its_own():

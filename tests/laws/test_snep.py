@@ -142,6 +142,36 @@ def test_every_tilted_distribution_has_the_moments_of_q(rng, family, beta):
         np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.02)
 
 
+@dataclass(frozen=True)
+class ManyOnAGrid(OnAGrid):
+    """So many that the estimate of a precision is unbiased as it is."""
+
+    def step(self, chain, target, seed):
+        chain, draws = super().step(chain, target, seed)
+        return chain, tf.tile(draws, [25_000, 1])
+
+
+def test_a_damped_step_of_ep_is_eq_25_in_natural_parameters(rng):
+    """``λ + ε (∇A*(moments of the tilted) − η_q)``: eqs. 10 and 12 with ``α = 1 − ε``, and eq. 11
+    for ε = 1.
+    """
+    (X, Y), model = two_weights(rng), linear.logistic_regression(2)
+    shards = datasets.partition_iid(X, Y, 2)
+    for epsilon in (0.3, 1.0):
+        found = server(model, shards, pvi.MomentSharingUpdate(ManyOnAGrid()))
+        schedule = pvi.Synchronous(damping=epsilon)
+        pvi.fit(found, pvi.Synchronous(damping=0.4), 1)
+        q, factors = found.posterior.as_factor(), dict(found.factors)
+        pvi.fit(found, schedule, 1)
+        for name, old in factors.items():
+            tilted = Normal.from_mean_covariance(*moments(q / old, 1.0, *found.clients[name].data))
+            for new, before, one, own in zip(
+                found.factors[name].natural, old.natural, tilted.natural, q.natural, strict=True
+            ):
+                step = epsilon * (np.asarray(one) - own)
+                np.testing.assert_allclose(new, before + step, atol=2e-3 * np.abs(step).max())
+
+
 def moments(base, power, X, Y):
     """Of ``base(θ) p(Y | θ, X)^power``."""
 
@@ -347,6 +377,25 @@ def test_injected_noise_is_capped(max_noise, wanted):
     chain, _ = sampler.step(sampler.begin(start), sloping_target(0.02), tf.constant([0, 1]))
     error = STANDARD_ERRORS / np.sqrt(2 * len(start))
     np.testing.assert_allclose(np.std(chain[0]), wanted, rtol=error)
+
+
+@pytest.mark.parametrize("max_noise", [None, np.inf])
+def test_a_transition_is_eq_27_with_its_noise(max_noise):
+    """``x + κ g + N(0, 2κ)`` for ``κ = ε / √M``, here of half a unit: drift and noise count alike.
+
+    The mass is that of the squares of gradients so far, each by ``(1 − decay) decay^age``.
+    """
+    decay, size, slopes = 0.9, 100_000, (0.02, -0.04)
+    sampler = samplers.AdaptiveSGLD(0.02, max_noise=max_noise, decay=decay)
+    chain, squares, at = sampler.begin(tf.zeros(size, tf.float64)), 0.0, np.zeros(size)
+    for number, slope in enumerate(slopes, 1):
+        chain, _ = sampler.step(chain, sloping_target(slope), tf.constant([0, number]))
+        squares = decay * squares + (1.0 - decay) * slope**2
+        kappa = 0.02 / np.sqrt(squares / (1.0 - decay**number))
+        sd = np.sqrt(2.0 * kappa) if max_noise else 0.02
+        moved, at = np.asarray(chain[0]) - at, np.asarray(chain[0])
+        np.testing.assert_allclose(moved.mean(), kappa * slope, atol=4.0 * sd / np.sqrt(size))
+        np.testing.assert_allclose(moved.std(), sd, rtol=STANDARD_ERRORS / np.sqrt(2 * size))
 
 
 @pytest.mark.parametrize(
