@@ -28,7 +28,7 @@ from streaming_gp.engines.remote import (
 )
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import Positive, typed
-from streaming_gp.pvi.client import Clients
+from streaming_gp.pvi.client import Client, Clients, Site
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
 from streaming_gp.pvi.task import Delivery, LocalTask, describe, encode_task
@@ -96,19 +96,15 @@ class Flower:
             no run, a place has no key, or a client is no ``Site``: no data are sent. Also if sites
             that answer within sums do not agree on the terms, or two of them are at one place.
         """
-
-        def key_of(name: str) -> bytes:
-            return self._key_of(place_of(clients[name]))
-
         link, rule = self._link(), rule_of_sums(clients)
-        keys = {name: key_of(name) for name in clients}
+        keys = {name: self._key_of(place_of(client)) for name, client in clients.items()}
         if rule is not None and len(set(keys.values())) < len(keys):
             raise InvalidDataError(f"wanted one site at each place in a sum, got {list(clients)}")
         with _run(link) as grid:
             if rule is None:
-                yield FlowerSession(grid, key_of, self.deadline)
+                yield FlowerSession(grid, clients, self._key_of, self.deadline)
             else:
-                yield FlowerSumSession(grid, keys, self.deadline, rule, Shares(clients))
+                yield FlowerSumSession(grid, clients, keys, self.deadline, rule)
 
     def publish(self, places: Iterable[str], content: bytes) -> None:
         """Send a result to places, such as the bytes of a file that ``gp.export`` has written.
@@ -122,9 +118,9 @@ class Flower:
         for name in names:
             self._key_of(name)
         with _run(link) as grid:
-            session = FlowerSession(grid, self._key_of, self.deadline)
+            session = FlowerSession(grid, {}, self._key_of, self.deadline)
             for name in names:
-                session.send(name, RESULT, content)
+                session.send(name, name, RESULT, content)
             replies = [session.reply() for _ in names]
         refuse_missed({name: objection for name, _, objection in replies if objection})
 
@@ -272,19 +268,26 @@ class FlowerSession(RemoteSession):
     """Parcels on their way, by the name of a client, or of a place.
 
     :param grid: Flower's connection to nodes.
-    :param key_of: Gives the public key of the node of each.
+    :param clients: The clients by name.
+    :param key_of: Gives the public key of the node of a place.
     :param deadline: The seconds for an answer; None waits for ever.
     """
 
-    def __init__(self, grid: Any, key_of: Callable[[str], bytes], deadline: float | None) -> None:
-        super().__init__(deadline)
+    def __init__(
+        self,
+        grid: Any,
+        clients: Clients,
+        key_of: Callable[[str], bytes],
+        deadline: float | None,
+    ) -> None:
+        super().__init__(clients, deadline)
         self._grid, self._key_of = grid, key_of
         self._parcels: dict[str, _Parcel] = {}
         self._limits: dict[str, int] = {}
         self._arrived: deque[tuple[str, bytes, str]] = deque()
 
-    def _put(self, task: LocalTask, duration: float | None) -> None:
-        self.send(task.client_id, QUESTION, encode_task(task))
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
+        self.send(task.client_id, place_of(client), QUESTION, encode_task(task))
         self._limits[task.client_id] = task.largest_answer
 
     def _wait(self) -> Delivery:
@@ -293,9 +296,9 @@ class FlowerSession(RemoteSession):
             objection = f"its answer is too large: {len(content)} bytes"
         return Delivery(name, None, objection) if objection else Delivery(name, content)
 
-    def send(self, name: str, topic: str, content: bytes) -> None:
-        """Send something until there is a reply."""
-        self._parcels[name] = _Parcel(self._key_of(name), topic, content, self.now)
+    def send(self, name: str, place: str, topic: str, content: bytes) -> None:
+        """Send something to a place until there is a reply."""
+        self._parcels[name] = _Parcel(self._key_of(place), topic, content, self.now)
 
     def reply(self) -> tuple[str, bytes, str]:
         """Wait for whatever comes next: a name, the bytes of a reply, and why there are none."""
@@ -349,30 +352,35 @@ class FlowerSumSession(RemoteSession):
     """Questions wait until an answer is wanted; then all of them are put, and summed.
 
     :param grid: Flower's connection to nodes.
-    :param keys: The public key of the node of each site.
+    :param clients: The clients by name.
+    :param keys: The public key of the node of each site that is asked: of those that were there
+        when the session began.
     :param deadline: The seconds in which nodes have to be there, and for each of the four steps of
         a sum; None waits for ever.
     :param rule: The terms of the sums.
-    :param shares: The server's factors in the places of the sites'.
     """
 
     def __init__(
         self,
         grid: Any,
+        clients: Clients,
         keys: Mapping[str, bytes],
         deadline: float | None,
         rule: SummedChanges,
-        shares: Shares,
     ) -> None:
-        super().__init__(deadline)
+        super().__init__(clients, deadline)
         self._grid, self._keys = grid, keys
-        self._rule, self._shares = rule, shares
+        self._rule, self._shares = rule, Shares(clients)
         self._tasks: dict[str, LocalTask] = {}
         self._arrived: deque[Delivery] = deque()
 
-    def _put(self, task: LocalTask, duration: float | None) -> None:
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
         self._shares.require_whole(task)
-        self._tasks[task.client_id] = task
+        if task.client_id in self._keys:
+            self._tasks[task.client_id] = task
+        else:
+            reason = "it joined after the sums of this run had begun"
+            self._arrived.append(Delivery(task.client_id, None, reason))
 
     def _wait(self) -> Delivery:
         while not self._arrived:

@@ -27,7 +27,7 @@ from streaming_gp.engines.remote import (
 )
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.inputs import Positive, typed
-from streaming_gp.pvi.client import Clients
+from streaming_gp.pvi.client import Client, Clients, Site
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task, failure_of
 
@@ -153,8 +153,8 @@ class NVFlareSession(RemoteSession):
     """
 
     def __init__(self, clients: Clients, deadline: float | None, timeout: float) -> None:
-        super().__init__(deadline)
-        self._clients, self._timeout = clients, timeout
+        super().__init__(clients, deadline)
+        self._timeout = timeout
         self._cell: Any = None
         self._arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -168,8 +168,8 @@ class NVFlareSession(RemoteSession):
         """Pursue nothing any more."""
         self._closed.set()
 
-    def _put(self, task: LocalTask, duration: float | None) -> None:
-        place = place_of(self._clients[task.client_id])
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
+        place = place_of(client)
         threading.Thread(target=self._pursue, args=(task, place), daemon=True).start()
 
     def _wait(self) -> Delivery:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import os
 import threading
 import time
 from collections import deque
@@ -15,7 +17,7 @@ from streaming_gp.engines.remote import DEADLINE, RemoteSession
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import Positive, PositiveInteger, typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
-from streaming_gp.pvi.task import Delivery, Failure, LocalTask, encode_answer
+from streaming_gp.pvi.task import LOG, Delivery, Failure, LocalTask, encode_answer
 
 _RAW, _EXCEPTION = b"RAW", b"3"
 """Ray's marks of bytes that were returned as they are, and of a pickled exception."""
@@ -91,6 +93,7 @@ class _Question:
     """An open question."""
 
     task: LocalTask
+    client: Client | Site
     since: float | None = None  # when its turn came, on the session's clock
     restarts: int = 0  # of its process since then
     reference: Any = None  # Ray's, of its answer
@@ -112,8 +115,8 @@ class RaySession(RemoteSession):
     """Processes, and the questions to their clients."""
 
     def __init__(self, ray: Any, settings: Ray, clients: Clients) -> None:
-        super().__init__(settings.deadline)
-        self._ray, self._settings, self._clients = ray, settings, clients
+        super().__init__(clients, settings.deadline)
+        self._ray, self._settings = ray, settings
         number = settings.workers or int(ray.cluster_resources().get("CPU", 1.0))
         self._processes = [_Process() for _ in range(max(1, number))]
         self._homes: dict[str, _Process] = {}
@@ -126,13 +129,13 @@ class RaySession(RemoteSession):
             if process.actor is not None:
                 self._ray.kill(process.actor)
 
-    def _put(self, task: LocalTask, duration: float | None) -> None:
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
         home = self._homes.get(task.client_id)
         if home is None:
             home = min(self._processes, key=lambda process: process.homes)
             home.homes += 1
             self._homes[task.client_id] = home
-        home.waiting.append(_Question(task))
+        home.waiting.append(_Question(task, client))
         self._send(home)
 
     def _send(self, process: _Process) -> None:
@@ -152,8 +155,7 @@ class RaySession(RemoteSession):
 
     def _arguments(self, process: _Process, question: _Question) -> tuple[Any, ...]:
         """The question, and what of its client the process does not hold yet."""
-        task = question.task
-        client = self._clients[task.client_id]
+        task, client = question.task, question.client
         key, shell, model = id(client.model), None, None
         if process.here.get(task.client_id) is not client:
             process.here[task.client_id] = client
@@ -234,6 +236,7 @@ class _Pool:
         self._residents: dict[str, Resident] = {}
         self._moving: set[Resident] = set()  # that may have something to go on with
         self._lock, self._unasked = threading.Lock(), threading.Event()
+        _keep_log()
         threading.Thread(target=self._go_on, daemon=True).start()
 
     def answer(
@@ -273,7 +276,7 @@ class _Pool:
                     self._unasked.clear()
 
 
-# ---- Ray's insides: a cluster on the loopback interface, and bytes ----
+# ---- Ray's insides: a cluster on the loopback interface, logs, and bytes ----
 
 
 class ActorDiedError(Exception):
@@ -290,7 +293,7 @@ def _begin(ray: Any, address: str | None) -> None:
     :param address: The cluster's; None starts one.
     """
     if address is not None:
-        ray.init(address=address)
+        ray.init(address=address, log_to_driver=False)
         return
     from ray._private import ray_constants
 
@@ -301,6 +304,17 @@ def _begin(ray: Any, address: str | None) -> None:
         ray.init(log_to_driver=False, include_dashboard=False)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _keep_log() -> None:
+    """The log of sites, which may tell of rows, stays on this machine, in a file beside Ray's own:
+    what a process writes to its standard error Ray may show at the driver.
+    """
+    from ray._private.worker import _global_node
+
+    path = os.path.join(_global_node.get_logs_dir_path(), f"{LOG.name}-{os.getpid()}.log")
+    LOG.addHandler(logging.FileHandler(path, delay=True))
+    LOG.propagate = False
 
 
 def _message_of(ray: Any, reference: Any, largest: int) -> bytes:

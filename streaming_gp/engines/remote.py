@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.pvi.client import Client, Site
+from streaming_gp.pvi.client import Client, Clients, Site
 from streaming_gp.pvi.engine import OpenQuestions
 from streaming_gp.pvi.task import Delivery, RefusedQuestionError
 from streaming_gp.serialization import write_bytes
@@ -22,11 +22,12 @@ DEADLINE = 3600.0
 class RemoteSession(OpenQuestions):
     """Questions on their way, on a real clock.
 
+    :param clients: The clients by name.
     :param deadline: The seconds for an answer; None waits for ever.
     """
 
-    def __init__(self, deadline: float | None) -> None:
-        super().__init__()
+    def __init__(self, clients: Clients, deadline: float | None) -> None:
+        super().__init__(clients)
         self._deadline = math.inf if deadline is None else deadline
         self._begin = time.monotonic()
 

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.client import Clients, Resident
+from streaming_gp.pvi.client import Client, Clients, Resident, Site
 from streaming_gp.pvi.task import Delivery, LocalTask
 
 
@@ -75,10 +75,16 @@ class Serial:
 
 
 class OpenQuestions(abc.ABC):
-    """A session in which at most one question to each client is open."""
+    """A session in which at most one question to each client is open.
 
-    def __init__(self) -> None:
+    :param clients: The clients by name; of one that has left by the time that it is asked comes
+        the news that there will be no answer.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
         self._open: set[str] = set()
+        self._gone: list[str] = []
 
     @property
     @abc.abstractmethod
@@ -91,17 +97,22 @@ class OpenQuestions(abc.ABC):
     def submit(self, task: LocalTask, duration: float | None) -> None:
         if task.client_id in self._open:
             raise InvalidDataError(f"client {task.client_id!r} has an open question already")
-        self._put(task, duration)
+        client = self._clients.get(task.client_id)
+        if client is None:
+            self._gone.append(task.client_id)
+        else:
+            self._put(task, client, duration)
         self._open.add(task.client_id)
 
     def next(self) -> Delivery:
-        delivery = self._wait()
+        gone = self._gone
+        delivery = Delivery(gone.pop(), None, "it has left") if gone else self._wait()
         self._open.discard(delivery.client_id)
         return delivery
 
     @abc.abstractmethod
-    def _put(self, task: LocalTask, duration: float | None) -> None:
-        """Put a question on its way."""
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
+        """Put a question to a client on its way."""
 
     @abc.abstractmethod
     def _wait(self) -> Delivery:
@@ -112,8 +123,8 @@ class SerialSession(OpenQuestions):
     """A queue of deliveries by simulated time of arrival."""
 
     def __init__(self, clients: Clients, latency: int) -> None:
-        super().__init__()
-        self._clients, self._latency = clients, latency
+        super().__init__(clients)
+        self._latency = latency
         self._residents: dict[str, Resident] = {}
         self._arrivals: list[tuple[float, int, Delivery]] = []
         self._numbers = count()
@@ -123,11 +134,11 @@ class SerialSession(OpenQuestions):
     def now(self) -> float:
         return self._now
 
-    def _put(self, task: LocalTask, duration: float | None) -> None:
+    def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
         start = time.perf_counter()
-        client = self._resident(task.client_id)
-        client.advance(self._latency)
-        delivery = Delivery(task.client_id, client.answer(task))
+        resident = self._resident(client)
+        resident.advance(self._latency)
+        delivery = Delivery(task.client_id, resident.answer(task))
         taken = time.perf_counter() - start if duration is None else duration
         heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
 
@@ -135,9 +146,9 @@ class SerialSession(OpenQuestions):
         self._now, _, delivery = heapq.heappop(self._arrivals)
         return delivery
 
-    def _resident(self, name: str) -> Resident:
+    def _resident(self, client: Client | Site) -> Resident:
         """That of a client from its first question on; another one of its name begins anew."""
-        client, resident = self._clients[name], self._residents.get(name)
+        resident = self._residents.get(client.client_id)
         if resident is None or resident.client is not client:
-            resident = self._residents[name] = Resident(client)
+            resident = self._residents[client.client_id] = Resident(client)
         return resident

@@ -155,7 +155,8 @@ def fit(
 
 def _caution(server: Server) -> None:
     """Say what rules want to be known before a run, once each."""
-    cautions = {getattr(one.update, "caution", None): name for name, one in server.clients.items()}
+    clients = list(server.clients.items())
+    cautions = {getattr(one.update, "caution", None): name for name, one in clients}
     for caution, name in cautions.items():
         if caution is not None:
             warnings.warn(f"{name!r}: {caution}", stacklevel=3)

@@ -115,7 +115,7 @@ class Asynchronous:
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         report, rule = Round(), one_by_one(as_rule(self.damping, server))
         rng, busy = np.random.default_rng([self.seed, number]), session.open
-        idle, num_open = [name for name in server.clients if name not in busy], len(busy)
+        idle, num_open = [one for one in list(server.clients) if one not in busy], len(busy)
         for _ in range(len(server.clients)):
             asked = server.put(session, idle, self._durations(idle, rng))
             num_open += asked.messages
@@ -238,7 +238,8 @@ def continual_clients(
 def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
     if damping is None:
-        own = {n: getattr(c.update, "server_damping", None) for n, c in server.clients.items()}
+        clients = list(server.clients.items())  # as they may join and leave meanwhile
+        own = {name: getattr(one.update, "server_damping", None) for name, one in clients}
         damping = {name: rho for name, rho in own.items() if rho is not None}
     if isinstance(damping, (int, float, Mapping)):
         return Damping(damping, len(server.clients))

@@ -263,8 +263,9 @@ class Server:
         for name in names:
             if name not in self._numbers:
                 self._require_client(name)
-        there = [name for name in names if name in self.clients and name not in self.dropped]
-        tasks = [self.ask(name) for name in there]
+        with self._lock:  # nobody leaves meanwhile
+            there = [name for name in names if name in self.clients and name not in self.dropped]
+            tasks = [self.ask(name) for name in there]
         for task in tasks:
             session.submit(task, duration_of(durations, task.client_id))
         return Round(

@@ -210,8 +210,11 @@ class RefusedQuestionError(InvalidDataError):
     """A question that a client does not answer, by a code of the list."""
 
     def __init__(self, code: str, detail: str = "") -> None:
-        super().__init__(f"{CODES[code]}: {detail}" if detail else CODES[code])
-        self.code = code
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+    def __str__(self) -> str:
+        return f"{CODES[self.code]}: {self.detail}" if self.detail else CODES[self.code]
 
 
 class DataError(InvalidDataError):

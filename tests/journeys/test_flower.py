@@ -7,30 +7,49 @@ import sys
 import numpy as np
 import pytest
 
+from experiments.measured.organisations_world import Wire
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.pvi.task import Failure
 from streaming_gp.testing.rounds import server_of_regression
+from tests.hostile.bad_data import traces
 from tests.oracles import traced
 from tests.oracles.flower_world import ENVIRONMENT, World, free_port, with_agreed
 from tests.oracles.reference import assert_same
-from tests.oracles.site_of_tests import PLACES, known, patients, server_of, wanted
+from tests.oracles.site_of_tests import (
+    PLACES,
+    answers_of_bad_data,
+    known,
+    patients,
+    server_of,
+    wanted,
+)
 
 pytest.importorskip("flwr", reason="the flower extra is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("nodes")]
 
 
 class Places(World):
-    """Three places at work, each a SuperNode and a process that stays."""
+    """Three places at work, each a SuperNode and a process that stays; what goes from one to the
+    other is kept.
+    """
 
     def __init__(self, folder):
         super().__init__(folder, PLACES)
+        self.wires = {place: Wire(self.ports[place]) for place in PLACES}
         for place in PLACES:
             self.begin_site(place)
 
     def begin_site(self, place):
         flag, secret = self.file("killed"), self.file(f"{place}.secret")
         module = [sys.executable, "-m", "tests.oracles.site_of_tests"]
-        return self.run(place, [*module, "flower", place, flag, self.address(place), secret])
+        address = f"127.0.0.1:{self.wires[place].port}"
+        return self.run(place, [*module, "flower", place, flag, address, secret])
+
+    def end(self):
+        super().end()
+        for wire in self.wires.values():
+            wire.close()
 
     def engine(self, **options):
         keys = {place: self.file(f"{place}.pub") for place in PLACES}
@@ -68,6 +87,14 @@ def test_an_answer_that_comes_again_is_refused_by_name(places):
     again = pvi.fit(server, pvi.Synchronous(), 2, places.engine())[1]
     assert set(again.refused) == {"replayed"}
     assert "is not open" in again.refused["replayed"]
+
+
+def test_of_bad_data_a_code_leaves_and_nothing_else(places):
+    answers = answers_of_bad_data(places.engine())
+    left = bytes(places.wires["clinic-a"].recorded)
+    assert sum(isinstance(one, Failure) for one in answers) > 100
+    assert all(one.nonce.encode() in left for one in answers if not isinstance(one, Failure))
+    assert not traces(left)
 
 
 def test_a_result_comes_to_the_inbox_of_whoever_has_one(places):

@@ -108,6 +108,23 @@ def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, nam
     assert_same(loaded.posterior, wanted.posterior, 1e-9)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_client_that_leaves_while_questions_are_put_is_asked_nothing(rng, name):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+
+    def sends_another_away(task):
+        if "c1" in found.clients:
+            found.remove("c1")
+        return pvi.AnalyticUpdate()(task)
+
+    first = pvi.Client("c0", model, clients["c0"].data, sends_another_away)
+    found = pvi.Server(model.prior(), {**clients, "c0": first})
+    history = pvi.fit(found, SCHEDULES[name], 10)
+    assert found.factors.keys() == {"c0", "c2"}
+    assert set().union(*(one.unheard for one in history)) <= {"c1"}
+
+
 @pytest.mark.parametrize("rho", [1.0, 0.5])
 def test_nobody_writes_to_what_the_ledger_holds(rho, rng, tmp_path):
     (X, Y), model = regression_data(rng), conjugate_model()

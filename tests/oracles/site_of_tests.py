@@ -13,12 +13,14 @@ import numpy as np
 
 from streaming_gp import engines, pvi
 from streaming_gp.pvi.desk import Desk
+from streaming_gp.pvi.task import decode_answer
 from streaming_gp.testing.rounds import (
     Failing,
     regression,
     server_of_regression,
     shards_of_regression,
 )
+from tests.hostile import bad_data
 from tests.oracles import traced
 
 PLACES = "clinic-a", "clinic-b", "clinic-c"
@@ -86,7 +88,17 @@ def sites_at(number, flag):
     if number == 2:
         rules["c1"] = Failing()
     plain = [known(name, number, rule, load) for name, rule in rules.items()]
-    return plain + traced.sites(number, PLACES[number])
+    bad = bad_data.sites(PLACES[0]) if number == 0 else []
+    return plain + bad + traced.sites(number, PLACES[number])
+
+
+def answers_of_bad_data(engine):
+    """What comes of every kind of bad data at the first place."""
+    server = pvi.Server(bad_data.MODEL.prior(), bad_data.sites(PLACES[0], is_here=False))
+    with engine.session(server.clients) as session:
+        for name in server.clients:
+            session.submit(server.ask(name), None)
+        return [decode_answer(session.next().answer) for _ in server.clients]
 
 
 def main(engine, place, flag, address, file):

@@ -33,7 +33,14 @@ from streaming_gp.expfam import ExponentialFamily, Factor
 from streaming_gp.inputs import NotNegative, Positive
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of, with_release
-from streaming_gp.pvi.task import EPSILON, LocalResult, LocalTask, RefusedQuestionError, UpdateRule
+from streaming_gp.pvi.task import (
+    EPSILON,
+    LOG,
+    LocalResult,
+    LocalTask,
+    RefusedQuestionError,
+    UpdateRule,
+)
 from streaming_gp.serialization import as_path, file_of, write_bytes
 
 try:
@@ -318,6 +325,7 @@ class PrivateRule(abc.ABC):
         try:
             factor = self.private_factor(task, draws)
         except Exception:  # its text, and what it was raised from, may hold rows
+            LOG.error("%r: a private fit failed", task.client_id, exc_info=True)
             raise PrivateFitError("a private fit failed; the client does not say why") from None
         return LocalResult(
             Factor(factor.family, factor.natural).as_arrays(),

@@ -285,7 +285,7 @@ class Shares:
     """Equal shares of sums, one in the place of the factor of each site that is in the sum."""
 
     def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+        self._site = next(iter(clients.values()))  # all agree on the terms
         self._offers: dict[str, _Offer] = {}
 
     def require_whole(self, task: LocalTask) -> None:
@@ -326,9 +326,8 @@ class Shares:
     def _objection(self, task: LocalTask, total: Factor) -> str | None:
         """Why the posterior may not take the sum, or None."""
         malformed = task.posterior.objection_to(total)
-        site = self._clients[task.client_id]
-        rule: Any = site.update
-        checks = rule.checks_with(site.model)
+        rule: Any = self._site.update
+        checks = rule.checks_with(self._site.model)
         return malformed or checks.objection_to_step(Ledger(task.posterior), {"sum": total})
 
 
