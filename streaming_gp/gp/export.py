@@ -18,8 +18,9 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
+from streaming_gp.gp.process.conditioning import NearestNeighbors
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.nearest import NearestProcess
+from streaming_gp.gp.process.nearest import NearestProcess, data_of
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt, latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description, predictor
@@ -94,7 +95,7 @@ def export(
         )
     inputs, lost, error = _probes(posterior), 0.0, 0.0
     if nats > 0.0 and len(inputs):
-        posterior, lost = _fewest(posterior, inputs, nats)
+        posterior, lost = _smallest(posterior, inputs, nats)
     content = _content(posterior)
     if single:
         content = predictor.in_single_precision(content)
@@ -139,32 +140,38 @@ def _probes(posterior: Posterior) -> np.ndarray:
     return np.concatenate([Z[some], 0.5 * (Z[ones] + Z[others])])
 
 
-def _fewest(posterior: Posterior, inputs: np.ndarray, nats: float) -> tuple[Posterior, float]:
-    """The same at as few values of ε as lose no more than so many nats, and what they lose."""
+def _smallest(posterior: Posterior, inputs: np.ndarray, nats: float) -> tuple[Posterior, float]:
+    """The same at as few values of ε as lose no more than so many nats, conditioned on near rows
+    alone where these lose no more, and what is lost.
+    """
     q, process = posterior.process.hyperparameters, posterior.dense
     assert process is not None
     mean, variance = _moments(posterior, inputs)
-    number = 1
-    while q is not None and number < len(posterior.draws):
-        draws = np.asarray(q.mean)[None] if number == 1 else posterior.draws[:number]
-        prior = PriorAt(posterior.local.prior, draws)
-        nothing = _unconditioned(process, prior)
-        fewer = replace(posterior, draws=draws, dense=nothing.conditioned_on(process.members))
-        other, spread = _moments(fewer, inputs)
-        ratio = variance / spread
-        lost = 0.5 * (ratio - 1.0 - np.log(ratio) + (mean - other) ** 2 / spread)
-        if float(lost.sum(axis=1).mean()) <= nats:
-            return fewer, float(lost.sum(axis=1).mean())
+    number, most = 1, len(posterior.draws)
+    while number <= most:
+        draws = np.asarray(q.mean)[None] if q is not None and number == 1 else posterior.draws
+        prior = PriorAt(posterior.local.prior, draws[:number])
+        for nothing in _unconditioned(process, prior):
+            dense = nothing.conditioned_on(process.members)
+            smaller = replace(posterior, draws=draws[:number], dense=dense)
+            other, spread = _moments(smaller, inputs)
+            ratio = variance / spread
+            lost = 0.5 * (ratio - 1.0 - np.log(ratio) + (mean - other) ** 2 / spread)
+            if float(lost.sum(axis=1).mean()) <= nats:
+                return smaller, float(lost.sum(axis=1).mean())
         number *= 2
     return posterior, 0.0
 
 
 def _unconditioned(
     process: DenseProcess | NearestProcess, prior: PriorAt
-) -> DenseProcess | NearestProcess:
-    if isinstance(process, DenseProcess):
-        return DenseProcess(prior)
-    return NearestProcess(prior, process.number)
+) -> list[DenseProcess | NearestProcess]:
+    """On near rows, where there are more rows than are near, and else as the process is."""
+    if isinstance(process, NearestProcess):
+        return [NearestProcess(prior, process.number)]
+    num_rows = sum(len(one.Z) for one in data_of(process.members))
+    near, dense = NearestNeighbors().unconditioned(prior, num_rows), DenseProcess(prior)
+    return [near, dense] if isinstance(near, NearestProcess) else [dense]
 
 
 def _moments(posterior: Posterior, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -196,6 +196,20 @@ def test_few_values_of_epsilon_lose_no_more_than_they_may(rng, path):
         model.export(path, nats=-1.0)
 
 
+def test_near_rows_alone_are_in_a_file_where_they_lose_no_more_than_they_may(rng, path):
+    X = rng.uniform(-2.0, 2.0, (300, 1))
+    model = sgp.StreamingGP(
+        gk.Matern12(), gpflow.likelihoods.Gaussian(0.01), hyperparameters=sgp.FixedHyperparameters()
+    )
+    model.update((X, np.sin(2.0 * X)))
+    model.export(path)
+    size = path.stat().st_size
+    assert 0.0 < model.export(path, nats=0.01).nats <= 0.01
+    assert path.stat().st_size < size / 4
+    for mine, its in zip(runtime.load(path).predict_y(X), model.predict_y(X), strict=True):
+        np.testing.assert_allclose(mine, its, atol=0.01)
+
+
 def test_single_precision_says_its_error(rng, path):
     model, (X, _) = exportable(rng)
     model.export(path)
