@@ -162,7 +162,8 @@ class Isotropic(Kernel):
         return self.of_squared_distance(r2)
 
     def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
-        differences = Kernel.prepared(self, X - x) / self.lengthscales
+        differences = Kernel.prepared(self, X - x)
+        differences *= 1.0 / self.lengthscales
         return self.of_squared_distance(np.einsum("nd,nd->n", differences, differences))
 
     def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:

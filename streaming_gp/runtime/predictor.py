@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -340,7 +341,7 @@ MEAN_FUNCTIONS: dict[str, Callable[[Parameters, np.ndarray], np.ndarray]] = {
 def mean_function_of(description: Description) -> Callable[[np.ndarray], np.ndarray]:
     """The mean function that is described."""
     function = of_name("mean function", description.name, MEAN_FUNCTIONS)
-    return lambda X: function(description.parameters, X)
+    return partial(function, description.parameters)
 
 
 # ---- likelihoods: moments of y [N, P] from those of f [N, L] ----

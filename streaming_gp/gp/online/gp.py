@@ -84,13 +84,12 @@ class OnlineGP:
         # It alone owns the states, whose arrays an update writes over while it holds the lock. The
         # projections are of the newest input that was asked for: a loop asks there, then tells.
         self._lock = threading.Condition()
-        self._model = model
-        self._budget, self._memory = int(budget), float(memory)
+        self._model: StreamingGP | None = model
         self._rate, self._on_alarm = float(false_alarms), on_alarm
         self._missed: list[_Event] | None = None  # by coming states
         self._alarm: Alarm | None = None
         self._count = 0
-        self._take(model.online_parts(self._budget, self._memory))
+        self._take(model.online_parts(int(budget), float(memory)))
 
     def _take(self, parts: tuple[Part, ...], watches: list[Watch] | None = None) -> None:
         self._parts = parts
@@ -99,14 +98,14 @@ class OnlineGP:
         self._num_outputs = sum(len(prior.columns) for prior, _ in parts)
 
     @property
-    def model(self) -> StreamingGP:
-        """The model that it started from last."""
+    def model(self) -> StreamingGP | None:
+        """The model that it started from last; None where it has left that behind."""
         return self._model
 
     @property
     def budget(self) -> int:
         """The largest number of points that it holds."""
-        return self._budget
+        return self._parts[0][0].budget
 
     @property
     def num_points(self) -> int:
@@ -205,21 +204,29 @@ class OnlineGP:
 
     # ---- with a model ----
 
-    def adopt(self, model: StreamingGP, keep: bool = True) -> None:
+    def adopt(self, model: StreamingGP | OnlineGP, keep: bool = True) -> None:
         """Go on from what a model knows now, at its present ε, without a pause in the loop.
 
         Observations that come meanwhile are learned by both; then one replaces the other.
 
-        :param model: The model, or another that continues its stream.
+        :param model: The model, or another that continues its stream; or an object that one made,
+            also in another process, as objects can be pickled and leave their model behind.
         :param keep: Whether what was learned one point at a time, and not taken over by a model,
             stays, as the pseudo-observations that it is now. False where the model has learned from
-            the same data.
+            the same data, and always to go on from an object.
         :raises InvalidDataError: as :meth:`streaming_gp.StreamingGP.online`.
         """
+        if keep and isinstance(model, OnlineGP):
+            raise InvalidDataError(
+                "an object holds all that it learned already: wanted keep=False to go on from it"
+            )
 
         def build(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             own = [own_observations(*part) for part in parts] if keep else None
-            new = model.online_parts(self._budget, self._memory, own)
+            if isinstance(model, OnlineGP):
+                new = model._copies()
+            else:
+                new = model.online_parts(self.budget, parts[0][0].memory, own)
             before, after = (
                 (some[0][1].Z.shape[1], sum(len(prior.columns) for prior, _ in some))
                 for some in (parts, new)
@@ -235,7 +242,7 @@ class OnlineGP:
             return new
 
         self._exchange(build)
-        self._model = model
+        self._model = model.model if isinstance(model, OnlineGP) else model
 
     def hand_over(self, commit: Callable[[tuple[PseudoObservations, ...], float], None]) -> bool:
         """Give away what was learned since the last time, which counts as known from then on.
@@ -266,6 +273,20 @@ class OnlineGP:
         self._exchange(build, is_same=True)
         return bool(observations)
 
+    def _copies(self) -> tuple[Part, ...]:
+        with self._lock:
+            return tuple((prior, state.copy()) for prior, state in self._parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the model, and who listens to alarms."""
+        nobody = dict.fromkeys(("_model", "_on_alarm", "_at", "_missed"))
+        with self._lock:
+            values = {**vars(self), "_parts": self._copies(), **nobody}
+        return {name: value for name, value in values.items() if name != "_lock"}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        vars(self).update(values, _lock=threading.Condition())
+
     def _exchange(
         self, build: Callable[[tuple[Part, ...]], tuple[Part, ...]], is_same: bool = False
     ) -> None:
@@ -277,7 +298,7 @@ class OnlineGP:
         """
         with self._lock:
             self._lock.wait_for(lambda: self._missed is None)
-            parts, self._missed = tuple((p, state.copy()) for p, state in self._parts), []
+            parts, self._missed = self._copies(), []
         try:
             parts = build(parts)
             is_done = False

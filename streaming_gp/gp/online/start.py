@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import gpflow
 import numpy as np
 import tensorflow as tf
 from scipy import linalg
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.export import constrained_value, describe_kernel
+from streaming_gp.gp.export import describe_kernel, describe_mean_function
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.points import NUGGET
 from streaming_gp.gp.fit.projection import least_lost
@@ -34,6 +34,7 @@ from streaming_gp.gp.process.prior import PriorAt, depends_on_differences, laten
 from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.structure import ROUNDING, lost_digits
 from streaming_gp.runtime import Kernel, kernel_of
+from streaming_gp.runtime.predictor import mean_function_of
 
 LEAST_NOISE = 2.0 * NUGGET
 """As a part of the prior's variance: with less noise rounding would decide what points say. A
@@ -144,8 +145,7 @@ def _priors(
     with local.parameters.substituted(tf.constant(epsilon, tf.float64)):
         kernels = latent_kernels(local.gp.kernel)
         in_numpy = [_in_numpy(one, place, compiled, local) for place, one in enumerate(kernels)]
-        mean = _constant_mean(local.gp.mean_function, number)
-    mean = mean or (lambda X: _to_columns(compiled.mean(X)))
+        mean = _mean(local.gp.mean_function, compiled)
     columns = [np.arange(number)] if len(kernels) == 1 else np.arange(number)[:, None]
     found = []
     for kernel, numpy_kernel, mine in zip(kernels, in_numpy, columns, strict=True):
@@ -158,9 +158,10 @@ def _priors(
         if variances.max() > most:
             raise InvalidDataError(lost_digits(inputs[int(np.argmax(variances))]))
         least = np.maximum(own, LEAST_NOISE * variance)
-        some, added = _some(mean, mine, number), float((least - own).max())
+        mine_alone = partial(_some, mean, number, slice(None) if len(kernels) == 1 else mine)
+        added = float((least - own).max())
         found.append(
-            OnlinePrior(numpy_kernel, some, mine, least, group, added, budget, memory, most)
+            OnlinePrior(numpy_kernel, mine_alone, mine, least, group, added, budget, memory, most)
         )
     return found
 
@@ -178,8 +179,16 @@ class _CompiledKernel(Kernel):
     :param place: Which of the model's groups has it.
     """
 
+    is_of_differences = False  # the prior itself knows where digits are lost
+
     def __init__(self, prior: PriorAt, place: int) -> None:
-        self._prior, self._place = prior, place
+        self._prior, self._place, self.parts = prior, place, []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InvalidDataError(
+            "a kernel that TensorFlow computes stays in its process: wanted one that has a NumPy "
+            "form, as those that can be exported"
+        )
 
     def variance(self, X: np.ndarray) -> np.ndarray:
         return self._prior.variance(X)[self._place]
@@ -195,25 +204,24 @@ class _CompiledKernel(Kernel):
         return self.between(X, x[None])[:, 0]
 
 
-def _to_columns(values: np.ndarray) -> np.ndarray:
+def _mean(function: Any, compiled: PriorAt) -> Callable[[np.ndarray], np.ndarray]:
+    """Of inputs [N, D], which broadcasts to [N, L]; in NumPy where there is a form of it."""
+    try:
+        return mean_function_of(describe_mean_function(function))
+    except InvalidDataError:
+        return partial(_compiled_mean, compiled)
+
+
+def _compiled_mean(compiled: PriorAt, X: np.ndarray) -> np.ndarray:
     """[G, N, C] → [N, G C]."""
-    return np.swapaxes(values, 0, 1).reshape(values.shape[1], -1)
+    return np.swapaxes(compiled.mean(X), 0, 1).reshape(len(X), -1)
 
 
 def _some(
-    mean: Callable[[np.ndarray], np.ndarray], columns: np.ndarray, number: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    return mean if len(columns) == number else lambda X: mean(X)[:, columns]
-
-
-def _constant_mean(function: Any, num_latent: int) -> Callable[[np.ndarray], np.ndarray] | None:
-    if type(function) is gpflow.functions.Zero:
-        value = np.zeros(num_latent)
-    elif type(function) is gpflow.functions.Constant:
-        value = np.broadcast_to(constrained_value(function.c).ravel(), [num_latent])
-    else:
-        return None
-    return lambda X: np.zeros((len(X), num_latent)) + value
+    mean: Callable[[np.ndarray], np.ndarray], number: int, columns: Any, X: np.ndarray
+) -> np.ndarray:
+    """Some columns of a mean of so many."""
+    return np.asarray((np.zeros((len(X), number)) + mean(X))[:, columns])
 
 
 def _noise(local: LocalModel, compiled: PriorAt, probes: np.ndarray) -> np.ndarray:

@@ -168,8 +168,8 @@ def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection
     """
     k = prior.kernel.covariance_with(state.Z, x) * state.is_used
     own, prior_mean = float(prior.kernel.variance(x[None])[0]), prior.mean(x[None])[0]
-    white = state.root @ k
-    q, left = white @ state.root, own - float(white @ white)
+    white = blas.dgemv(1.0, state.root.T, k, trans=1)  # BLAS itself does not let go of Python
+    q, left = blas.dgemv(1.0, state.root.T, white), own - blas.ddot(white, white)
     if not (isfinite(left) and left > -FURTHEST_BELOW * own):
         raise NumericalError("covariances overflow: wanted smaller inputs")
     if own > prior.most_variance:
@@ -177,8 +177,8 @@ def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection
     novelty, s = max(left, 0.0), np.empty((len(state.S), len(q)))
     for row, S in zip(s, state.S, strict=True):
         row[:] = symmetric.times(S, q)
-    variance = np.maximum(novelty + s @ q, SMALLEST_VARIANCE * own)
-    mean = prior_mean + q @ state.U
+    variance = np.maximum(novelty + blas.dgemv(1.0, s.T, q, trans=1), SMALLEST_VARIANCE * own)
+    mean = prior_mean + blas.dgemv(1.0, state.U.T, q)
     return Projection(x.copy(), k, q, s, novelty, own, prior_mean, mean, variance)
 
 
@@ -264,8 +264,8 @@ def _add(prior: OnlinePrior, state: OnlineState, at: Projection, slot: int, nove
 def _remove(state: OnlineState, j: int) -> None:
     """Leave the marginal of all points but j: one reflection brings column j of M into its row."""
     root, column = state.root, state.root[:, j].copy()
-    length = sqrt(float(column @ column))
-    onto = column @ root  # column j of K⁻¹
+    length = blas.dnrm2(column)
+    onto = blas.dgemv(1.0, root.T, column)  # column j of K⁻¹
     sign = 1.0 if column[j] >= 0.0 else -1.0
     scale = 1.0 / (length * (length + abs(column[j])))
     across = onto + sign * length * root[j]
