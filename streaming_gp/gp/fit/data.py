@@ -20,7 +20,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.bounds import Exact
 from streaming_gp.gp.fit.cavity import UnderCavity
-from streaming_gp.gp.fit.evidence import EXACT_ROWS, Learned, learn
+from streaming_gp.gp.fit.evidence import EXACT_ROWS, MOST_EXPECTED, Learned, learn
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report
@@ -140,7 +140,8 @@ class DataFits:
             rows = sum(len(one.Z) for one in [*earlier, own, *observations_of(known)])
             assert cavity.hyperparameters is not None
             energy -= float(learned.q.kl_divergence(cavity.hyperparameters))
-            if self.is_gaussian and rows <= EXACT_ROWS:
+            few = rows <= EXACT_ROWS and local.parameters.size <= MOST_EXPECTED
+            if self.is_gaussian and few:
                 with suppress(NumericalError):  # at some ε that q holds for possible
                     all_of_it = self._free_energy(known, learned.q, [*earlier, own])
                     past = self._free_energy(known, cavity.hyperparameters, earlier)

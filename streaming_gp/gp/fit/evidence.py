@@ -227,8 +227,6 @@ class Evidence:
         if targets.shape[3] <= targets.shape[2] + 1 or not self.has_many_columns:
             return Y, targets
         both = np.concatenate([targets[0], Y[:, None]], axis=1)
-        if np.isnan(both).any():
-            return Y, targets
         turned = np.swapaxes(np.linalg.qr(np.swapaxes(both, 1, 2), mode="r"), 1, 2)
         return turned[:, -1], turned[None, :, :-1]
 
