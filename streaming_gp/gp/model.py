@@ -517,7 +517,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         return self._store.ask(self.modules, stream.prior_term, q)
 
-    # ---- predictions ----
+    # ---- predictions: nothing in them is for TensorFlow to read and rewrite ----
 
     @property
     def prediction_draws(self) -> np.ndarray:
@@ -555,6 +555,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             self.settings.seed,
         )
 
+    @tf.autograph.experimental.do_not_convert
     def predict_f(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -575,6 +576,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         X = self._inputs(Xnew)
         return self._posterior(X.shape[1]).predict_f(X, full_cov, full_output_cov)
 
+    @tf.autograph.experimental.do_not_convert
     def predict_y(
         self, Xnew: Any, full_cov: bool = False, full_output_cov: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -586,6 +588,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         X = self._inputs(Xnew)
         return self._posterior(X.shape[1]).predict_y(X, full_cov, full_output_cov)
 
+    @tf.autograph.experimental.do_not_convert
     def predict_log_density(
         self, data: tuple[Any, Any], full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
@@ -602,6 +605,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         X, Y = self.as_data(*data)
         return self._posterior(X.shape[1], Y.shape[1]).predict_log_density(X, Y)
 
+    @tf.autograph.experimental.do_not_convert
     def predict_f_samples(
         self,
         Xnew: Any,

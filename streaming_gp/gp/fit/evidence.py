@@ -296,7 +296,9 @@ class Evidence:
 
     @property
     def _near(self) -> Compiled:
-        local = self.local
+        local, C, P = self.local, None, None
+        if not self.has_many_columns:
+            C, P = local.gp.num_latent // local.gp.num_groups, local.output_dim
 
         def near_evidence(epsilon: tf.Tensor, *arguments: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
@@ -307,8 +309,8 @@ class Evidence:
 
         return local.graphs.compiled(
             near_evidence, spec(local.parameters.size), spec(None, local.input_dim),
-            spec(None, None), spec(None), spec(None, None, None, local.input_dim),
-            spec(None, None, None, None), spec(None, None, None),
+            spec(None, P), spec(None), spec(None, None, None, local.input_dim),
+            spec(None, None, None, C), spec(None, None, None),
         )  # fmt: skip
 
 

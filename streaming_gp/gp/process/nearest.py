@@ -652,6 +652,7 @@ def conditional_moments(
     """
     means, variances = [], []
     kernels = cov.latent_kernels(gp.kernel)
+    columns = targets.shape[3] or tf.shape(targets)[3]
     for group in range(gp.num_groups):
         place = min(group, len(kernels) - 1)
         rows = Z[tf.minimum(group, tf.shape(Z)[0] - 1)]
@@ -659,9 +660,7 @@ def conditional_moments(
         shape = tf.shape(rows)
         of_rows = kernels[place](tf.reshape(rows, [-1, rows.shape[2]]), full_cov=False)
         diagonal = tf.reshape(of_rows, shape[:2])
-        at_rows, at_place = (
-            _mean(gp, group, points, tf.shape(targets)[3]) for points in (rows, X[:, None])
-        )
+        at_rows, at_place = (_mean(gp, group, points, columns) for points in (rows, X[:, None]))
         if far is not None:
             V, v, white = (part[group] for part in far)
             among -= tf.matmul(V, V, transpose_b=True)
