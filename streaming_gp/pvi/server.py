@@ -210,8 +210,9 @@ class Server:
             else:
                 self.adopt(self.ledger.without(client_id))
             self._clients.pop(client_id, None)
-            self.open_tasks.pop(client_id, None)
-            self.hyperparameter_factors.pop(client_id, None)
+            for known in (self.open_tasks, self.hyperparameter_factors, self._silences):
+                known.pop(client_id, None)
+            self.dropped.discard(client_id)
 
     def warm_start(self, q: Any) -> None:
         """Begin at q: every client gets an equal part of ``q / prior`` as its factor.

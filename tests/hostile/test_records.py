@@ -137,8 +137,8 @@ def test_records_stay_in_their_folder_whatever_the_client_is_called(tmp_path, na
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
-def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
-    """To several servers; each payment goes on from what is on record."""
+def test_answers_at_the_same_time_are_all_paid_for(tmp_path, caplog):
+    """To several servers; each payment goes on from what is on record, which begins aloud."""
     rule = privacy.PrivateChanges(
         pvi.AnalyticUpdate(), budget=FREE, noise_multiplier=0.0, record=str(tmp_path)
     )
@@ -149,3 +149,6 @@ def test_answers_at_the_same_time_are_all_paid_for(tmp_path):
     assert all(isinstance(answer, pvi.LocalResult) for answer in answers)
     (entry,) = json.loads((tmp_path / "c1.json").read_text())
     assert entry["number"] == 24
+    assert [one.getMessage() for one in caplog.records] == [
+        f"'c1': its record begins, in {tmp_path}"
+    ]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import bnn, datasets, linear, mixture, pvi, samplers
+from streaming_gp import bnn, datasets, engines, linear, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from streaming_gp.pvi.fit import default_update
@@ -123,6 +123,22 @@ def test_a_client_that_leaves_while_questions_are_put_is_asked_nothing(rng, name
     history = pvi.fit(found, SCHEDULES[name], 10)
     assert found.factors.keys() == {"c0", "c2"}
     assert set().union(*(one.unheard for one in history)) <= {"c1"}
+
+
+def test_a_client_of_which_nothing_comes_is_dropped_until_it_joins_anew(rng):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
+    client, silence = found.clients["c1"], pvi.Delivery("c1", None, "no answer within 1 s")
+    rule = pvi.Damping(None, 2)
+    for _ in range(2):
+        found.accept([silence], rule)
+    with pytest.warns(UserWarning, match="'c1' is asked no more in this run.*within 1 s"):
+        found.accept([silence], rule)
+    with engines.Serial().session(found.clients) as session:
+        assert found.put(session, ["c0", "c1"]).messages == 1
+        found.remove("c1")
+        found.add(client)
+        assert found.put(session, ["c1"]).messages == 1
 
 
 @pytest.mark.parametrize("rho", [1.0, 0.5])

@@ -346,6 +346,8 @@ class PrivateRule(abc.ABC):
         has_answered = task.own is not None and task.sequence > 0
         with record.held() as lock:
             before = record.read(lock, has_answered)
+            if not before:
+                LOG.warning("%r: its record begins, in %s", task.client_id, self.record)
             spent = with_release(before, self.release, self.releases_per_answer)
             epsilon = self._price(spent)
             record.write(lock, spent)
