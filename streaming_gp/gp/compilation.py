@@ -106,7 +106,7 @@ def compile_gp(
     num_groups = 1 if one_noise and len(latent_kernels(kernel)) == 1 else num_functions
     refuse_misfits(kernel, own["mean_function"], outputs.dims(*dims)[0], num_functions)
     hyperparameters = settings.hyperparameters
-    bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters)
+    bound = settings.pseudo_points.local_bound(settings.bound, hyperparameters).of(likelihood)
     gp = bound.gaussian_process(
         kernel,
         own["mean_function"],

@@ -96,8 +96,8 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param num_prediction_samples: The number of values of ε over which predictions are averaged;
         even.
     :param seed: The seed of all random numbers.
-    :param alpha: The power α of power EP, in [0, 1], for Gaussian noise; 0, the default, is the
-        variational bound (Bui, Yan & Turner 2017).
+    :param alpha: The power α of power EP, in [0, 1], for a likelihood of one latent function for
+        each observation; 0, the default, is the variational bound (Bui, Yan & Turner 2017).
     :param bound: The local bound, if it is another one than ``alpha`` says.
     :param policy: What to do about improper cavities and posteriors; by default they raise.
     :param learning: Which updates learn hyperparameters (and where points move to); by default,

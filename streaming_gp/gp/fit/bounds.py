@@ -17,11 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from gpflow.likelihoods import Likelihood
+from gpflow.likelihoods import Likelihood, ScalarLikelihood, SwitchedLikelihood
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit.cavity import UnderCavity
-from streaming_gp.gp.fit.sites import is_conjugate
+from streaming_gp.gp.fit.sites import is_conjugate, tilted_moments, without_sites
 from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.inputs import typed
 from streaming_gp.numerics import stacks
@@ -67,6 +67,10 @@ class LocalBound:
         :param left: The variance of f at the data given the points.
         """
         return 1.0 / noise
+
+    def of(self, likelihood: Likelihood) -> LocalBound:
+        """The bound in the form that it has for a likelihood."""
+        return self
 
     def gaussian_process(
         self,
@@ -250,10 +254,12 @@ class Variational(OnPoints):
 @typed
 @dataclass(frozen=True)
 class PowerEP(OnPoints):
-    """Power EP for Gaussian noise: this widens by α times the variance that the points leave.
+    """Power EP (Bui, Yan & Turner 2017); as α → 0 it tends to the variational bound, and α = 1 is
+    EP (FITC).
 
-    ``cost = (1 − α)/(2α) Σ_n log(1 + α r_n/σ_n²)`` (Bui, Yan & Turner 2017); as α → 0 it tends to
-    the variational bound, and α = 1 is EP (FITC).
+    Gaussian noise widens by α times the variance that the points leave:
+    ``cost = (1 − α)/(2α) Σ_n log(1 + α r_n/σ_n²)``. Other likelihoods have sites by their tilted
+    distributions: :class:`TiltedPowerEP`.
 
     :param alpha: α in (0, 1].
     :raises InvalidDataError: if it is not.
@@ -268,12 +274,17 @@ class PowerEP(OnPoints):
             )
 
     def check(self, likelihood: Likelihood) -> None:
-        """:raises InvalidDataError: if the noise is not Gaussian."""
-        if not is_conjugate(likelihood):
+        """:raises InvalidDataError: if data are not each of one function."""
+        if not isinstance(likelihood, ScalarLikelihood) or isinstance(
+            likelihood, SwitchedLikelihood
+        ):
             raise InvalidDataError(
-                "alpha must be 0 unless the likelihood is Gaussian; got "
+                "alpha must be 0 unless each observation is of one latent function; got "
                 f"{self.alpha} for {type(likelihood).__name__}"
             )
+
+    def of(self, likelihood: Likelihood) -> LocalBound:
+        return self if is_conjugate(likelihood) else TiltedPowerEP(self.alpha)
 
     @property
     def widening(self) -> float:  # type: ignore[override]
@@ -438,6 +449,8 @@ class LocalFunction:
     :param precision_mean: λ of the sites [G, N + R, C].
     :param expected_log_likelihood: Gives ``Σ_n E log p(y_n | f_n)`` in nats, from means [G, N, C]
         and variances [G, N] of f at the data.
+    :param log_tilted: Gives ``Σ_n log E p(y_n | f_n)^α`` in nats, from α, these moments of a
+        cavity, and those of the tilted distribution, about.
     """
 
     among: tf.Tensor
@@ -447,6 +460,7 @@ class LocalFunction:
     precision: tf.Tensor
     precision_mean: tf.Tensor
     expected_log_likelihood: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    log_tilted: Callable[..., tf.Tensor]
     num_data: tf.Tensor
 
     def posterior(self) -> LocalPosterior:
@@ -505,3 +519,39 @@ class SparseBound(LocalBound, abc.ABC):
         The hyperparameters' part is not in it. It is compiled: assume no fixed number of data or
         points.
         """
+
+
+@dataclass(frozen=True)
+class TiltedPowerEP(SparseBound):
+    """Power EP's energy for a likelihood that is not Gaussian (Bui, Yan & Turner 2017, section 3).
+
+    A site ``t_n = exp(λ f̄ − ½ τ f̄²)`` is of what the points say of f_n, ``f̄_n``, which leave the
+    variance r_n. With the cavity ``q(f̄_n) / t_n^α = N(m, v)`` and ``A`` the log-partition of a
+    Gaussian by its moments it is
+
+    ``Σ_n E_q[log t_n] + 1/α Σ_n (log Z_n + A(m, v) − A(q(f̄_n))) − KL``
+
+    for ``Z_n = ∫ N(f; m, v + r_n) p(y_n | f)^α df``, stationary in the sites where each tilted
+    distribution has the moments of q. With Gaussian noise it is :class:`PowerEP`.
+
+    :param alpha: α in (0, 1].
+    """
+
+    alpha: float
+
+    def free_energy(self, f: LocalFunction) -> tf.Tensor:
+        q, N = f.posterior(), f.num_data
+        own, mean = tf.maximum(q.variance - q.left, LEAST_VARIANCE * q.variance), q.mean[..., 0]
+        w, site_mean = f.precision[:, :N], f.precision_mean[:, :N, 0]
+        of_sites = site_mean * mean - 0.5 * w * (own + tf.square(mean))
+        at, cavity = without_sites(mean, own, site_mean, w, self.alpha)
+        about, spread = tilted_moments(at, cavity, q.left, site_mean, w, self.alpha)
+        moments = at[..., None], cavity + q.left, about[..., None], spread
+        tilted = f.log_tilted(self.alpha, *moments)
+        gained = _log_partition(at, cavity) - _log_partition(mean, own)
+        return tf.reduce_sum(of_sites) + (tilted + tf.reduce_sum(gained)) / self.alpha - q.kl
+
+
+def _log_partition(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+    """Of Gaussians by their moments, but for its 2π."""
+    return 0.5 * (tf.math.log(variance) + tf.square(mean) / variance)

@@ -16,9 +16,13 @@ from streaming_gp.gp.fit.sites import (
     expected_log_densities,
     expected_log_density,
     from_derivatives,
+    of_tilted,
     predictive_log_density,
     predictive_moments,
     stationary,
+    tilted_log_density,
+    tilted_moments,
+    without_sites,
 )
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.vector import TracedParameterVector
@@ -97,6 +101,54 @@ class LocalModel:
         both = wanted, stationary(wanted, np.asarray(mean))
         averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
         return Look(float(np.mean(expected)), *averages)
+
+    def look_tilted(
+        self,
+        draws: Any,
+        X: Any,
+        Y: Any,
+        mean: Any,
+        variance: Any,
+        left: Any,
+        sites: Sites,
+        alpha: float,
+    ) -> Look:
+        """What it says of the sites of power EP, averaged over ε.
+
+        :param mean: Of f at the data [S, N, L].
+        :param variance: Likewise.
+        :param left: The part of it that the points leave, likewise: a site is of the other part.
+        :param sites: The sites that q(f) has now.
+        """
+        cavity_mean, cavity = without_sites(mean, variance - left, *sites, alpha)
+        about = tilted_moments(cavity_mean, cavity, left, *sites, alpha)
+        tilted, by_mean, by_variance = (
+            np.asarray(one)
+            for one in self._tilted(alpha)(draws, X, Y, cavity_mean, cavity + left, *about)
+        )
+        wanted = of_tilted(by_mean, by_variance, cavity_mean, cavity, alpha)
+        both = wanted, stationary(wanted, mean)
+        averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
+        return Look(float(np.mean(tilted)) / alpha, *averages)
+
+    def _tilted(self, alpha: float) -> Compiled:
+        def tilted_tensors(draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, *moments: Any) -> Any:
+            def at(epsilon: tf.Tensor, *given: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                by, about = given[:2], given[2:]
+                with tf.GradientTape() as tape:
+                    tape.watch(by)
+                    with self.parameters.substituted(epsilon):
+                        value = tilted_log_density(
+                            self.likelihood, X, by[0], by[1], Y, about, alpha
+                        )
+                return value, *tape.gradient(value, by)
+
+            return at_each_sample(at, draws, *moments)
+
+        draws = spec(self.hyperparameters.num_draws, self.parameters.size)
+        moment = spec(None, None, self.gp.num_latent)
+        data = spec(None, self.input_dim), spec(None, self.output_dim)
+        return self.graphs.compiled(tilted_tensors, draws, *data, *[moment] * 4, of=alpha)
 
     @cached_property
     def _expected(self) -> Compiled:

@@ -24,6 +24,7 @@ from streaming_gp.gp.fit.bounds import (
     LocalBound,
     LocalFunction,
     SparseBound,
+    TiltedPowerEP,
     Variational,
 )
 from streaming_gp.gp.fit.cavity import (
@@ -42,6 +43,7 @@ from streaming_gp.gp.fit.sites import (
     expected_log_density,
     is_conjugate,
     rest,
+    tilted_log_density,
 )
 from streaming_gp.gp.hyperparameters import DIVERGENCE, EVIDENCE
 from streaming_gp.gp.process import prior as cov
@@ -182,7 +184,14 @@ class BatchBound:
 
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
-        return self.local.look(self.draws, self.X, self.Y, *self._moments(self._posterior(sites)))
+        q = self._posterior(sites)
+        given = self.draws, self.X, self.Y, *self._moments(q)
+        if not isinstance(self.bound, TiltedPowerEP):
+            return self.local.look(*given)
+        _, A, *_ = q.kept
+        left = np.maximum(self.f.variance - np.einsum("smn,smn->sn", A, A), 0.0)
+        left = self._moments(q._replace(mean=left))[0]
+        return self.local.look_tilted(*given, left, sites, self.bound.alpha)
 
     @property
     def _form(self) -> ClosedForm:
@@ -267,17 +276,21 @@ def _local_function(
         precision_mean, w = (cov.to_groups(part, groups) for part in sites)
         w = w[:, :, 0]
 
-    def expected(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-        moments = (
-            cov.from_groups(mean, local.gp.num_latent),
-            cov.spread_over_latents(variance, local.gp.num_latent),
-        )
-        return expected_log_density(local.likelihood, X, *moments, Y)
+    def of_latents(mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        L = local.gp.num_latent
+        return cov.from_groups(mean, L), cov.spread_over_latents(variance, L)
+
+    def expected(*moments: tf.Tensor) -> tf.Tensor:
+        return expected_log_density(local.likelihood, X, *of_latents(*moments), Y)
+
+    def tilted(alpha: float, *moments: tf.Tensor) -> tf.Tensor:
+        about = of_latents(*moments[2:])
+        return tilted_log_density(local.likelihood, X, *of_latents(*moments[:2]), Y, about, alpha)
 
     return LocalFunction(
         f.among, f.between, f.variance, f.mean,
         tf.concat([w, tf.ones_like(targets[:, :, 0])], 1),
-        tf.concat([precision_mean, targets], 1), expected, N,
+        tf.concat([precision_mean, targets], 1), expected, tilted, N,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit.bounds import LocalBound
+from streaming_gp.gp.fit.bounds import LocalBound, TiltedPowerEP
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import BatchBound
@@ -22,6 +22,9 @@ from streaming_gp.gp.fit.sites import Sites, best_rest, is_conjugate
 from streaming_gp.gp.process.observations import Observations, PseudoObservations
 from streaming_gp.numerics import stacks
 from streaming_gp.numerics.stacks import transposed
+
+OF_NO_POINTS = 1e-9
+"""Of the variance of f that points say, where there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +141,14 @@ class OneEpsilon:
     def site_weights(self, data: Inputs, Y: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
         """Site precisions at the cavity [N], summed over latent functions: no points are there."""
         if not self._is_conjugate:
-            moments = data.mean[:, :, 0].T[None], data.variance.T[None]
-            wanted = self.local.look(epsilon[None], data.X, Y, *moments).wanted
-            return np.maximum(wanted.precision, 0.0).sum(axis=1)
+            mean, variance = data.mean[:, :, 0].T[None], data.variance.T[None]
+            given = epsilon[None], data.X, Y, mean, variance
+            if isinstance(self.bound, TiltedPowerEP):
+                left, nothing = (1.0 - OF_NO_POINTS) * variance, Sites(0.0 * mean[0], 0.0 * mean[0])
+                look = self.local.look_tilted(*given, left, nothing, self.bound.alpha)
+            else:
+                look = self.local.look(*given)
+            return np.maximum(look.wanted.precision, 0.0).sum(axis=1)
         w = self.bound.site_precision(self._noise(epsilon, data.X), data.variance)
         return np.asarray(data.mean.shape[2] * np.sum(w, axis=0))
 

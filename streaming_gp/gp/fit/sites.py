@@ -16,10 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
-from gpflow.likelihoods import Gaussian, Likelihood, MonteCarloLikelihood, StudentT
+from gpflow.likelihoods import (
+    Gaussian,
+    Likelihood,
+    MonteCarloLikelihood,
+    ScalarLikelihood,
+    StudentT,
+)
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.numerics.quadrature import standard_normals
+from streaming_gp.numerics.quadrature import gauss_hermite, standard_normals
 from streaming_gp.numerics.shapes import check_shapes
 from streaming_gp.validation import observations
 
@@ -27,6 +33,10 @@ MIN_SITE_PRECISION = 1e-6
 """Sites of likelihoods that are not log-concave are cut off here; ``UpdateInfo`` counts them."""
 LEAST_WEIGHT = 0.25
 """Of a datum far from q(f), as a share of what expectation maximisation gives it."""
+TILTED_NODES = 40
+"""Of Gauss–Hermite quadrature of tilted distributions."""
+SMALLEST_SHARE = 1e-6
+"""Of its variance that a tilted distribution keeps: less is rounding."""
 SMALLEST_RESIDUAL = 1e-9
 """In units of Y: the slope of a chord shorter than that is rounding."""
 
@@ -126,6 +136,69 @@ def predictive_log_density(
     noise = _monte_carlo_noise(likelihood, mean)
     Y = observations(likelihood, Y)
     return likelihood._predict_log_density(X, mean, variance, Y, **noise)
+
+
+def tilted_log_density(
+    likelihood: ScalarLikelihood,
+    X: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    Y: tf.Tensor,
+    about: tuple[tf.Tensor, tf.Tensor],
+    alpha: float,
+) -> tf.Tensor:
+    """``Σ_n log ∫ N(f_n; mean, variance) p(y_n | f_n)^α df_n``: a scalar, by quadrature.
+
+    :param about: Mean and variance [N, L] of what the tilted distribution of f_n may be, by
+        :func:`tilted_moments`: there the nodes are, with room, as a cavity may be far wider.
+    """
+    nodes, weights = gauss_hermite(TILTED_NODES)
+    centre, spread = (tf.stop_gradient(one) for one in about)
+    spread = 2.0 * spread
+    F = centre + tf.sqrt(spread) * nodes[:, :, None]
+    powers = alpha * likelihood._scalar_log_prob(X, F, Y)
+    powers -= 0.5 * (tf.square(F - mean) / variance + tf.math.log(variance / spread))
+    powers += np.log(weights)[:, None, None] + 0.5 * tf.square(nodes)[:, :, None]
+    return tf.reduce_sum(tf.reduce_logsumexp(powers, axis=0))
+
+
+def without_sites(mean: Any, variance: Any, site_mean: Any, precision: Any, alpha: float) -> Any:
+    """Mean and variance of a cavity: of ``q(f) / exp(λ f − ½ τ f²)^α``, arrays or tensors."""
+    cavity = 1.0 / (1.0 / variance - alpha * precision)
+    return cavity * (mean / variance - alpha * site_mean), cavity
+
+
+def tilted_moments(
+    mean: Any, variance: Any, left: Any, site_mean: Any, precision: Any, alpha: float
+) -> tuple[Any, Any]:
+    """Mean and variance of the tilted distribution of f where a site is at its fixed point.
+
+    :param mean: Of the cavity of what the points say of f.
+    :param variance: Likewise.
+    :param left: The variance that they leave.
+    """
+    total, share = variance + left, 1.0 / (1.0 + alpha * precision * variance)
+    bend = -alpha * precision * share
+    kept = abs(1.0 + total * bend) + SMALLEST_SHARE  # far from the fixed point it may be negative
+    return mean + total * (alpha * site_mean * share + bend * mean), total * kept
+
+
+def of_tilted(
+    by_mean: np.ndarray,
+    by_variance: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    alpha: float,
+) -> Sites:
+    """The undamped sites of power EP (Minka 2004), from the derivatives g and D of log Z by the
+    moments of the cavity of what the points say of f; the precision is unclipped.
+
+    The tilted distribution has the variance ``v + v² h`` for ``h = 2 D − g²``, and the mean
+    ``m + v g``: what a site to the power α adds to the cavity.
+    """
+    bend = 2.0 * by_variance - by_mean**2
+    share = alpha * np.maximum(1.0 + variance * bend, SMALLEST_SHARE)
+    return Sites((by_mean - bend * mean) / share, -bend / share)
 
 
 def from_derivatives(
