@@ -237,6 +237,16 @@ def test_too_few_points_are_warned_of_and_enough_are_not(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_line_s_hyperparameters_are_known_as_nuts_knows_them(tmp_path):
+    results = results_of("experiments.measured.hyperparameter_widths", tmp_path, "--quick")
+    one, five = results["summary"]
+    assert (one["problem"], one["points"], one["components"]) == ("line", "dense", 3)
+    assert one["furthest"] < 0.6  # of a short chain
+    assert one["furthest"] == pytest.approx(five["furthest"], abs=0.05)
+    assert (tmp_path / "hyperparameter_widths.png").exists()
+
+
+@pytest.mark.slow
 def test_tiny_batches_go_on_and_add_up(tmp_path):
     (row,) = results_of("experiments.measured.tiny_batches", tmp_path, "--quick")["summary"]
     assert row["all_finite"]

@@ -102,7 +102,7 @@ def nearest_earlier(
     """For some rows [S] the nearest among the rows before each of them: [S, k].
 
     :param coordinates: A [n, D].
-    :param rows: Of which at least k others come before each.
+    :param rows: Of which fewer than k come before, the first k rows are given.
     :param number: k.
     :param is_last: Which rows [n] come after all others, however near they are.
     """

@@ -53,6 +53,8 @@ from streaming_gp.numerics.linalg import (
 
 EXACT_ROWS = 600
 """So few rows with Gaussian noise have their exact evidence."""
+LATER = 1e20
+"""The noise of a row that comes later, and says nothing: the first rows have fewer before them."""
 FEWEST, MOST, SHARE = 300, 1000, 0.25
 """Starts take this share of all rows, within these limits; the rounds that follow from the best of
 them take twice as many."""
@@ -154,7 +156,8 @@ class Evidence:
         if self.is_exact:
             return Sample((), 1.0)
         number = min(self._number, self._num_pool - 1)
-        first = max(self._first, min(number, self._num_pool // 2))
+        few = self._num_pool <= FEWEST  # all of them count, the first ones with fewer neighbours
+        first = max(self._first, 0 if few else min(number, self._num_pool // 2))
         rows = np.arange(first, self._num_pool)
         weights, scale = self._pool.weights[rows], self.num_rows / len(rows)
         if len(rows) > size:
@@ -191,7 +194,7 @@ class Evidence:
         Where rows are joined, those of the second half condition on the first half of all, those
         of the second quarter on the first quarter, and so on.
         """
-        pool, number = self._pool, min(number, int(rows.min()))
+        pool, number = self._pool, max(1, min(number, int(rows.max())))
         prior = PriorAt(self.local.prior, epsilon[None])
         (observed,) = prior.observed([pool])
         at, start, parts = Rows.of(observed), NearestAt(prior, number), []
@@ -206,7 +209,10 @@ class Evidence:
             left, prefix = left[left < prefix], prefix // 2
         if len(left):
             near = NearestAt(prior, number, rows=at, joined=at)
-            parts.append(near.rows_at(near.earlier(left)))
+            found = near.earlier(left)
+            Z, targets, noise = near.rows_at(found)
+            noise[np.broadcast_to(found >= left[:, None], noise.shape)] = LATER
+            parts.append((Z, targets, noise))
         Z, targets, noise = (
             np.concatenate(some, axis=1) for some in zip(*reversed(parts), strict=True)
         )

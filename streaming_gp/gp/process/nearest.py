@@ -531,6 +531,8 @@ class NearestAt:
 
     def _earlier_by_correlation(self, place: int, row: int) -> np.ndarray:
         assert self.joined is not None
+        if row <= self.number:
+            return np.arange(self.number)
         part = replace(self, joined=self.joined.some(slice(0, row)))
         noise = part.joined.noise[min(place, len(part.joined.noise) - 1)]  # type: ignore[union-attr]
         X = self.joined.Z[row : row + 1]
