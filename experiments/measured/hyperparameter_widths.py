@@ -29,6 +29,8 @@ import streaming_gp as sgp
 BATCHES = 1, 5
 MEAN_WITHIN, LEAST_RATIO, MOST_RATIO = 0.3, 0.8, 1.25
 """Of each component, asked of a point at every input."""
+LEAST_SHOWN, MOST_SHOWN = 0.08, 16.0
+"""Ratios beyond are drawn at these."""
 BLOCK = 50
 DRAWS = {"line": 4000, "three inputs": 4000, "classes": 2000, "counts": 2000, "periodic": 1000}
 """Of NUTS; with labels and counts f is sampled, too."""
@@ -293,7 +295,7 @@ def figure_of(components: list[Results]) -> Any:
         for color, name in enumerate(problems):
             for number, marker in zip(BATCHES, "o^", strict=True):
                 rows = [
-                    (row["mean"], row["width"])
+                    (row["mean"], np.clip(row["width"], LEAST_SHOWN, MOST_SHOWN))
                     for row in components
                     if (row["points"], row["problem"], row["batches"]) == (method, name, number)
                 ]
@@ -303,9 +305,15 @@ def figure_of(components: list[Results]) -> Any:
                 )  # fmt: skip
         axis.axvline(0.0, color="0.6", lw=0.6)
         axis.axhline(1.0, color="0.6", lw=0.6)
-        axis.set(title=method, yscale="log", xlabel="difference of means, exact sd")
-        axis.set_xscale("symlog", linthresh=0.5)
-        axis.set_yticks([0.2, 0.5, 0.8, 1.0, 1.25, 2.0], ["0.2", "0.5", "0.8", "1", "1.25", "2"])
+        axis.set(
+            title=method, yscale="log", ylim=(LEAST_SHOWN, MOST_SHOWN), xlabel="difference, sd"
+        )
+        axis.set_xscale("symlog", linthresh=1.0)
+        axis.set_xlim(-100.0, 100.0)
+        axis.set_xticks([-30, -3, -1, 0, 1, 3, 30], ["-30", "-3", "-1", "0", "1", "3", "30"])
+        axis.set_yticks(
+            [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0], map(str, (0.1, 0.2, 0.5, 1, 2, 5, 10))
+        )
         axis.minorticks_off()
     np.atleast_1d(axes)[0].set_ylabel("width over the exact one")
     np.atleast_1d(axes)[-1].legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
