@@ -259,7 +259,7 @@ class PowerEP(OnPoints):
 
     Gaussian noise widens by α times the variance that the points leave:
     ``cost = (1 − α)/(2α) Σ_n log(1 + α r_n/σ_n²)``. Other likelihoods have sites by their tilted
-    distributions: :class:`TiltedPowerEP`.
+    distributions, and an energy that is stationary in them.
 
     :param alpha: α in (0, 1].
     :raises InvalidDataError: if it is not.
