@@ -19,12 +19,23 @@ from experiments.measured import organisations_world
 from streaming_gp import engines, pvi, testing
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.pvi.guards import read
+from streaming_gp.pvi.task import Failure
 from streaming_gp.testing.rounds import regression, server_of_regression
+from tests.hostile.bad_data import traces
 from tests.oracles import traced
 from tests.oracles.reference import assert_same
-from tests.oracles.site_of_tests import PLACES, known, patients, server_of, wanted
+from tests.oracles.site_of_tests import (
+    PLACES,
+    answers_of_bad_data,
+    known,
+    patients,
+    server_of,
+    wanted,
+)
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+
 pytestmark = [pytest.mark.nvflare, pytest.mark.xdist_group("three places")]
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,6 +133,21 @@ def test_an_answer_that_comes_again_is_refused_by_name(places):
     assert set(again.refused) == {"replayed"}
     assert "is not open" in again.refused["replayed"]
     assert server.factors["replayed"] is before
+
+
+def test_of_bad_data_a_code_leaves_and_nothing_else(places, monkeypatch):
+    """Of all bytes that come to the coordinator, once TLS is taken off them."""
+    came, process = bytearray(), ConnManager.process_frame
+
+    def keeping(manager, connection, frame):
+        came.extend(frame)
+        process(manager, connection, frame)
+
+    monkeypatch.setattr(ConnManager, "process_frame", keeping)
+    answers = answers_of_bad_data(places.engine)
+    assert sum(isinstance(one, Failure) for one in answers) > 100
+    assert all(one.nonce.encode() in came for one in answers if not isinstance(one, Failure))
+    assert not traces(came)
 
 
 def test_a_place_that_is_not_there_is_overdue(places):
