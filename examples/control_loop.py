@@ -69,6 +69,9 @@ def summary(found: dict[str, np.ndarray], alarms: list[Alarm], start: int) -> Re
     late = [one.observation for one in alarms if one.observation > start]
     figures |= {"alarms_before": len(alarms) - len(late), "alarms_after": len(late)}
     figures["noticed_after"] = late[0] - start if late else None
+    sums = np.cumsum(found["standardised"][start:].mean(axis=1))
+    is_right = sums[SMOOTH:] - sums[:-SMOOTH] < 2.0 * SMOOTH
+    figures["right_after"] = int(is_right.argmax()) if is_right.any() else None
     times = found["milliseconds"][WARM_UP:]
     for name, level in (("p50", 50), ("p99", 99), ("p99.9", 99.9), ("worst", 100)):
         figures[f"ms_{name}"] = float(np.percentile(times, level))
@@ -117,7 +120,7 @@ def main(arguments: argparse.Namespace) -> None:
     figures = summary(found, alarms, start - first)
     print(
         f"{figures['points']} points of seven joints, {PAYLOAD:g} kg after {figures['loaded_at']}: "
-        f"noticed after {figures['noticed_after']}\n"
+        f"noticed after {figures['noticed_after']}, right after {figures['right_after']}\n"
         f"MSE {figures['mse_before']:.4f} before, {figures['mse_within_500']:.4f} in the 500 "
         f"after, {figures['mse_later']:.4f} later; in predicted variances "
         f"{figures['standardised_before']:.2f}, {figures['standardised_within_500']:.2f}, "

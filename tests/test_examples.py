@@ -305,6 +305,16 @@ def test_the_control_loop_notices_a_load_and_is_right_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_one_point_at_a_time_is_ahead_of_others_and_its_late_steps_are_counted(barrett, tmp_path):
+    pytest.importorskip("river", reason="the river extra is not installed")
+    results = results_of_process("experiments.measured.control_loops", tmp_path, "--quick")
+    online, *others = results["errors"]
+    assert online["mse"] < 0.5 * min(one["mse"] for one in others if "seven" not in one["learner"])
+    assert [one["learner"] for one in results["latency"]] == 2 * ["none", "a process", "a thread"]
+    assert {one["steps"] for one in results["latency"]} == {200}
+
+
+@pytest.mark.slow
 def test_the_stochastic_ep_example_resumes_and_counts_memory(tmp_path):
     finished("experiments.papers.stochastic_ep", tmp_path, "--quick")
     again = finished("experiments.papers.stochastic_ep", tmp_path, "--quick")

@@ -30,10 +30,11 @@ from common import Results, parser, run, write_results
 from river import linear_model, tree
 
 import streaming_gp as sgp
-from experiments.measured.local_gps import LocalGPs
+from experiments.benchmarks.methods.learner import Hyperparameters
+from experiments.benchmarks.methods.local_gps import LocalGPs
 from streaming_gp.datasets import load_robot_arm
 
-POINTS, JOINT = 300, 2
+POINTS, LEAF, JOINT = 300, 100, 2
 DEADLINE = 1.0
 """Milliseconds."""
 Learner = tuple[Callable[[np.ndarray], tuple[Any, Any]], Callable[[np.ndarray, np.ndarray], object]]
@@ -74,10 +75,15 @@ def online_learner(model: sgp.StreamingGP) -> Learner:
 def local_gps(model: sgp.StreamingGP, X: np.ndarray, Y: np.ndarray) -> Learner:
     kernel, noise = model.kernel, float(model.likelihood.variance.numpy()[0])
     variance = float(kernel.variance.numpy())
-    trees = LocalGPs(kernel.lengthscales.numpy(), variance, max(noise, 1e-6 * variance))
-    for x, y in zip(X, Y, strict=True):
-        trees.update(x, float(y[0]))
-    return trees.predict, lambda x, y: trees.update(x, float(y[0]))
+    of = Hyperparameters(variance, kernel.lengthscales.numpy(), max(noise, 1e-6 * variance))
+    trees = LocalGPs(of, LEAF, seed=0)
+    trees.update(X, Y)
+
+    def predict(x: np.ndarray) -> tuple[Any, Any]:
+        found = trees.predict(x[None])
+        return found.mean, found.variance
+
+    return predict, lambda x, y: trees.update(x[None], y[None])
 
 
 def of_river(model: Any, X: np.ndarray, Y: np.ndarray) -> Learner:
@@ -107,13 +113,13 @@ def followed(learner: Learner, X: np.ndarray, Y: np.ndarray) -> Results:
     busy = time.process_time() - busy
     squares = (means - Y) ** 2
     densities = 0.5 * (squares / variances + np.log(2.0 * np.pi * variances))
-    late = slice(len(X) // 2, None)
+    late, has_density = slice(len(X) // 2, None), bool(np.isfinite(densities).all())
     return {
         "mse": float(squares.mean()),
         "mse_last_half": float(squares[late].mean()),
         "median_square": float(np.median(squares)),
-        "nlpd": float(densities.mean()),
-        "standardised": float((squares / variances).mean()),
+        "nlpd": float(densities.mean()) if has_density else None,
+        "standardised": float((squares / variances).mean()) if has_density else None,
         "ms_p50": float(np.percentile(milliseconds, 50)),
         "ms_p99.9": float(np.percentile(milliseconds, 99.9)),
         "cpu_ms": 1e3 * busy / len(X),
@@ -129,7 +135,7 @@ def errors(X: np.ndarray, Y: np.ndarray, first: int, seed: int) -> list[Results]
     linear = linear_model.BayesianLinearRegression()
     learners: dict[str, Callable[[], Learner]] = {
         f"online, {POINTS} points": partial(online_learner, model),
-        "LoG-GP, 100 a leaf": partial(local_gps, model, X[before], y[before]),
+        f"LoG-GP, {LEAF} a leaf": partial(local_gps, model, X[before], y[before]),
         "river, local linear": partial(of_river, local, X[before], y[before]),
         "river, linear": partial(of_river, linear, X[before], y[before]),
         f"online, {POINTS} points, seven torques": partial(online_learner, all_seven),
@@ -145,37 +151,51 @@ def errors(X: np.ndarray, Y: np.ndarray, first: int, seed: int) -> list[Results]
 # ---- late steps ----
 
 
-def learn_on(X: np.ndarray, Y: np.ndarray, seed: int, done: Any, online: Any = None) -> None:
-    """Batch after batch, from the beginning again where they end; an object goes on from each."""
+def learn(X: np.ndarray, Y: np.ndarray, done: Any, give: Callable[[Any], None]) -> None:
+    """Batch after batch, from the beginning again where they end; the model is given after each."""
     while not done.is_set():
-        model = begun(X[:500], Y[:500], seed)
+        model = begun(X[:500], Y[:500], seed=0)
         for start in range(500, len(X) - 500, 500):
-            if done.is_set():
-                return
-            model.update((X[start : start + 500], Y[start : start + 500]), learn=True)
-            if online is not None:
-                online.adopt(model, keep=False)
+            if not done.is_set():
+                model.update((X[start : start + 500], Y[start : start + 500]), learn=True)
+                give(model)
+
+
+def learn_elsewhere(X: np.ndarray, Y: np.ndarray, has_begun: Any, pipe: Any) -> None:
+    has_begun.set()
+    learn(X, Y, threading.Event(), lambda model: pipe.send(model.online(POINTS)))
+
+
+def adopt_all(online: sgp.gp.OnlineGP, done: Any, pipe: Any) -> None:
+    while not done.is_set():
+        if pipe.poll(0.1):
+            online.adopt(pipe.recv(), keep=False)
 
 
 @contextmanager
 def learning(kind: str, X: np.ndarray, Y: np.ndarray, online: sgp.gp.OnlineGP) -> Iterator[None]:
-    """A learner beside what is done within the block."""
-    if kind == "none":
-        yield
-        return
-    if kind == "a process":
+    """A learner beside what is done within the block, from which the object goes on."""
+    done, beside, far = threading.Event(), None, None
+    if kind == "a thread":
+        adopt = partial(online.adopt, keep=False)
+        beside = threading.Thread(target=learn, args=(X, Y, done, adopt))
+    elif kind == "a process":
         context = multiprocessing.get_context("spawn")
-        done: Any = context.Event()
-        learner: Any = context.Process(target=learn_on, args=(X, Y, 0, done))
-    else:
-        done = threading.Event()
-        learner = threading.Thread(target=learn_on, args=(X, Y, 0, done, online))
-    learner.start()
+        has_begun, (here, there) = context.Event(), context.Pipe(duplex=False)
+        far = context.Process(target=learn_elsewhere, args=(X, Y, has_begun, there), daemon=True)
+        far.start()
+        has_begun.wait()
+        beside = threading.Thread(target=adopt_all, args=(online, done, here))
+    if beside is not None:
+        beside.start()
     try:
         yield
     finally:
         done.set()
-        learner.join()
+        if beside is not None:
+            beside.join()
+        if far is not None:
+            far.terminate()
 
 
 def late_steps(kind: str, model: sgp.StreamingGP, X: np.ndarray, Y: np.ndarray) -> Results:
