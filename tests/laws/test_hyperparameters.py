@@ -513,6 +513,21 @@ def test_the_variational_posterior_of_exact_regression_is_that_of_nuts(rng):
         assert (ratio < 1.0 + OF_A_FAMILY).all()
 
 
+def test_a_stream_learns_the_same_in_any_order_and_in_any_batches(rng):
+    """Where factors are the data: after all of them what is known of ε is by little another."""
+    X, Y = smooth_data(rng, 60, noise=0.3)
+    found = []
+    for number, order in ((1, range(60)), (10, reversed(range(60)))):
+        model = model_of(sgp.VariationalHyperparameters(full_covariance=True))
+        batches = np.array_split(np.array(list(order)), number)
+        for index, rows in enumerate(batches, 1):
+            model.update((X[rows], Y[rows]), learn=index == number)
+        found.append(model.hyperparameter_posterior)
+    one, ten = found
+    np.testing.assert_allclose((ten.mean - one.mean) / np.sqrt(one.variance), 0.0, atol=0.02)
+    np.testing.assert_allclose(ten.variance / one.variance, 1.0, atol=0.05)
+
+
 @pytest.mark.parametrize("full_covariance", [False, True])
 def test_a_step_that_makes_epsilon_too_narrow_to_be_squared_is_none(full_covariance):
     strategy = sgp.VariationalHyperparameters(full_covariance=full_covariance)
