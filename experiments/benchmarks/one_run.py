@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def perform(task: Task, data: Path | None, kept: Path) -> Row:
         QUICK_EFFORT if task.quick else 1.0,
     )  # fmt: skip
     learner = method.learner(setup)
-    seen = learn(learner, joined, learning, task.limit)
+    seen, first, trace = learn(learner, joined, learning, task.limit, stream)
     return {
         "batches_seen": seen,
         "batches": len(joined),
@@ -65,7 +66,10 @@ def perform(task: Task, data: Path | None, kept: Path) -> Row:
         "reached_limit": seen < len(joined),
         "learning_cpu_seconds": learning.cpu,
         "learning_wall_seconds": learning.wall,
+        "to_first_prediction_cpu_seconds": first,
+        "trace": trace,
         **examined(learner, stream),
+        "peak_megabytes": 1e-3 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
 
 
@@ -81,29 +85,42 @@ def _hyperparameters(task: Task, stream: Stream, kept: Path) -> tuple[Hyperparam
 
 
 def learn(
-    learner: Learner, batches: list[tuple[np.ndarray, np.ndarray]], seconds: Seconds, limit: float
-) -> int:
-    """Learn batch after batch until the limit; how many were learned."""
-    for seen, (X, Y) in enumerate(batches):
+    learner: Learner,
+    batches: list[tuple[np.ndarray, np.ndarray]],
+    seconds: Seconds,
+    limit: float,
+    stream: Stream,
+) -> tuple[int, float, list[Row]]:
+    """Learn batch after batch until the limit.
+
+    :return: How many were learned; CPU seconds until one test point was predicted after the first;
+        and the scores on the test data after each tenth of the batches, whose seconds do not count.
+    """
+    trace: list[Row] = []
+    first = Seconds()
+    tenths = {round(share * len(batches) / 10) for share in range(1, 11)}
+    for seen, (X, Y) in enumerate(batches, 1):
         if seconds.cpu > limit:
-            return seen
+            return seen - 1, first.cpu, trace
         with seconds.counted():
             learner.update(X, Y)
-    return len(batches)
+        if seen == 1:
+            first.cpu = seconds.cpu
+            with first.counted():
+                learner.predict(stream.X_test[:1])
+        if seen in tenths:
+            found = scores(learner.predict(stream.X_test), stream.Y_test, stream.classes)
+            data_seen = sum(len(X) for X, _ in batches[:seen])
+            trace.append({"data_seen": data_seen, "learning_cpu_seconds": seconds.cpu, **found})
+    return len(batches), first.cpu, trace
 
 
 def examined(learner: Learner, stream: Stream) -> Row:
-    """Scores on the test data, what predicting them takes, and what is held.
-
-    The first prediction is apart: some methods compile or factorise before it.
-    """
-    first, seconds = Seconds(), Seconds()
-    with first.counted():
-        learner.predict(stream.X_test)
+    """Scores on the test data, what predicting them takes, and what is held."""
+    seconds = Seconds()
     with seconds.counted():
         predicted = learner.predict(stream.X_test)
     return {
-        "first_prediction_cpu_seconds": first.cpu,
         "predicting_cpu_seconds": seconds.cpu,
         "predicting_wall_seconds": seconds.wall,
         "test_points": len(stream.X_test),

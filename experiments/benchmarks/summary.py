@@ -11,7 +11,7 @@ from experiments.benchmarks.plan import planned
 
 Row = dict[str, Any]
 MEANS = (
-    *("error", "nlpd", "calibration", "number", "num_bytes", "first_prediction_cpu_seconds"),
+    *("error", "nlpd", "calibration", "number", "num_bytes", "peak_megabytes", "to_first_prediction_cpu_seconds"),
     *("learning_cpu_seconds", "learning_wall_seconds"),
     *("predicting_cpu_seconds", "predicting_wall_seconds"),
 )
@@ -35,7 +35,10 @@ def _method(row: Row) -> tuple:
 def _mean(group: list[Row]) -> Row:
     fine = [row for row in group if not row["failed"]]
     first = (fine or group)[0]
-    means = {key: float(np.mean([row[key] for row in fine])) if fine else None for key in MEANS}
+    means = {}
+    for key in MEANS:
+        values = [row[key] for row in fine if key in row]
+        means[key] = float(np.mean(values)) if values else None
     return {**first, **means, "seeds": len(group), "failed_seeds": len(group) - len(fine)}
 
 
@@ -116,9 +119,11 @@ def as_line(row: Row) -> Row:
         "nlpd": row["nlpd"],
         "calibration": row["calibration"],
         "learning": row["learning_cpu_seconds"],
+        "to_first_prediction": row["to_first_prediction_cpu_seconds"],
         "predicting": 1e3 * row["predicting_cpu_seconds"] / row["test_points"],
         "held": f"{row['number']:.0f} {row['unit']}",
         "megabytes": row["num_bytes"] / 1e6,
+        "peak_megabytes": row["peak_megabytes"],
         "seen": seen,
         "seeds": row["seeds"],
     }

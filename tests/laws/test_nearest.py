@@ -167,16 +167,16 @@ def test_rows_of_one_input_count_as_one(rng):
     assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
 
 
-def test_rows_that_cannot_be_told_apart_lose_little(rng):
-    """A part of what they say of slopes: an error of a fifth adds 4 % to the variance."""
+def test_cells_of_noisy_rows_reach_further_than_rows(rng):
+    """Three hundred single rows leave up to 1.7 times the variance, and are half of its root off."""
     known = Known(kernel(), noise=1.0)
     X = spread(rng, 3000)
     near, dense = known.both([known.data(rng, X)], 300)
-    assert near.size < 300
+    assert near.size < 750
     at = spread(rng, 200)
     (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
     assert np.mean((mean - wanted) ** 2 / exact) < 0.2**2
-    np.testing.assert_allclose(variance, exact, rtol=0.1)
+    np.testing.assert_allclose(variance, exact, rtol=0.06)
 
 
 @pytest.mark.parametrize("number", [8, ALL])

@@ -46,17 +46,6 @@ FIXED = {
         )
         for most in (100, 400)
     },
-    "wiski": Method("features:interpolation", "WISKI", "Stanton et al. 2021"),
-    "gpytorch-exact": Method(
-        "fantasies:exact", "GPyTorch fantasies, exact GP", "Gardner et al. 2018", needs="gpytorch"
-    ),
-    "gpytorch-ovc": Method(
-        "fantasies:variational",
-        "GPyTorch fantasies, variational GP (OVC)",
-        "Maddox, Stanton & Wilson 2021",
-        is_random=True,
-        needs="gpytorch",
-    ),
 }
 """Rivals that cannot learn hyperparameters on the way."""
 
@@ -126,56 +115,63 @@ AT_ONCE = {
         ("svgp", "SVGP", 240, "Hensman, Fusi & Lawrence 2013"),
     )
 }
-POINTS = {
-    "private": "private points",
-    "shared": "shared points",
-    "conditional": "conditional points",
-    "automatic": "automatic private points",
-    "every input": "a point at every input",
-    "1000 inputs": "points at up to 1,000 inputs",
-    "2000 inputs": "points at up to 2,000 inputs",
+NEAREST = {
+    **{
+        f"gpboost{'-two-threads' * (threads - 1)}": Method(
+            "vecchia:gpboost",
+            f"GPBoost's Vecchia GP on all data{', two threads' * (threads - 1)}",
+            "Sigrist 2022; 20 neighbours",
+            (threads,),
+            group="limit",
+            labels=True,
+            needs="gpboost",
+            at_once=True,
+        )
+        for threads in (1, 2)
+    },
+    "gpboost-refitted": Method(
+        "vecchia:gpboost",
+        "GPBoost's Vecchia GP, fitted at each tenth",
+        "Sigrist 2022; 20 neighbours",
+        (1,),
+        labels=True,
+        needs="gpboost",
+    ),
+    "vnngp": Method(
+        "vecchia:vnngp",
+        "GPyTorch's VNNGP on all data",
+        "Wu, Pleiss & Cunningham 2022; 32 neighbours",
+        group="limit",
+        is_random=True,
+        needs="gpytorch",
+        at_once=True,
+    ),
 }
+"""Rivals that condition on what is near."""
 
-
-def _our(points: str, variant: str, *settings: str) -> tuple[str, Method]:
-    """Name and method of a strategy with what :func:`.ours.streaming_gp` takes after its points."""
-    name = f"{points.replace(' ', '-')}-{variant}".removesuffix("-default")
-    title = f"{POINTS[points]}, {variant}"
-    arguments = (points, *settings)
-    return name, Method(
-        "ours:streaming_gp", title, "this package", arguments, group="ours", labels=True
+OURS = {
+    name: Method("ours:streaming_gp", title, "this package", (name,), group="ours", labels=True)
+    for name, title in (
+        ("default", "the default"),
+        ("dense", "a point at every input, dense"),
+        ("nearest", "a point at every input, nearest neighbours"),
+        ("private", "private points"),
+        ("shared", "shared points"),
+        ("conditional", "conditional points"),
+        ("default-fading", "the default, fading"),
+        ("default-window", "the default, a sliding window"),
+        ("private-fading", "private points, fading"),
     )
-
-
-def _ours(hyperparameters: str) -> dict[str, Method]:
-    return dict(_our(points, hyperparameters, hyperparameters) for points in POINTS)
-
-
-FORGETFUL = dict(
-    _our(points, forgets, "forgetting", forgets)
-    for points, forgets in (("private", "fading"), ("every input", "window"))
-)
-"""Ours for functions that change with time."""
-
-SETTLED = dict(
-    _our(points, "settled", "default", "nothing", "settled")
-    for points in ("every input", "1000 inputs")
-)
-"""Ours where batches are only absorbed once ε hardly moves."""
-
+}
 LIMITS = {
     f"{name}@all": replace(method, group="limit", tuned="all data")
     for name, method in FIXED.items()
 }
 METHODS = {
-    **_ours("default"),
+    **OURS,
+    **NEAREST,
     **{name: replace(method, tuned="first batches") for name, method in FIXED.items()},
     **LEARNING,
     **AT_ONCE,
-    **_ours("forgetting"),
-    **_ours("point"),
-    **_ours("newest"),
-    **FORGETFUL,
-    **SETTLED,
     **LIMITS,
 }

@@ -1,4 +1,4 @@
-"""Bayesian linear regression on features: random Fourier features, or interpolation on a grid."""
+"""Bayesian linear regression on random Fourier features."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from experiments.benchmarks.methods.exact_gp import squared_exponential
 from experiments.benchmarks.methods.learner import Held, Hyperparameters, Prediction, Setup
 
 Features = Callable[[np.ndarray], np.ndarray]
-
-CELLS = {1: 100, 2: 30, 3: 11, 4: 7}
-"""Grid points along each input."""
-EDGE = 3.0
-"""The grid covers so many standard deviations; inputs beyond it count as lying on its edge."""
 
 
 class FeatureRegression:
@@ -94,39 +89,3 @@ def random_features(setup: Setup, number: int, learns_scale: int = 0) -> Feature
     features = fourier(setup.hyperparameters, number, setup.seed)
     noise = setup.hyperparameters.noise
     return FeatureRegression(features, np.eye(number), noise, bool(learns_scale))
-
-
-def cubic_weights(x: np.ndarray, axis: np.ndarray) -> np.ndarray:
-    """Cubic convolution [N, G] of values at the G points of an even axis (Keys 1981)."""
-    step = axis[1] - axis[0]
-    distance = np.abs(np.clip(x, axis[1], axis[-2])[:, None] - axis) / step
-    near = (1.5 * distance - 2.5) * distance**2 + 1.0
-    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
-    weights: np.ndarray = np.where(distance <= 1.0, near, np.where(distance < 2.0, far, 0.0))
-    return weights
-
-
-def interpolation(setup: Setup) -> FeatureRegression:
-    """Structured kernel interpolation from ``WᵀW`` and ``Wᵀy`` (WISKI: Stanton et al. 2021).
-
-    The grid is small enough for its covariance to be dense, so that nothing is approximated but the
-    kernel between grid points.
-
-    :raises ValueError: with more than four inputs, for which a grid has too many points.
-    """
-    of, dimension = setup.hyperparameters, setup.input_dim
-    if dimension not in CELLS:
-        raise ValueError(f"a grid over {dimension} inputs has too many points; at most 4 inputs")
-    axis = np.linspace(-EDGE, EDGE, CELLS[dimension])
-    grid = np.stack(np.meshgrid(*[axis] * dimension, indexing="ij"), axis=-1)
-    nodes = grid.reshape(-1, dimension)
-
-    def features(X: np.ndarray) -> np.ndarray:
-        weights = np.ones((len(X), 1))
-        for x in X.T:
-            product = weights[:, :, None] * cubic_weights(x, axis)[:, None, :]
-            weights = product.reshape(len(X), -1)
-        return weights
-
-    nugget = 1e-6 * of.variance * np.eye(len(nodes))
-    return FeatureRegression(features, squared_exponential(of, nodes, nodes) + nugget, of.noise)

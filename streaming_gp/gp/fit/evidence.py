@@ -34,7 +34,6 @@ from streaming_gp.gp.process import prior as cov
 from streaming_gp.gp.process.graphs import Compiled, spec
 from streaming_gp.gp.process.nearest import (
     JITTERS,
-    LEAST_JOINED,
     SILENT,
     NearestAt,
     Rows,
@@ -71,6 +70,8 @@ WIDEST = 16.0
 SHORTEST = np.exp(-3.0)
 """Of the lengthscales of one start, as a part of the prior mean: near twins of inputs draw others
 to where the noise collapses."""
+LEAST_FEWER = 1.5
+"""Rows are joined where they become fewer by this factor."""
 MUCH_FADED = 2.0
 """Where weights differ by this factor rows are drawn by them."""
 WORST = 1e10
@@ -199,10 +200,12 @@ class Evidence:
         (observed,) = prior.observed([pool])
         at, start, parts = Rows.of(observed), NearestAt(prior, number), []
         left, prefix = rows, self._num_pool // 2
-        while self._joins and prefix > max(4 * number, self._first):
-            near = start.with_rows(at.some(slice(0, prefix)))
-            if near.size * LEAST_JOINED > prefix or near.size < number:
+        joins = self._joins and start.can_join(at)
+        while joins and prefix > max(4 * number, self._first):
+            few = start.indistinguishable(at.some(slice(0, prefix)))
+            if len(few.Z) * LEAST_FEWER > prefix or len(few.Z) < number:
                 break
+            near = start.with_rows(few, join=False)
             now = left[left >= prefix]
             if len(now):
                 parts.append(near.rows_at(near.neighbors(pool.Z[now], number)))

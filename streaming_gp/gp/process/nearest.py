@@ -12,9 +12,11 @@ This is the Vecchia approximation or nearest-neighbour GP (Vecchia 1988; Datta e
 one by one, such as merged ones, are conditioned on as a whole (*far*), and k is then the covariance
 given them: the residual process has neighbours, too.
 
-Rows that the model cannot tell apart beside their noise are joined: ``var(f(a) − f(b))`` is far
-below the noise of each, and a cell of such rows counts as one at its mean, with their precisions
-added up, so that what is linear in f cancels. That is of the index alone. Factors hold what they
+Rows that lie together beside much noise say more as one: k cells reach further than k rows. A cell
+counts as one row at the mean of its own, with their precisions added up. What is linear in f
+cancels there; the rest, by which the mean of f over a cell differs from f at its mean, counts as
+noise. Cells are as wide as leaves the least variance at places that are not conditioned on, and
+there are none where rows as they are leave less. That is of the index alone. Factors hold what they
 held, and removing or fading one is exact.
 """
 
@@ -43,11 +45,14 @@ JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
 SMALLEST_VARIANCE = 1e-12
 """As a part of the prior variance: rounding below is cut off."""
+PROBED = 64
+"""The places at which cells of some side are tried."""
+SIDES = np.geomspace(0.05, 1.0, 14)
+"""Of cells, in lengthscales."""
+LEAST_JOINED = 4
+"""Cells are tried that are fewer than rows by this factor."""
 INDISTINGUISHABLE = 0.07
-"""Rows are joined within cells whose sides are so short that ``var(f(a) − f(b))`` is this part of
-the noise of one row."""
-LEAST_JOINED = 1.5
-"""Rows stay as they are where they would not become fewer by this factor."""
+"""Where ε is learned, rows of one cell have ``var(f(a) − f(b))`` below this part of their noise."""
 ONE_PLACE = 0.1
 """The side of a place, in lengthscales."""
 SILENT = 1e-10
@@ -80,10 +85,11 @@ class Rows:
         Z = np.concatenate([one.Z for one in members])
         return cls(Z, targets / root[:, :, None], root**-2.0)
 
-    def joined(self, cell: np.ndarray) -> Rows:
+    def joined(self, cell: np.ndarray, lost: float = 0.0) -> Rows:
         """One row for each cell, at the mean of its rows by their precision.
 
         :param cell: The number of the cell of each row [n].
+        :param lost: The variance of what the mean of f over a cell is beside f at its mean.
         """
         precision = 1.0 / self.noise
         number = int(cell.max()) + 1
@@ -101,7 +107,7 @@ class Rows:
                 for w, z, t in zip(precision, self.targets, precisions, strict=True)
             ]
         )
-        return Rows(Z, targets, 1.0 / precisions)
+        return Rows(Z, targets, 1.0 / precisions + np.where(np.bincount(cell) > 1, lost, 0.0))
 
     @property
     def is_silent(self) -> np.ndarray:
@@ -296,27 +302,71 @@ class NearestAt:
         return None if metric_of(kernel) is None else Index.of(coordinates(self.prior, kernel, Z))
 
     def _joined(self, rows: Rows) -> Rows:
-        """Rows that cannot be told apart as one."""
-        kernels = self._kernels
-        if len(kernels) > 1 or metric_of(kernels[0]) is None or not _reads_all(kernels[0], rows.Z):
-            cell = cells(rows.Z, 0.0)
-            return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
-        A = coordinates(self.prior, kernels[0], rows.Z)
-        side = self._side(kernels[0], float(rows.noise.min()))
-        for length in (side, 0.0):
-            cell = cells(A, length)
-            number = int(cell.max()) + 1
-            if number * LEAST_JOINED <= len(A) or (length == 0.0 and number < len(A)):
-                return rows.joined(cell)
-        return rows
+        """Rows that say more as one."""
+        side = 0.0
+        if self.can_join(rows) and len(rows.Z) > self.number + PROBED:
+            side = self._side(self._kernels[0], rows)
+        return self._in_cells(rows, side)
 
-    def _side(self, kernel: Kernel, noise: float) -> float:
-        """The side of a cell, in lengthscales."""
-        of_distance = correlations(self.prior, kernel)
+    def can_join(self, rows: Rows) -> bool:
+        """Whether rows that are near each other can count as one: those of one kernel, and one of
+        distances in all columns.
+        """
+        kernel, *more = self._kernels
+        return not more and metric_of(kernel) is not None and _reads_all(kernel, rows.Z)
+
+    def _in_cells(self, rows: Rows, side: float) -> Rows:
+        """Rows of one cell of this side as one; of 0, rows of one input."""
+        kernel = self._kernels[0]
+        cell = cells(coordinates(self.prior, kernel, rows.Z) if side else rows.Z, side)
+        if cell.max() + 1 == len(rows.Z):
+            return rows
+        return rows.joined(cell, self._lost(kernel, side, rows.Z.shape[1]) if side else 0.0)
+
+    def indistinguishable(self, rows: Rows) -> Rows:
+        """Rows as one that no ε near this one tells apart beside their noise, so that learning ε
+        looks further than k rows of one place.
+        """
+        of_distance = correlations(self.prior, self._kernels[0])
         lengths = np.geomspace(1e-6, 1.0, 61)
         drop = 2.0 * (of_distance(np.zeros(1)) - of_distance(lengths**2))
-        short = lengths[drop <= INDISTINGUISHABLE * noise]
-        return float(short.max(initial=0.0))
+        short = lengths[drop <= INDISTINGUISHABLE * rows.noise.min()]
+        A = coordinates(self.prior, self._kernels[0], rows.Z)
+        return rows.joined(cells(A, float(short.max(initial=0.0))))
+
+    def _side(self, kernel: Kernel, rows: Rows) -> float:
+        """The side of cells that leaves least of the mean of ``log(v + r)`` at rows that are not
+        conditioned on; 0 where all others had better be as they are.
+        """
+        order = np.random.default_rng(0).permutation(len(rows.Z))
+        places, others = rows.some(order[:PROBED]), rows.some(np.sort(order[PROBED:]))
+        A, noise = coordinates(self.prior, kernel, others.Z), rows.noise.min()
+        empty = replace(self, rows=None, joined=None, indices=(), projection=None)
+
+        def left(some: Rows) -> float:
+            variance = empty.with_rows(some, join=False).marginals(places.Z)[1]
+            return float(np.mean(np.log(variance + noise)))
+
+        best, least = 0.0, np.inf
+        for side in SIDES:
+            if (cells(A, side).max() + 1) * LEAST_JOINED > len(A):
+                continue
+            least = left(others) if least == np.inf else least
+            found = left(self._in_cells(others, side))
+            if found >= least:
+                break
+            best, least = side, found
+        return best
+
+    def _lost(self, kernel: Kernel, side: float, columns: int) -> float:
+        """``var(mean f(a) − f(mean a))`` for points a that are spread over a cell."""
+        spread = side * np.random.default_rng(0).uniform(size=(64, columns))
+        spread -= spread.mean(axis=0)
+        own = np.sum(spread**2, axis=1)
+        pairs = np.maximum(own[:, None] + own - 2.0 * spread @ spread.T, 0.0)
+        of_distance = correlations(self.prior, kernel)
+        among, centre = of_distance(pairs), of_distance(own)
+        return float(np.mean(among) - 2.0 * np.mean(centre) + of_distance(np.zeros(1))[0])
 
     # ---- neighbours ----
 
