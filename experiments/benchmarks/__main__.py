@@ -21,7 +21,7 @@ from pathlib import Path
 from common import parser, run, write_results
 from tqdm import tqdm
 
-from experiments.benchmarks.figures import draw
+from experiments.benchmarks.figures import draw, draw_progress
 from experiments.benchmarks.machine import fast_routines
 from experiments.benchmarks.one_run import Row, Task
 from experiments.benchmarks.plan import EVERYTHING, repeated, tasks
@@ -138,6 +138,7 @@ def main(arguments: argparse.Namespace) -> None:
     carry_out(repeated(first, better, seeds), rows, arguments)
     write_summary(rows, arguments.out)
     draw([*rows.values()], arguments.out)
+    draw_progress([*rows.values()], arguments.out)
 
 
 def write_summary(rows: dict[tuple, Row], out: Path) -> None:

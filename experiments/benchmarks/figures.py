@@ -1,4 +1,6 @@
-"""Error against seconds and against memory, with the methods that no other one beats in both."""
+"""Error against seconds and against memory, with the methods that no other one beats in both; and
+error while a stream goes on.
+"""
 
 from __future__ import annotations
 
@@ -80,3 +82,43 @@ def draw(rows: list[Row], out: Path) -> None:
         figure.suptitle(name, fontsize=10)
         save_figure(figure, out, f"{name}.png")
         plt.close(figure)
+
+
+LONG = ("barrett3-by1-500", "power-500", "kin8nm-500")
+FOLLOWED = (
+    *("default", "gpboost-refitted", "gpboost", "vnngp", "block-cholesky"),
+    *("features-2000-scaled", "bui2017-240", "sgpr"),
+)
+
+
+def draw_progress(rows: list[Row], out: Path) -> None:
+    """Error against data seen and against CPU seconds, of the methods that were followed; those
+    that get all data at once are a mark where they end.
+    """
+    followed = {
+        (row["stream"], row["method"]): row["trace"]
+        for row in rows
+        if row.get("trace") and row["seed"] == 0 and not row["failed"] and not row["quick"]
+    }
+    streams = [name for name in LONG if (name, "default") in followed]
+    if not streams:
+        return
+    figure, panels = plt.subplots(
+        2, len(streams), figsize=(3.6 * len(streams), 6), squeeze=False, layout="constrained"
+    )
+    for column, stream in zip(panels.T, streams, strict=True):
+        for place, method in enumerate(FOLLOWED):
+            trace = followed.get((stream, method), [])
+            for axes, key in zip(column, ("data_seen", "learning_cpu_seconds"), strict=True):
+                axes.plot(
+                    [at[key] for at in trace], [at["error"] for at in trace],
+                    "o-" if len(trace) > 1 else "D", color=f"C{place}", label=method,
+                    markersize=4 if len(trace) > 1 else 7, linewidth=2.2 if place == 0 else 1.0,
+                )  # fmt: skip
+        column[0].set(title=stream, xlabel="data seen", yscale="log")
+        column[1].set(xlabel="CPU seconds of learning", xscale="log", yscale="log")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("test SMSE")
+    panels[0, 0].legend(fontsize=7)
+    save_figure(figure, out, "progress.png")
+    plt.close(figure)

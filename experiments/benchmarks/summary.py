@@ -11,7 +11,15 @@ from experiments.benchmarks.plan import planned
 
 Row = dict[str, Any]
 MEANS = (
-    *("error", "nlpd", "calibration", "number", "num_bytes", "peak_megabytes", "to_first_prediction_cpu_seconds"),
+    *(
+        "error",
+        "nlpd",
+        "calibration",
+        "number",
+        "num_bytes",
+        "peak_megabytes",
+        "to_first_prediction_cpu_seconds",
+    ),
     *("learning_cpu_seconds", "learning_wall_seconds"),
     *("predicting_cpu_seconds", "predicting_wall_seconds"),
 )
@@ -98,7 +106,33 @@ def summarised(rows: list[Row]) -> dict[str, Any]:
         }
         for name in streams
     ]
-    return {**tables, "failures": failures, "progress": progress}
+    return {
+        **tables, "defaults": defaults(means), "failures": failures, "progress": progress,
+    }  # fmt: skip
+
+
+def defaults(means: list[Row]) -> list[Row]:
+    """For each stream the default, and the rival of the least error that takes it as a stream."""
+    found = []
+    for ours in (row for row in means if row["method"] == "default" and not row["failed"]):
+        rivals = [
+            row
+            for row in means
+            if row["stream"] == ours["stream"] and row["group"] == "rival" and not row["failed"]
+            and not row["reached_limit"]
+        ]  # fmt: skip
+        best = min(rivals, key=_rank, default=None)
+        found.append(
+            {
+                "stream": ours["stream"],
+                **{key: ours[key] for key in ("error", "nlpd", "learning_cpu_seconds")},
+                "rival": best and best["method"],
+                "rival_error": best and best["error"],
+                "rival_nlpd": best and best["nlpd"],
+                "rival_learning_cpu_seconds": best and best["learning_cpu_seconds"],
+            }
+        )
+    return found
 
 
 def _reference(rows: list[Row]) -> str:

@@ -19,7 +19,7 @@ from experiments.benchmarks.machine import fast_routines
 from experiments.benchmarks.methods import METHODS, Hyperparameters, Prediction, Setup
 from experiments.benchmarks.one_run import attempted
 from experiments.benchmarks.scores import pit_deviation, scores
-from experiments.benchmarks.summary import MEANS, means_of_best, summarised
+from experiments.benchmarks.summary import MEANS, defaults, means_of_best, summarised
 from experiments.measured.rows_of_a_batch import nats
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from tests.tolerances import ALGEBRA
@@ -260,6 +260,20 @@ def test_the_better_setting_of_a_family_counts_and_the_first_seed_says_which():
     assert (best["method"], best["error"], best["seeds"]) == ("b", pytest.approx(0.3), 2)
 
 
+def test_the_default_is_set_beside_the_best_rival_that_streams():
+    common = {"stream": "s", "tuned": "t", "version": "1", "quick": False, "failed": None}
+    common |= {"reached_limit": False, "seed": 0, **dict.fromkeys(MEANS, 1.0)}
+    rows = [
+        {**common, "method": name, "family": name, "group": group, "error": error}
+        for name, group, error in (
+            ("default", "ours", 0.3), ("window", "rival", 0.2), ("linear", "rival", 0.4),
+            ("sgpr", "limit", 0.1),
+        )
+    ]  # fmt: skip
+    (found,) = defaults(means_of_best(rows))
+    assert (found["error"], found["rival"], found["rival_error"]) == (0.3, "window", 0.2)
+
+
 def test_the_progress_says_how_fast_the_machine_was():
     row = {"stream": "banana-1", "family": "f", "tuned": "t", "version": "1", "quick": False}
     row |= {"failed": "it did", **dict.fromkeys(MEANS), "method": "private", "seed": 0}
@@ -364,7 +378,9 @@ def test_the_command_resumes(tmp_path):
         assert row["failed"] is None
         assert row["learning_cpu_seconds"] > 0.0
         assert 0.0 <= row["error"] <= 1.0
-        assert [at["data_seen"] for at in row["trace"]] == sorted(at["data_seen"] for at in row["trace"])
+        assert [at["data_seen"] for at in row["trace"]] == sorted(
+            at["data_seen"] for at in row["trace"]
+        )
         assert row["trace"][-1]["error"] == row["error"]
     assert (tmp_path / "banana-10.png").stat().st_size > 10_000
 

@@ -68,7 +68,5 @@ def streaming_gp(setup: Setup, name: str) -> Ours:
     start = setup.hyperparameters
     noisy = gpflow.likelihoods.Gaussian(start.noise)
     likelihood = gpflow.likelihoods.Bernoulli() if setup.classes else noisy
-    model = sgp.StreamingGP(
-        start.kernel(), likelihood, seed=setup.seed, **settings(name, setup)
-    )
+    model = sgp.StreamingGP(start.kernel(), likelihood, seed=setup.seed, **settings(name, setup))
     return Ours(model, setup.classes)
