@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 
-from experiments.benchmarks.methods.exact_gp import squared_exponential
 from experiments.benchmarks.methods.learner import Held, Hyperparameters, Prediction, Setup
 
 Features = Callable[[np.ndarray], np.ndarray]
