@@ -455,11 +455,15 @@ class DataFits:
             far = near.far or DenseProcess(near.prior)
             mean, variance = far.predict(X)
             return mean[0], variance[0]
-        found = near.neighbors(X, number + 1)
-        is_self = found == rows[None, :, None]
-        is_self[..., -1] |= ~is_self.any(axis=-1)
-        others = found[~is_self].reshape(*found.shape[:2], number)
-        return near.given(X, others)
+
+        def moments_of(some: slice) -> tuple[np.ndarray, np.ndarray]:
+            found = near.neighbors(X[some], number + 1)
+            is_self = found == rows[None, some, None]
+            is_self[..., -1] |= ~is_self.any(axis=-1)
+            others = found[~is_self].reshape(*found.shape[:2], number)
+            return near.given(X[some], others)
+
+        return near.by_pieces(moments_of, len(X))
 
     def _sweep(
         self,

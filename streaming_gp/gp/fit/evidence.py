@@ -49,6 +49,7 @@ from streaming_gp.numerics.linalg import (
     solve_lower,
     solve_lower_transposed,
 )
+from streaming_gp.progress import long_work
 
 EXACT_ROWS = 600
 """So few rows with Gaussian noise have their exact evidence."""
@@ -523,7 +524,7 @@ class _Search:
                 ends.append(end(belief.mean, np.maximum(floor, low)))
         epsilon, lowest = self._best(ends)
         if not evidence.is_exact and only is None:
-            for _ in range(ROUNDS):
+            for _ in long_work(range(ROUNDS), "learning"):
                 fresh = evidence.sample(2 * size, epsilon)
                 epsilon = self._optimum(epsilon, lowest, fresh, ROUND_ITERATIONS)
         if belief.prior is None:

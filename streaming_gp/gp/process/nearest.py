@@ -40,6 +40,7 @@ from streaming_gp.gp.process.graphs import in_numpy, spec
 from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics.neighbors import Index, cells, nearest_earlier
+from streaming_gp.progress import long_work
 
 JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
@@ -426,11 +427,17 @@ class NearestAt:
             far = self.far or DenseProcess(self.prior)
             mean, variance = far.predict(X)
             return mean[0], np.array(variance[0])
+        return self.by_pieces(
+            lambda some: self.given(X[some], self.neighbors(X[some], self.number)), len(X)
+        )
+
+    def by_pieces(
+        self, moments_of: Callable[[slice], tuple[np.ndarray, np.ndarray]], number: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of a number of places, of so many at once as memory takes."""
         step = max(1, AT_ONCE // (min(self.number, self.size) + 1) ** 2)
-        pieces = []
-        for start in range(0, len(X), step):
-            some = X[start : start + step]
-            pieces.append(self.given(some, self.neighbors(some, self.number)))
+        starts = long_work(range(0, number, step), "near rows")
+        pieces = [moments_of(slice(start, start + step)) for start in starts]
         mean, variance = (np.concatenate(part) for part in zip(*pieces, strict=True))
         return mean, variance
 
