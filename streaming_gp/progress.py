@@ -1,28 +1,14 @@
-"""Progress of long work: a bar on a terminal; of updates, plain lines elsewhere."""
+"""Progress of long updates: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-if TYPE_CHECKING:
-    from streaming_gp.gp.fit.optimiser import Callback, Progress
-
-SECONDS = 2.0
-"""What takes less has no bar."""
-
-
-def long_work(steps: Sequence[int], label: str) -> Iterator[int]:
-    """The steps one after another, with a bar on a terminal where they take long.
-
-    :param label: The text in front of the bar.
-    """
-    bar: Iterator[int] = iter(tqdm(steps, label, disable=None, delay=SECONDS, leave=False))
-    return bar
+from streaming_gp.gp.fit.optimiser import Callback, Progress
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from streaming_gp.gp.process.nearest import (
 )
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.numerics.bars import long_work
 from streaming_gp.numerics.linalg import (
     LOG_TWO_PI,
     add_to_diagonal,
@@ -49,7 +50,6 @@ from streaming_gp.numerics.linalg import (
     solve_lower,
     solve_lower_transposed,
 )
-from streaming_gp.progress import long_work
 
 EXACT_ROWS = 600
 """So few rows with Gaussian noise have their exact evidence."""

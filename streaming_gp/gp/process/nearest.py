@@ -39,8 +39,8 @@ from streaming_gp.gp.process.dense import DenseProcess, Member
 from streaming_gp.gp.process.graphs import in_numpy, spec
 from streaming_gp.gp.process.observations import DataObservations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
+from streaming_gp.numerics.bars import long_work
 from streaming_gp.numerics.neighbors import Index, cells, nearest_earlier
-from streaming_gp.progress import long_work
 
 JITTERS = 1e-10, 1e-8, 1e-6, 1e-4
 """Noise that makes up for rounding, as parts of the prior variance: the least that does."""
