@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import sys
@@ -114,7 +115,7 @@ class Folder:
     def append_record(self, record: dict[str, Any]) -> None:
         """Keep the record of a batch."""
         with self._log.open("a", encoding="utf-8") as log:
-            log.write("\n" + json.dumps(record))  # a torn line before it stays alone
+            log.write("\n" + json.dumps(_sealed(record)))  # a torn line before it stays alone
 
     def records(self) -> list[dict[str, Any]]:
         """The record of each batch; that of the last before a process was killed may be missing."""
@@ -122,10 +123,11 @@ class Folder:
         records: dict[str, dict[str, Any]] = {}
         for line in text.splitlines():
             try:
-                record = json.loads(line)
-                records[record["batch"]] = record
-            except (ValueError, TypeError, KeyError, RecursionError):
+                content = json.loads(line)
+            except (ValueError, RecursionError):  # torn, or a blank
                 continue
+            record = _opened(self._log, content)
+            records[record["batch"]] = record
         return [*records.values()]
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -137,14 +139,34 @@ class Folder:
             ) from None
         except (ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} is damaged: {error}") from None
-        if not isinstance(content, dict):
-            raise FileFormatError(f"{path} is damaged: it holds a {type(content).__name__}")
-        return content
+        return _opened(path, content)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+    write_bytes(path, (json.dumps(_sealed(content), indent=1) + "\n").encode())
+
+
+_SEAL = "sha256"
+
+
+def _sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With a fingerprint of all values, so that one that was changed is no other value."""
+    plain = json.dumps(content, sort_keys=True)
+    return {**content, _SEAL: hashlib.sha256(plain.encode()).hexdigest()}
+
+
+def _opened(path: Path, content: Any) -> dict[str, Any]:
+    """What was sealed.
+
+    :raises FileFormatError: if it is not as it was.
+    """
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} is damaged: it holds a {type(content).__name__}")
+    inner = {name: value for name, value in content.items() if name != _SEAL}
+    if content.get(_SEAL) != _sealed(inner)[_SEAL]:
+        raise FileFormatError(f"{path} was altered: its checksum does not match")
+    return inner
 
 
 def _with_tuples(content: Any) -> Any:

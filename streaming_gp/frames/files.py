@@ -82,11 +82,16 @@ def _reading(path: Path) -> Iterator[None]:
             raise FileFormatError(f"{path} is no file")
         yield
     except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error.strerror or error) from error
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise FileFormatError(f"{path} cannot be unpacked: {error}") from error
     except UnicodeError as error:
         raise FileFormatError(f"{path} is no text in this encoding: {error}") from error
+
+
+def _unreadable(path: Path, why: object) -> FileFormatError:
+    """In one line, as what libraries say may have several."""
+    return FileFormatError(f"{path} cannot be read: {' '.join(str(why).split())}")
 
 
 # ---- text ----
@@ -322,10 +327,13 @@ class ArrowFile:
             ) from error
         try:
             with _reading(self.path):
-                kind = "parquet" if self.path.open("rb").read(4) == b"PAR1" else "ipc"
+                kind: Any = "ipc"
+                if self.path.open("rb").read(4) == b"PAR1":
+                    checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+                    kind = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
                 yield dataset.dataset(self.path, format=kind)
         except ArrowException as error:
-            raise FileFormatError(f"{self.path} cannot be read: {error}") from error
+            raise _unreadable(self.path, error) from error
 
     def record_batches(self, size: int, columns: list[str] | None = None) -> Iterator[Any]:
         """Some rows at a time, as Arrow's record batches of at most so many rows."""

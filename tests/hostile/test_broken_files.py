@@ -1,7 +1,9 @@
 """Files that somebody has changed with care: one error that names what is wrong, or sound ones."""
 
 import copy
+import gzip
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -14,7 +16,9 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import pvi, runtime, serialization
+from streaming_gp.command_line.plans import Folder, Settings
 from streaming_gp.errors import FileFormatError, StreamingGPError
+from streaming_gp.frames.files import open_table
 from streaming_gp.runtime.predictor import write as write_predictor
 from tests.hostile.cases import every_tenth
 from tests.hostile.test_answers import MODEL, clients, run
@@ -353,3 +357,100 @@ def test_models_that_were_loaded_from_changed_arrays_predict(saved, tmp_path):
         path.write_bytes(packed(header, {**arrays, key: 0.5 * array}))
         model = check_load(path)
         assert model is None or np.isfinite(predictions(model)).all()
+
+
+# ---- two hundred files that were cut or changed anywhere ----
+
+ROWS = 12
+
+
+def write_csv_gz(path):
+    lines = [f"{number},{number * number}" for number in range(ROWS)]
+    path.write_bytes(gzip.compress("\n".join(["a,y", *lines]).encode(), mtime=0))
+
+
+def write_parquet(path):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"a": np.arange(ROWS), "y": np.arange(ROWS) ** 2.0})
+    importlib.import_module("pyarrow.parquet").write_table(table, path, write_page_checksum=True)
+
+
+RECORD = {"batch": "batch-0", "rows": 7}
+
+
+def write_fit(path):
+    folder = Folder(path.with_suffix(".fit"))
+    folder.begin(Settings("y", {"a": "number"}, batch_size=7))
+    folder.write_table({"features": ["a"], "inputs": {"mean": [0.25], "unit": [1.5]}})
+    folder.append_record(RECORD)
+    path.write_bytes(b"\x1e".join(file.read_bytes() for file in fit_files(path)))
+
+
+def fit_files(path):
+    return [path.with_suffix(".fit") / n for n in ("settings.json", "table.json", "batches.jsonl")]
+
+
+def read_fit(path):
+    parts = path.read_bytes().split(b"\x1e")
+    for file, part in zip(fit_files(path), parts, strict=False):
+        file.write_bytes(part)
+    folder = Folder(path.with_suffix(".fit"))
+    changed = [one for one in folder.records() if one != RECORD]  # a torn one is left out
+    return folder.settings(), folder.table(), changed
+
+
+def read_table(path):
+    file = open_table(path)
+    kinds = {name: kind for name, (kind, _) in file.kinds(file.names).items()}
+    return [{k: v.tolist() for k, v in rows.items()} for rows in file.batches(5, kinds)]
+
+
+def write_journal(path):
+    folder = path.with_suffix(".journal")
+    begun("fixed", journal=folder, pseudo_points=EVERY_INPUT).update(batch("", 0), learn=False)
+    shutil.copy(folder / entry(1), path)
+
+
+def read_journal(path):
+    shutil.copy(path, path.with_suffix(".journal") / entry(1))
+    return resumed(path.with_suffix(".journal"))
+
+
+WRITTEN = {
+    "a streaming GP": (
+        FILES["a streaming GP"][0], lambda path: sgp.StreamingGP.load(path, **regression(2.0))
+    ),
+    "a federated server": FILES["a federated server"],
+    "a predictor": FILES["a predictor"],
+    "a journal": (write_journal, read_journal),
+    "the folder of a fit": (write_fit, read_fit),
+    "packed text": (write_csv_gz, read_table),
+    "Parquet": (write_parquet, lambda path: read_table(path) and None),  # names have no checksum
+}  # fmt: skip
+EACH = 30
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_file_that_was_cut_or_changed_anywhere_is_refused_in_one_line(tmp_path, kind):
+    """Or is, where nothing that counts was changed, read as what it was."""
+    write, read = WRITTEN[kind]
+    path = tmp_path / "file"
+    write(path)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    before = read(path)
+    for number in range(EACH):
+        data, at = bytearray(whole), int(rng.integers(len(whole)))
+        if number % 3 == 0:
+            del data[at:]
+        elif number % 3 == 1:
+            data[at] ^= 1 << int(rng.integers(8))
+        else:
+            data[at : at + 8] = rng.bytes(8)
+        path.write_bytes(data)
+        after, said = before, ""
+        try:
+            after = read(path)
+        except StreamingGPError as error:
+            said = str(error)
+        assert "\n" not in said
+        assert after == before, (number, at)

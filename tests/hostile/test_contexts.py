@@ -1,10 +1,12 @@
 """Within graphs and under eager functions: it works, or there is one clear error."""
 
 import copy
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import gpflow
 import numpy as np
@@ -13,6 +15,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.serialization import storable
 from tests.hostile.streams import FIXED, QUICK, dates, targets
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
@@ -123,3 +126,52 @@ def test_a_model_whose_settings_were_changed_by_hand_is_not_copied(take):
     model.kernel.degree = 3
     with pytest.raises(InvalidDataError, match="degree"):
         take(model)
+
+
+def means(model, X):
+    return model.predict_f(X)[0].numpy()
+
+
+@pytest.mark.parametrize(
+    "backend", ["threading", *(pytest.param(n, marks=pytest.mark.slow) for n in ("loky", "spawn"))]
+)
+def test_workers_of_a_pool_give_the_same_answers(unchanged, backend):
+    joblib = pytest.importorskip("joblib")
+    wanted = means(unchanged, dates())
+    if backend == "spawn":
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found = pool.starmap(means, [(unchanged, dates())] * 2)
+    else:
+        call = joblib.delayed(means)(unchanged, dates())
+        found = joblib.Parallel(n_jobs=2, backend=backend)([call] * 2)
+    for one in found:
+        np.testing.assert_allclose(one, wanted, rtol=ALGEBRA)
+
+
+CELL = """
+@storable
+@dataclass(frozen=True)
+class MyPoints(sgp.OwnPseudoPoints):
+    def place(self, candidates):
+        return candidates.inputs[: self.number]
+
+model = sgp.StreamingGP(
+    gpflow.kernels.SquaredExponential(lengthscales=30.0), gpflow.likelihoods.Gaussian(0.1),
+    hyperparameters=FIXED, pseudo_points=MyPoints(3, optimise_locations=False),
+)
+model.update((X, Y), batch_id="monday")
+"""
+
+
+def test_a_cell_that_runs_again_gives_the_same_model_and_a_named_batch_counts_once():
+    cell = {
+        "sgp": sgp, "gpflow": gpflow, "FIXED": FIXED, "storable": storable, "dataclass": dataclass,
+        "X": dates(), "Y": targets(dates()), "__name__": __name__,
+    }  # fmt: skip
+    exec(CELL, cell)
+    first = cell["model"]
+    exec(CELL, cell)
+    np.testing.assert_array_equal(means(first, dates()), means(cell["model"], dates()))
+    assert means(copy.deepcopy(cell["model"]), dates()).shape == (len(dates()), 1)
+    with pytest.raises(InvalidDataError, match="monday"):
+        exec(CELL.splitlines()[-1], cell)
