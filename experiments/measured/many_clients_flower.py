@@ -49,7 +49,8 @@ def client_app(seed: int) -> Any:
     def answer(message: Any, context: Any) -> Any:
         arrays_in(message)  # the posterior, which an exact factor does not depend on
         X, Y = rows_of(int(context.node_config["partition-id"]), seed)
-        return Message(record_of(X.T @ Y / NOISE_VARIANCE, X.T @ X / NOISE_VARIANCE), message)
+        record = record_of(X.T @ Y / NOISE_VARIANCE, X.T @ X / NOISE_VARIANCE)
+        return Message(record, reply_to=message)
 
     return app
 
@@ -93,7 +94,7 @@ def server_app(clients: int, a_round: int, rounds: int, seed: int) -> Any:
             "clients_a_second": (rounds - 1) * a_round / sum(seconds[1:]),
             "seconds": time.perf_counter() - begin,
             "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0 - memory,
-            "bytes": num_bytes / (rounds * a_round - failed),
+            "bytes": num_bytes / max(1, rounds * a_round - failed),
             "file": None,
             "failed": failed,
             "error": float(np.abs(np.linalg.solve(natural[1], natural[0]) - weights).max()),
