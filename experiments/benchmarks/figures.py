@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from common import save_figure
+from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.summary import Row, means_of_best
 
@@ -108,6 +109,8 @@ def draw_progress(rows: list[Row], out: Path) -> None:
     )
     for column, stream in zip(panels.T, streams, strict=True):
         for place, method in enumerate(FOLLOWED):
+            if all((name, method) not in followed for name in streams):
+                continue
             trace = followed.get((stream, method), [])
             for axes, key in zip(column, ("data_seen", "learning_cpu_seconds"), strict=True):
                 axes.plot(
@@ -117,6 +120,7 @@ def draw_progress(rows: list[Row], out: Path) -> None:
                 )  # fmt: skip
         column[0].set(title=stream, xlabel="data seen", yscale="log")
         column[1].set(xlabel="CPU seconds of learning", xscale="log", yscale="log")
+        column[1].xaxis.set_minor_formatter(NullFormatter())
     for axes in panels[:, 0]:
         axes.set_ylabel("test SMSE")
     panels[0, 0].legend(fontsize=7)
