@@ -168,7 +168,7 @@ def test_rows_of_one_input_count_as_one(rng):
 
 
 def test_cells_of_noisy_rows_reach_further_than_rows(rng):
-    """Three hundred single rows leave up to 1.7 times the variance, half of its root off."""
+    """All 3,000 rows as some hundreds say what the dense process says; 300 of them would not."""
     known = Known(kernel(), noise=1.0)
     X = spread(rng, 3000)
     near, dense = known.both([known.data(rng, X)], 300)

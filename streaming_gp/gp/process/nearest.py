@@ -48,6 +48,8 @@ SMALLEST_VARIANCE = 1e-12
 """As a part of the prior variance: rounding below is cut off."""
 PROBED = 64
 """The places at which cells of some side are tried."""
+SPREAD = 64
+"""The points that stand for the rows of a cell where it is said what is lost."""
 SIDES = np.geomspace(0.05, 1.0, 14)
 """Of cells, in lengthscales."""
 LEAST_JOINED = 4
@@ -303,11 +305,14 @@ class NearestAt:
         return None if metric_of(kernel) is None else Index.of(coordinates(self.prior, kernel, Z))
 
     def _joined(self, rows: Rows) -> Rows:
-        """Rows that say more as one."""
-        side = 0.0
+        """Rows that say more as one, as those of one input do."""
         if self.can_join(rows) and len(rows.Z) > self.number + PROBED:
             side = self._side(self._kernels[0], rows)
-        return self._in_cells(rows, side)
+            if side:
+                A = coordinates(self.prior, self._kernels[0], rows.Z)
+                return rows.joined(cells(A, side), self._lost(side, A.shape[1]))
+        cell = cells(rows.Z, 0.0)
+        return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
 
     def can_join(self, rows: Rows) -> bool:
         """Whether rows that are near each other can count as one: those of one kernel, and one of
@@ -315,14 +320,6 @@ class NearestAt:
         """
         kernel, *more = self._kernels
         return not more and metric_of(kernel) is not None and _reads_all(kernel, rows.Z)
-
-    def _in_cells(self, rows: Rows, side: float) -> Rows:
-        """Rows of one cell of this side as one; of 0, rows of one input."""
-        kernel = self._kernels[0]
-        cell = cells(coordinates(self.prior, kernel, rows.Z) if side else rows.Z, side)
-        if cell.max() + 1 == len(rows.Z):
-            return rows
-        return rows.joined(cell, self._lost(kernel, side, rows.Z.shape[1]) if side else 0.0)
 
     def indistinguishable(self, rows: Rows) -> Rows:
         """Rows as one that no ε near this one tells apart beside their noise, so that learning ε
@@ -350,22 +347,23 @@ class NearestAt:
 
         best, least = 0.0, np.inf
         for side in SIDES:
-            if (cells(A, side).max() + 1) * LEAST_JOINED > len(A):
+            cell = cells(A, side)
+            if (cell.max() + 1) * LEAST_JOINED > len(A):
                 continue
             least = left(others) if least == np.inf else least
-            found = left(self._in_cells(others, side))
+            found = left(others.joined(cell, self._lost(side, A.shape[1])))
             if found >= least:
                 break
             best, least = side, found
         return best
 
-    def _lost(self, kernel: Kernel, side: float, columns: int) -> float:
+    def _lost(self, side: float, columns: int) -> float:
         """``var(mean f(a) − f(mean a))`` for points a that are spread over a cell."""
-        spread = side * np.random.default_rng(0).uniform(size=(64, columns))
+        spread = side * np.random.default_rng(0).uniform(size=(SPREAD, columns))
         spread -= spread.mean(axis=0)
         own = np.sum(spread**2, axis=1)
         pairs = np.maximum(own[:, None] + own - 2.0 * spread @ spread.T, 0.0)
-        of_distance = correlations(self.prior, kernel)
+        of_distance = correlations(self.prior, self._kernels[0])
         among, centre = of_distance(pairs), of_distance(own)
         return float(np.mean(among) - 2.0 * np.mean(centre) + of_distance(np.zeros(1))[0])
 
