@@ -4,7 +4,7 @@ Batches of 25 noisy values come from one function, and later from another. One m
 batch in full; for one the past fades; one keeps the five newest batches. The last forgets when the
 density of the next batch, before it is learned, tells an alarm that something has changed.
 
---quick streams 12 batches in place of 40. Needs the extra streaming-gp[river].
+--quick streams 12 batches in place of 40. Needs the extra river.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from gpflow.likelihoods import Bernoulli, SwitchedLikelihood
 from tqdm import tqdm
 
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.inputs import as_real_array, require_count
+from streaming_gp.inputs import as_real_array, missing_extra, require_count
 from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
 from streaming_gp.validation import SEVERAL_CLASSES, as_pair, number_of_classes
 
@@ -498,9 +498,6 @@ def _page_hinkley() -> Detector:
     try:
         from river.drift import PageHinkley
     except ImportError as error:
-        raise InvalidDataError(
-            'the default drift alarm needs river: pip install "streaming-gp[river]", or give a '
-            "detector of your own"
-        ) from error
+        raise missing_extra("an alarm with no detector of yours", "river", "river") from error
     detector: Detector = PageHinkley(delta=TOLERANCE, threshold=THRESHOLD, mode="down")
     return detector

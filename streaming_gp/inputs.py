@@ -275,3 +275,10 @@ def refuse_masked(name: str, values: Any) -> None:
         raise InvalidDataError(
             f"{name} has {number} masked entries, which are no data: leave their rows out"
         )
+
+
+def missing_extra(what: str, library: str, extra: str) -> InvalidDataError:
+    """The error of a part whose library is not installed, with the command that installs it."""
+    return InvalidDataError(
+        f"{what} needs {library}: pip install '.[{extra}]' in a checkout of streaming_gp"
+    )

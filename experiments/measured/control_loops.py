@@ -7,7 +7,7 @@ torques at once. Steps are timed beside a loop of NumPy alone, one triangular so
 once by themselves, and once while a thread or a process learns batch after batch.
 
 ``--study errors`` or ``--study latency`` does one half, and keeps the other; --quick takes 300
-rows and 300 after them. Needs the extra streaming-gp[river]. The machine should do nothing else.
+rows and 300 after them. Needs the extra river. The machine should do nothing else.
 """
 
 from __future__ import annotations

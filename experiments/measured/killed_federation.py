@@ -7,7 +7,7 @@ killed.
 
 Every finished federation is kept in OUT/runs and never repeated: stop and start again at will.
 --quick makes two kills of each kind; --only takes one kind. Coordinators and sites need the extra
-streaming-gp[nvflare].
+nvflare.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def main(arguments: argparse.Namespace) -> None:
     for kind, part in KINDS.items():
         is_wanted = arguments.only in (None, kind)
         if is_wanted and part is of_organisations and not find_spec("nvflare"):
-            print(f"{kind}: needs the extra streaming-gp[nvflare]")
+            print(f"{kind}: needs the extra nvflare")
             is_wanted = False
         done: list[Results] = []
         while (kills := sum(one["kills"] for one in done)) < wanted:

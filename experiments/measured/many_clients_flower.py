@@ -2,7 +2,7 @@
 
 The model of ``many_clients`` with a full covariance, whose exact factor every client gives. Clients
 compute it by NumPy alone, and import nothing of this package: that is less work than ours do. For
-an environment with the extra streaming-gp[flower] and Ray; one row of the table goes to the
+an environment with the extra flower and Ray; one row of the table goes to the
 standard output, as JSON.
 """
 

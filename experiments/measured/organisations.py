@@ -5,7 +5,7 @@ what a round costs beyond the sites' own work; searches all that travelled for p
 kills sites and coordinator and cuts the network at random, ten times in one run.
 
 --quick leaves three mishaps, and cuts the network for 3 s instead of 30.
-Needs the extra streaming-gp[nvflare].
+Needs the extra nvflare.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ and with variational hyperparameters: batches of the three places in turn, at on
 all but the first asked again. Each seed deals the rows anew.
 
 --quick streams two batches of each place. --engine nvflare lets three processes answer, each with a
-certificate of its own; it needs the extra streaming-gp[nvflare]. Every run is kept in OUT/runs and
+certificate of its own; it needs the extra nvflare. Every run is kept in OUT/runs and
 never repeated.
 """
 

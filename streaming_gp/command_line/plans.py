@@ -15,6 +15,7 @@ from typing import Any
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.frames.files import Kind, TableFile, open_table
+from streaming_gp.inputs import missing_extra
 from streaming_gp.serialization import as_path, fits, write_bytes
 
 # ---- the folder of a fit ----
@@ -282,7 +283,7 @@ def predict(options: argparse.Namespace) -> Plan:
     if out.exists() and out.samefile(options.data):
         raise InvalidDataError(f"--out is the file of the rows, {out}: it would be overwritten")
     if out.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InvalidDataError('Parquet needs pyarrow: pip install "streaming-gp[tables]"')
+        raise missing_extra("a Parquet file", "pyarrow", "tables")
     return plan
 
 
@@ -294,7 +295,7 @@ def inspect(options: argparse.Namespace) -> Plan:
 def plot(options: argparse.Namespace) -> Plan:
     """A fit that has learned something, and a place for figures."""
     if find_spec("matplotlib") is None:
-        raise InvalidDataError('figures need matplotlib: pip install "streaming-gp[plot]"')
+        raise missing_extra("a figure", "matplotlib", "plot")
     if options.out.exists() and not options.out.is_dir():
         raise InvalidDataError(f"--out must be a folder, got the file {options.out}")
     return _learned(options, None)

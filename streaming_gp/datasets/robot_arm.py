@@ -62,8 +62,8 @@ def load_robot_arm(
     :param download: Whether the data may be fetched; their licences are not stated.
     :param seed: The seed of the simulated movements and noise.
     :raises DataNotFoundError: if the data are nowhere.
-    :raises InvalidDataError: if a file holds something else.
-    :raises SimulationMissingError: if the simulation's library is not installed.
+    :raises InvalidDataError: if a file holds something else, or the simulation's library is not
+        installed.
     """
     if source == "simulated":
         X, Y = simulate(15_000 // EPISODE, seed)

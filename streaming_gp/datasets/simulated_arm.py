@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import missing_extra
 
 NUM_JOINTS = 7
 EPISODE = 150
@@ -63,17 +64,11 @@ _MJCF = """
 """
 
 
-class SimulationMissingError(StreamingGPError, ImportError):
-    """The physics library is not installed."""
-
-
 def _library() -> Any:
     try:
         import mujoco
     except ImportError as error:
-        raise SimulationMissingError(
-            f"the simulated arm needs MuJoCo: pip install streaming-gp[simulation] ({error})"
-        ) from error
+        raise missing_extra("the simulated arm", "MuJoCo", "simulation") from error
     return mujoco
 
 
@@ -81,7 +76,7 @@ def arm(payload: float = 0.0) -> Any:
     """The arm as a ``mujoco.MjModel``: seven hinges, no contacts, no limits.
 
     :param payload: A mass in kg that the hand carries.
-    :raises SimulationMissingError: if MuJoCo is not installed.
+    :raises InvalidDataError: if MuJoCo is not installed.
     """
     model = _library().MjModel.from_xml_string(_MJCF)
     model.body("hand and tool").mass += payload
@@ -97,7 +92,7 @@ def inverse_dynamics(states: np.ndarray, payload: float = 0.0) -> np.ndarray:
     :param states: The positions, velocities and accelerations [N, 21] in rad, rad/s, rad/s².
     :param payload: A mass in kg that the hand carries.
     :raises InvalidDataError: if there are not 21 columns.
-    :raises SimulationMissingError: if MuJoCo is not installed.
+    :raises InvalidDataError: if MuJoCo is not installed.
     """
     if states.ndim != 2 or states.shape[1] != 3 * NUM_JOINTS:
         raise InvalidDataError(f"states must have shape [N, 21], got {list(states.shape)}")
@@ -137,7 +132,7 @@ def simulate(num_movements: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
     :param num_movements: The number of movements, each of them 150 samples at 20 Hz.
     :param seed: The seed of movements and noise; the same seed gives the same arrays.
     :returns: states [N, 21] in rad, rad/s, rad/s² and torques [N, 7] in N·m, N = 150 × movements.
-    :raises SimulationMissingError: if MuJoCo is not installed.
+    :raises InvalidDataError: if MuJoCo is not installed.
     """
     rng = np.random.default_rng(seed)
     states = np.concatenate([rhythmic_movement(rng) for _ in range(num_movements)])

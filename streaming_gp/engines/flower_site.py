@@ -17,6 +17,7 @@ import numpy as np
 
 from streaming_gp.engines.remote import QUESTION, RESULT, keep
 from streaming_gp.errors import InvalidDataError, StreamingGPError
+from streaming_gp.inputs import missing_extra
 from streaming_gp.pvi.desk import Desk
 from streaming_gp.pvi.privacy.sums import MODULUS, SummedChanges, change_between
 from streaming_gp.pvi.task import (
@@ -63,8 +64,7 @@ class Link:
         try:
             import flwr.app  # noqa: F401
         except ImportError as error:
-            message = "the Flower engine needs Flower: pip install 'streaming-gp[flower]'"
-            raise InvalidDataError(message) from error
+            raise missing_extra("the Flower engine", "Flower", "flower") from error
         if self.certificate is None and self.address.rpartition(":")[0] not in _HERE:
             raise InvalidDataError(f"wanted a certificate for {self.address!r}, got None")
 

@@ -26,7 +26,7 @@ from streaming_gp.engines.remote import (
     refuse_missed,
 )
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.inputs import Positive, typed
+from streaming_gp.inputs import Positive, missing_extra, typed
 from streaming_gp.pvi.client import Client, Clients, Site
 from streaming_gp.pvi.desk import Desk, UnknownQuestionError
 from streaming_gp.pvi.task import Delivery, LocalTask, encode_task, failure_of
@@ -402,8 +402,7 @@ def _core_cell() -> Any:
     try:
         from nvflare.fuel.f3.cellnet import core_cell
     except ImportError as error:
-        message = "the NVFlare engine needs NVFlare: pip install 'streaming-gp[nvflare]'"
-        raise InvalidDataError(message) from error
+        raise missing_extra("the NVFlare engine", "NVFlare", "nvflare") from error
     return core_cell
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streaming_gp.engines.remote import DEADLINE, RemoteSession
-from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import Positive, PositiveInteger, typed
+from streaming_gp.inputs import Positive, PositiveInteger, missing_extra, typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
 from streaming_gp.pvi.task import LOG, Delivery, Failure, LocalTask, encode_answer
 
@@ -74,8 +73,7 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            message = "the Ray engine needs Ray: pip install 'streaming-gp[ray]'"
-            raise InvalidDataError(message) from error
+            raise missing_extra("the Ray engine", "Ray", "ray") from error
         started = not ray.is_initialized()
         if started:
             _begin(ray, self.address)

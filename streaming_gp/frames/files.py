@@ -26,7 +26,7 @@ import numpy as np
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.frames.columns import MISSING
-from streaming_gp.inputs import require_positive_integer
+from streaming_gp.inputs import missing_extra, require_positive_integer
 from streaming_gp.serialization import PathLike, as_path
 
 Table = dict[str, np.ndarray]
@@ -322,9 +322,7 @@ class ArrowFile:
         try:
             from pyarrow import ArrowException, dataset
         except ImportError as error:
-            raise InvalidDataError(
-                'Arrow files need pyarrow: pip install "streaming-gp[tables]"'
-            ) from error
+            raise missing_extra("an Arrow file", "pyarrow", "tables") from error
         try:
             with _reading(self.path):
                 kind: Any = "ipc"

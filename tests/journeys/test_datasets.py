@@ -392,9 +392,7 @@ def test_velocities_and_accelerations_of_a_movement_are_its_derivatives(movement
 
 def test_without_the_library_the_simulation_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(
-        simulated_arm.SimulationMissingError, match=r"pip install streaming-gp\[simulation\]"
-    ):
+    with pytest.raises(InvalidDataError, match=r"needs MuJoCo: pip install '\.\[simulation\]'"):
         datasets.load_robot_arm("simulated")
     with pytest.raises(InvalidDataError, match=r"shape \[N, 21\], got \[2, 7\]"):
         simulated_arm.inverse_dynamics(np.zeros((2, 7)))

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import textwrap
+from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -117,6 +118,21 @@ def test_the_readme_streams_a_batch_in_ten_lines():
 def test_make_targets_of_the_readme_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text())) <= targets
+
+
+def test_installing_is_from_the_source_and_names_extras_that_there_are():
+    """There is no public package: its name could be a stranger's."""
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    rooms = ("streaming_gp", "docs", "examples", "experiments", "datasets")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.*") if path.is_file()]
+    named = set()
+    for path in [*TEXTS, *(path for path in files if path.suffix in {".py", ".md"})]:
+        text = path.read_text()
+        assert not re.search(r"(pip install|extra).*streaming[-_]gp\[", text), path
+        named |= set(re.findall(r"pip install '\.\[(\w+)\]'", text))
+        named |= set(re.findall(r'missing_extra\([^)]*"(\w+)"\)', text))
+    assert {"river", "nvflare", "plot"} <= named <= set(setup["options.extras_require"])
 
 
 def test_images_of_readme_and_docs_exist():

@@ -312,7 +312,7 @@ def test_log_densities_that_are_not_finite_are_refused_as_a_whole():
 
 def test_without_river_the_default_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "river.drift", None)
-    with pytest.raises(InvalidDataError, match=r"needs river: pip install .*streaming-gp\[river\]"):
+    with pytest.raises(InvalidDataError, match=r"needs river: pip install '\.\[river\]'"):
         DriftAlarm()
 
 

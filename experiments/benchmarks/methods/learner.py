@@ -11,7 +11,7 @@ import gpflow
 import numpy as np
 import scipy.stats
 
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import missing_extra
 
 NOISE_VARIANCE = 0.1
 """Where every method starts, for targets of variance 1."""
@@ -146,10 +146,7 @@ class Method:
         :raises InvalidDataError: if it needs a module that is not installed.
         """
         if not self.is_installed:
-            raise InvalidDataError(
-                f"{self.family} needs {self.needs}: pip install "
-                '-c experiments/benchmarks/constraints.txt ".[benchmarks]"'
-            )
+            raise missing_extra(self.family, str(self.needs), "benchmarks")
         module, _, function = self.make.partition(":")
         maker = getattr(import_module(f"experiments.benchmarks.methods.{module}"), function)
         learner: Learner = maker(setup, *self.setting)

@@ -17,7 +17,14 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import Fraction, NotNegative, Positive, require_positive_integer, typed
+from streaming_gp.inputs import (
+    Fraction,
+    NotNegative,
+    Positive,
+    missing_extra,
+    require_positive_integer,
+    typed,
+)
 
 
 @typed
@@ -173,10 +180,8 @@ def _library() -> Any:
         import dp_accounting
         import dp_accounting.pld
         import dp_accounting.rdp
-    except ImportError:
-        raise InvalidDataError(
-            "what is spent is worked out by dp-accounting: install streaming-gp[privacy]"
-        ) from None
+    except ImportError as error:
+        raise missing_extra("what is spent", "dp-accounting", "privacy") from error
     return dp_accounting
 
 
