@@ -11,7 +11,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from operator import mul
+from operator import add
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -278,9 +278,10 @@ class ExponentialFamily(abc.ABC):
 
         :raises ImproperError: if the product cannot be normalised.
         """
-        own = Factor(type(self), self.natural)  # its scale is not asked for
-        arrays_then_tensors = [*factors, own]  # tensors cost more to add
-        return cast(Family, reduce(mul, arrays_then_tensors).normalised())
+        arrays_then_tensors = [*(factor.natural for factor in factors), self.natural]
+        columns = zip(*arrays_then_tensors, strict=True)  # tensors cost more to add
+        product = Factor(type(self), tuple(reduce(add, column) for column in columns))
+        return cast(Family, product.normalised())
 
     def __truediv__(self: Family, other: Family) -> Factor:
         """The factor ``self / other``: a difference of natural parameters, proper or not."""

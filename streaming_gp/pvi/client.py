@@ -21,6 +21,7 @@ from streaming_gp.pvi.task import (
     UpdateRule,
     encode_answer,
     failure_of,
+    require_begun,
 )
 
 Load = Callable[[], tuple[Any, Any]]
@@ -140,9 +141,11 @@ class Site:
 
         :raises InvalidDataError: if the data cannot be read here, are none that the model takes, or
             are not as many as the site says.
+        :raises FileFormatError: if its rule keeps a record of what was told, and that is not there.
         """
         if self.load is None:
             raise DataError(f"site {self.client_id!r} has no loader: its data are elsewhere")
+        require_begun(self.update, self.client_id)
         try:
             X, Y = self.model.as_data(*self.load())
         except Exception as error:  # a loader may run anything

@@ -36,7 +36,8 @@ SHORTEST_STEP = 1e-3
 """Of an answer that has cost privacy, which is shortened where all of it would be improper."""
 NOT_OPEN = "question {} is not open: answered before, or out of date"
 Durations = float | Mapping[str, float] | None
-"""The simulated seconds of a visit, for all or by client; None for those that it really takes."""
+"""The simulated seconds of a visit, for all or by client, of which one that is not among them, as it
+came later, has the mean; None for those that it really takes."""
 
 
 @storable
@@ -386,11 +387,15 @@ class Server:
         """Answers to open questions; why others are refused; messages and failures."""
         answers: list[LocalResult] = []
         refused, failed, epsilon, messages, num_bytes = {}, {}, {}, 0, 0
-        for delivery in map(guards.delivery_of, deliveries):
+        came = [guards.delivery_of(one) for one in deliveries]
+        left = {one.client_id for one in came if one.answer is not None} - self.clients.keys()
+        for delivery in came:
             name = delivery.client_id
             try:
                 if name not in self.clients:
                     raise RefusedError("there is no such client")
+                if left and getattr(self.clients[name].update, "is_summed", False):
+                    raise RefusedError(f"{sorted(left)} has left, and its sum cannot enter in part")
                 answer = guards.read(delivery, self.largest_answer(name))
                 num_bytes += answer.num_bytes
                 self._require_question(answer)
@@ -587,7 +592,9 @@ class Server:
 
 def duration_of(durations: Durations, client_id: str) -> float | None:
     """The seconds of a visit to this client."""
-    return durations[client_id] if isinstance(durations, Mapping) else durations
+    if not isinstance(durations, Mapping):
+        return durations
+    return float(durations.get(client_id, np.mean(list(durations.values()))))
 
 
 def seed_of(*numbers: int) -> int:

@@ -347,7 +347,11 @@ class UpdateRule(Protocol):
       beside: neither how many rows there are, nor anything else that is not the rule's
     - ``is_paid_for = False``: whether its answers have cost privacy, so that one that would make
       the posterior improper is shortened, and not refused
+    - ``is_summed = False``: whether its answers are shares of one sum, which enter the ledger
+      together or not at all
     - ``keeps_state = False``: whether it keeps anything from fit to fit, but in a worker
+    - ``require_begun(client_id)``: refuses to start a site whose record of what was told is not
+      there, and was never begun in so many words
     - ``caution = None``: a sentence that whoever starts a run is warned by
     - ``worker()``: a rule for one client of a session, which remembers, and knows nothing yet; a
       :class:`~streaming_gp.pvi.Worker` if it goes on between questions
@@ -375,6 +379,16 @@ class Worker(Protocol):
         :param iterations: The number of iterations to make.
         :returns: whether there is something to go on with before the next question.
         """
+
+
+def require_begun(rule: Any, client_id: str) -> None:
+    """Refuse to start a site whose rule keeps a record that is not there.
+
+    :raises FileFormatError: saying how a record begins.
+    """
+    own = getattr(rule, "require_begun", None)
+    if own is not None:
+        own(client_id)
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

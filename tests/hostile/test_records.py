@@ -98,6 +98,21 @@ def test_a_record_that_is_lost_or_older_is_refused_until_somebody_says_that_it_b
         read(one, has_answered=True)
 
 
+@pytest.mark.parametrize("in_sum", [False, True])
+def test_a_site_starts_once_somebody_says_that_its_record_begins(tmp_path, in_sum):
+    folder, data = tmp_path / "spent", clients()["c1"].data
+    rule = privacy.PrivateChanges(pvi.AnalyticUpdate(), budget=FREE, record=str(folder))
+    if in_sum:
+        rule = privacy.SummedChanges(rule, sites=3, record=str(tmp_path / "factors"))
+    site = pvi.Site("c", MODEL, rule, len(data[0]), lambda: data)
+    for _ in range(2):
+        with pytest.raises(FileFormatError, match="say that it begins"):
+            site.at_work()
+        privacy.begin_record(str(folder), "c")
+        assert site.at_work().num_data == site.num_data
+        shutil.rmtree(folder)
+
+
 def test_a_record_is_of_its_data_and_rule_and_lies_at_one_place(tmp_path):
     write(record(tmp_path), 3)
     with pytest.raises(FileFormatError, match="of other data"):

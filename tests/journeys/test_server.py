@@ -78,6 +78,7 @@ SCHEDULES = {
     "sequential": pvi.Sequential(),
     "synchronous": pvi.Synchronous(damping=0.5),
     "asynchronous": pvi.Asynchronous(damping=0.5),
+    "simulated": pvi.Asynchronous(damping=0.5, durations={"c0": 1.0, "c1": 2.0, "c2": 3.0}),
 }
 
 

@@ -258,6 +258,20 @@ def test_it_enters_for_all_sites_or_for_none(taken, tmp_path):
             look()
 
 
+def test_a_sum_of_which_a_site_has_left_enters_for_none(tmp_path):
+    server = server_of(rule_in(tmp_path))
+    shares, small = Shares(server.clients), [np.full(2, 0.1), np.eye(2)]
+    asks = [server.ask(name) for name in server.clients]
+    deliveries = shares.deliveries(asks, small, {name: {} for name in server.clients})
+    server.remove("c1")
+    report = server.accept(deliveries, pvi.Damping(1.0, SITES))
+    assert report.accepted == 0
+    assert "['c1'] has left, and its sum cannot enter in part" in report.refused["c0"]
+    assert server.version == 0
+    for name in server.clients:
+        shares.require_whole(server.ask(name))
+
+
 def test_the_server_refuses_a_sum_for_all_at_once(tmp_path):
     """Sites that look at their own change alone can be far off together."""
     server = server_of(rule_in(tmp_path))

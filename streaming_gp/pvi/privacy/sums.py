@@ -22,7 +22,14 @@ from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
-from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, RefusedQuestionError
+from streaming_gp.pvi.task import (
+    EPSILON,
+    Delivery,
+    LocalResult,
+    LocalTask,
+    RefusedQuestionError,
+    require_begun,
+)
 from streaming_gp.serialization import file_of, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")
@@ -71,6 +78,7 @@ class SummedChanges:
     server_damping: ClassVar[float | None] = 1.0
     wants_prior: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
+    is_summed: ClassVar[bool] = True
     checks: ClassVar[Checks] = NO_LIMITS  # shares of a sum, which is judged as a whole
 
     def __post_init__(self) -> None:
@@ -82,6 +90,10 @@ class SummedChanges:
                 f"least must lie between {FEWEST} and the number of sites, which is {self.sites}, "
                 f"got {self.least}"
             )
+
+    def require_begun(self, client_id: str) -> None:
+        """As the rule inside, of its record of what was told."""
+        require_begun(self.rule, client_id)
 
     @property
     def levels(self) -> int:
