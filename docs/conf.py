@@ -25,6 +25,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "streaming_gp"
 html_static_path = ["static"]
 html_css_files = ["figures.css"]
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
