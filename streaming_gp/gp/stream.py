@@ -257,7 +257,7 @@ def fit_factor(
     own_data = compiled.outputs.data((X, Y))
     batch = Batch("", own_data, seed, state.conditioning, hold=hold)
     ledger = pvi.Ledger(cavity, {} if own is None else {batch.name: own})
-    question = pvi.Question(cavity, None)
+    question = pvi.LocalTask(None, None, cavity, None)
     return strategy.fit(compiled.fitter, ledger, question, batch)
 
 
@@ -374,7 +374,7 @@ def _fit(
     compiled: CompiledGP,
     ledger: GPLedger,
     batch: Batch,
-    question: pvi.Question[Process],
+    question: pvi.LocalTask,
 ) -> tuple[GPLedger | None, PseudoPointFactor, Fitted]:
     """A batch's fit as :func:`pvi.step` asks for it."""
     fitted = strategy.fit(compiled.fitter, ledger, question, batch)

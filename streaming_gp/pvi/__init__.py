@@ -18,7 +18,15 @@ from streaming_gp.pvi.damping import (
 )
 from streaming_gp.pvi.desk import serve
 from streaming_gp.pvi.engine import Engine, Serial, Session
-from streaming_gp.pvi.fit import EarlyStopping, fit, run
+from streaming_gp.pvi.fit import (
+    Baton,
+    EarlyStopping,
+    Peer,
+    fit,
+    make_peers,
+    pass_around,
+    run,
+)
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule, LikelihoodParameters, PriorVariance
@@ -37,7 +45,6 @@ from streaming_gp.pvi.model import (
     TrainableModel,
     require,
 )
-from streaming_gp.pvi.peers import Baton, Peer, make_peers, pass_around
 from streaming_gp.pvi.personal import PersonalModel, PersonalUpdate
 from streaming_gp.pvi.schedule import (
     Arrivals,
@@ -64,7 +71,6 @@ from streaming_gp.pvi.step import (
     Fit,
     LargestProperFraction,
     PropernessPolicy,
-    Question,
     RaiseImproper,
     StepResult,
     step,
@@ -171,7 +177,6 @@ __all__ = [
     "PriorVariance",
     "PropernessPolicy",
     "PublishedLoop",
-    "Question",
     "RaiseImproper",
     "Round",
     "SNEPUpdate",

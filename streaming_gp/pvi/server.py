@@ -36,8 +36,8 @@ SHORTEST_STEP = 1e-3
 """Of an answer that has cost privacy, which is shortened where all of it would be improper."""
 NOT_OPEN = "question {} is not open: answered before, or out of date"
 Durations = float | Mapping[str, float] | None
-"""The simulated seconds of a visit, for all or by client, of which one that is not among them, as it
-came later, has the mean; None for those that it really takes."""
+"""The simulated seconds of a visit, for all or by client; None for those that it really takes. A
+client that came later, and is not among them, has their mean."""
 
 
 @storable
@@ -284,20 +284,15 @@ class Server:
         """
         self._require_client(client_id)
         with self._lock:
-            question = algorithm.ask(self.ledger, client_id, self.policy)
             sequence = self._sequences.get(client_id, -1) + 1
-            task = LocalTask(
-                model=None,
-                data=None,
-                posterior=question.posterior,
-                own=question.own,
+            task = replace(
+                algorithm.ask(self.ledger, client_id, self.policy),
                 seed=seed_of(self.seed, self._number(client_id), sequence),
                 given_prior=self._prior_for(self.clients[client_id]),
                 client_id=client_id,
                 sequence=sequence,
                 version=self.version,
                 nonce=secrets.token_hex(16),
-                removed_fraction=question.removed_fraction,
                 untouched=not self.factors,
                 hyperparameters=self.hyperparameters,
                 largest_answer=self.largest_answer(client_id),

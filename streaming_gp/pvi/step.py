@@ -18,6 +18,7 @@ from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.ledger import Ledger, P
+from streaming_gp.pvi.task import LocalTask
 from streaming_gp.serialization import storable
 
 R = TypeVar("R")
@@ -27,34 +28,14 @@ R_co = TypeVar("R_co", covariant=True)
 # ---- the step ----
 
 
-@dataclass(frozen=True, eq=False)
-class Question(Generic[P]):
-    """A fit's question: to refine a client's factor under a cavity.
-
-    :param posterior: q now, of all clients together.
-    :param own: The part of q that the client takes out; None if it has no factor yet.
-    :param removed_fraction: The fraction of its old factor that ``own`` is, in (0, 1].
-    """
-
-    posterior: P
-    own: Any | None
-    removed_fraction: float = 1.0
-
-    @property
-    def cavity(self) -> Any:
-        """The posterior without the client's own part.
-
-        :raises ImproperError: if the family's cavities must be proper and this one is not.
-        """
-        return self.posterior.cavity(self.own)
-
-
 class Fit(Protocol[R_co]):
-    """A local fit at hand: it turns a question into a factor."""
+    """A local fit at hand: it turns a task into a factor."""
 
-    def __call__(self, question: Question[Any], /) -> tuple[Ledger[Any] | None, Any, R_co]:
+    def __call__(self, task: LocalTask, /) -> tuple[Ledger[Any] | None, Any, R_co]:
         """Fit.
 
+        :param task: The cavity, and what fraction of the old factor it left out; it has its model
+            and data itself.
         :returns: the ledger that the factor belongs into, if the fit has projected the other
             factors onto new pseudo-points, else the ledger as it was, or None for that; the new
             factor, before any damping; and a report of whatever type the caller wants.
@@ -98,8 +79,8 @@ def step(
     policy = policy or RaiseImproper()
     target, proposals, reports, fractions = ledger, {}, {}, {}
     for name, fit in fits.items():
-        question = ask(ledger, name, policy)
-        projected, factor, reports[name] = fit(question)
+        task = ask(ledger, name, policy)
+        projected, factor, reports[name] = fit(task)
         target = projected or ledger
         objection = ledger.posterior.objection_to(factor)
         if objection is not None:
@@ -111,25 +92,25 @@ def step(
                 f"the fit of {name!r} projects all factors onto new points, so that no other "
                 "client can fit at the same time"
             )
-        fractions[name] = question.removed_fraction
-        proposals[name] = complete(target, name, factor, question.removed_fraction)
+        fractions[name] = task.removed_fraction
+        proposals[name] = complete(target, name, factor, task.removed_fraction)
     target, share, _ = replace(target, proposals, rule, policy)
     return StepResult(target, reports, share, fractions)
 
 
-def ask(ledger: Ledger[P], client_id: str, policy: PropernessPolicy) -> Question[P]:
+def ask(ledger: Ledger[P], client_id: str, policy: PropernessPolicy) -> LocalTask:
     """The cavity that a client is to fit under, as the policy decides."""
     old = ledger.factors.get(client_id)
     if old is None:
-        return Question(ledger.posterior, None)
+        return LocalTask(None, None, ledger.posterior, None)
     removed = policy.removed_fraction(ledger, client_id)
     if removed == 1.0:
-        return Question(ledger.posterior, old)
+        return LocalTask(None, None, ledger.posterior, old)
     # q itself, written as a product in which the part that is taken out stands alone
     own = (old**removed).as_arrays()
     rest = ledger.replaced(client_id, old ** (1.0 - removed))
     posterior = ledger.prior.times([*rest.factors.values(), own])
-    return Question(posterior, own, removed)
+    return LocalTask(None, None, posterior, own, removed_fraction=removed)
 
 
 def complete(ledger: Ledger[P], client_id: str, factor: Any, removed_fraction: float) -> Any:

@@ -17,7 +17,6 @@ from streaming_gp.gp.fit.points import Candidates, greedy_gain, greedy_variance
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
 from streaming_gp.gp.hyperparameters.strategies import EVIDENCE
-from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import multiplied
 from streaming_gp.gp.strategies.protocol import MERGED, Allowed, refuse_memory
 from streaming_gp.inputs import is_positive_integer, typed
@@ -79,7 +78,7 @@ class ConditionalPseudoPoints:
         return Conditional()
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         own = ledger.factors.get(batch.name)
         at = None if own is None else own.pseudo_observations[0]
@@ -155,7 +154,7 @@ class IndependentPseudoPoints:
         return Independent()
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         """The new factor takes the place of all that others say of f."""
         fitted = fitter.fit(question.cavity, batch, self.place, move=self.optimise_locations)

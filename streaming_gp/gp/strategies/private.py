@@ -19,7 +19,6 @@ from streaming_gp.gp.fit.points import Candidates, greedy_gain
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE
-from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.strategies.budget import within_budget
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.inputs import is_positive_integer, typed
@@ -94,7 +93,7 @@ class OwnPseudoPoints(abc.ABC):
         return default
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         """On points that start where they were, if the batch has had some.
 
@@ -179,7 +178,7 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         return replace(allowed, rounds=not (is_all and self.budget is not None), near=is_all)
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         if self.number != "all":
             return super().fit(fitter, ledger, question, batch)

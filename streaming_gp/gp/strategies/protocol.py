@@ -15,7 +15,6 @@ from streaming_gp.gp.fit.fit import Fitter
 from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, PointHyperparameters
-from streaming_gp.gp.process.process import Process
 
 MERGED = "merged"
 """Name of the factor that holds the batches whose own factors are kept no longer."""
@@ -72,7 +71,7 @@ class PseudoPointStrategy(Protocol):
         ...
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         """Fit a batch under the cavity of a question.
 

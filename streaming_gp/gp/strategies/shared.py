@@ -99,7 +99,7 @@ class SharedPseudoPoints:
         return default
 
     def fit(
-        self, fitter: Fitter, ledger: GPLedger, question: pvi.Question[Process], batch: Batch
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
     ) -> Fitted:
         """All factors are projected onto new shared points while the batch is fitted on them."""
 
