@@ -454,7 +454,6 @@ def _summed(
 ) -> _Sum:
     """Ask nodes for their parts of a sum.
 
-
     :param grid: Flower's connection to them.
     :param questions: The question to each node, by its number.
     :param rule: The limits that all have agreed on.

@@ -295,7 +295,6 @@ class Kit:
 def read_kit(folder: str | os.PathLike[str]) -> Kit:
     """The kit that a folder holds, as ``nvflare provision`` writes it.
 
-
     :param folder: The participant's folder, in which there is one called "startup".
     """
     startup = Path(folder) / "startup"
@@ -347,7 +346,6 @@ def connected(kit: Kit, address: str | None, prepare: Callable[[Any], None]) -> 
 
     Certificates are asked for on both sides, and NVFlare closes a connection whose certificate is
     of another name than its messages.
-
 
     :param kit: The startup kit.
     :param address: Host and port, where the kit's are not to be used.

@@ -320,7 +320,6 @@ def _message_of(ray: Any, reference: Any, largest: int) -> bytes:
 
     ``ray.get`` would unpickle whatever came, and so run code that a hostile client put there.
 
-
     :param reference: Ray's, of a result that is ready.
     :param largest: The number of bytes beyond which they are not read.
     """

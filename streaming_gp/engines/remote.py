@@ -51,7 +51,6 @@ def place_of(client: Client | Site) -> str:
 def keep(content: bytes, inbox: str | os.PathLike[str] | None) -> None:
     """The newest result takes the place of the one before, whole or not at all.
 
-
     :param inbox: The file that it is kept in; None takes no results.
     """
     if inbox is None:

@@ -24,7 +24,6 @@ class Desk:
 
     A question that is put twice is answered once. A newer one to the same site takes its place.
 
-
     :param sites: The sites whose data can be read here.
     """
 
@@ -43,7 +42,6 @@ class Desk:
 
     def put(self, message: bytes, in_sum: bool = False) -> str:
         """Take a question.
-
 
         :param in_sum: Whether the answer leaves this process within a sum only.
         :returns: its nonce, to ask for the answer by.
@@ -64,7 +62,6 @@ class Desk:
 
     def answer(self, nonce: str, patience: float) -> bytes | None:
         """The answer to a question; None if it is still being worked out.
-
 
         :param nonce: That of the question.
         :param patience: The number of seconds to wait for it.

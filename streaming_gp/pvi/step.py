@@ -132,7 +132,6 @@ def replace(
 ) -> tuple[Ledger[P], float, State]:
     """Put proposed factors into the ledger, damped by the rule, as far as the policy allows.
 
-
     :param proposals: Whole factors by client, as fits gave them.
     :param rule: How proposals enter the ledger.
     :param policy: How far a step goes where the posterior or a cavity would be improper.

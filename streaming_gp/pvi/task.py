@@ -382,13 +382,15 @@ class Worker(Protocol):
 
 
 def require_begun(rule: Any, client_id: str) -> None:
-    """Refuse to start a site whose rule keeps a record that is not there.
+    """Refuse to start a site whose rule, or one that it is made around, keeps a record that is not
+    there.
 
     :raises FileFormatError: saying how a record begins.
     """
-    own = getattr(rule, "require_begun", None)
-    if own is not None:
-        own(client_id)
+    if hasattr(rule, "require_begun"):
+        rule.require_begun(client_id)
+    elif hasattr(rule, "rule"):
+        require_begun(rule.rule, client_id)
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

@@ -89,7 +89,6 @@ class Record:
     def read(self, lock: IO[str], has_answered: bool = False) -> Spent:
         """The releases so far.
 
-
         :param lock: The file that :meth:`held` gives.
         :param has_answered: Whether the server has an answer of the client.
         """

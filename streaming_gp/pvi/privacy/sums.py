@@ -22,14 +22,7 @@ from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
-from streaming_gp.pvi.task import (
-    EPSILON,
-    Delivery,
-    LocalResult,
-    LocalTask,
-    RefusedQuestionError,
-    require_begun,
-)
+from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, RefusedQuestionError
 from streaming_gp.serialization import file_of, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")
@@ -90,10 +83,6 @@ class SummedChanges:
                 f"least must lie between {FEWEST} and the number of sites, which is {self.sites}, "
                 f"got {self.least}"
             )
-
-    def require_begun(self, client_id: str) -> None:
-        """As the rule inside, of its record of what was told."""
-        require_begun(self.rule, client_id)
 
     @property
     def levels(self) -> int:

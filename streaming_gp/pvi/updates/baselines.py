@@ -176,7 +176,6 @@ class PointWorker:
     def advance(self, iterations: int) -> bool:
         """Go on from where it is; nothing before the first question.
 
-
         :returns: whether there is a point to go on from.
         """
         if self._state is None:

@@ -261,7 +261,6 @@ def sweep(
 
     By XLA if there is more than one, but for full covariances: its Cholesky is slow.
 
-
     :param step: A hashable function, in TensorFlow's operations, of the model, the client's cavity,
         its factor, the B sites of a minibatch as one factor (None for a rule that keeps none), the
         minibatch X [B, D] and Y [B, P], and the number of all data. It gives the new factor, the

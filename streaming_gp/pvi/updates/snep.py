@@ -189,7 +189,6 @@ class SNEPWorker:
     def advance(self, iterations: int) -> bool:
         """Go on under the cavity that it has. If the chain or the factor are lost all is forgotten.
 
-
         :returns: whether there is something to go on with before the next question.
         """
         if self._state is not None and iterations > 0:

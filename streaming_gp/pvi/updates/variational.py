@@ -283,7 +283,6 @@ ExpectedLogLikelihood = Callable[..., tf.Tensor]
 def expected_log_likelihood_of(model: Model, loss: Any) -> ExpectedLogLikelihood:
     """The model's expected log-likelihood, or minus the expected loss.
 
-
     :param loss: A loss of :mod:`streaming_gp.losses`; None for ``−log p(y | θ)``.
     """
     if loss is None:
