@@ -19,7 +19,15 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 .PHONY: demo house test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
 	bench bench-streams mutate clean
 
+# An environment that has the package of another checkout is left alone.
+OTHERS = import importlib.metadata as metadata, json, sys; \
+	found = (one.read_text("direct_url.json") for one in metadata.distributions(name="streaming-gp")); \
+	urls = {json.loads(text)["url"] for text in found if text} - {sys.argv[1]}; \
+	sys.exit(f"{sys.prefix} has the package of {urls}: give another environment" if urls else 0)
+unless_of_another = @test ! -x $(1)/bin/python || $(1)/bin/python -I -c '$(OTHERS)' "file://$(CURDIR)"
+
 $(READY): setup.cfg pyproject.toml constraints.txt
+	$(call unless_of_another,$(VENV))
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
@@ -38,11 +46,13 @@ test-slow: $(READY)
 
 # Sites as processes, with certificates that NVFlare provisions: its extra comes on top.
 test-nvflare: $(READY)
+	$(call unless_of_another,$(VENV))
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,nvflare]"
 	$(BIN)/python -m pytest -m nvflare
 
 # SuperLink and SuperNodes as processes. Flower's pins replace some of the others: an environment of its own.
 $(FLOWER_READY): setup.cfg constraints.txt constraints-flower.txt
+	$(call unless_of_another,$(FLOWER_VENV))
 	$(PYTHON) -m venv $(FLOWER_VENV)
 	grep -v -E "^(packaging|protobuf|rich)==" constraints.txt > $(FLOWER_VENV)/constraints.txt
 	$(FLOWER_VENV)/bin/pip install --quiet --constraint $(FLOWER_VENV)/constraints.txt \
@@ -104,6 +114,7 @@ mutate: $(READY)
 
 # The other packages that are compared with have an environment of their own.
 $(BENCH_READY): setup.cfg constraints.txt $(PINS)
+	$(call unless_of_another,$(BENCH_VENV))
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/pip install --quiet --constraint constraints.txt --constraint $(PINS) \
 		--editable ".[benchmarks]"
