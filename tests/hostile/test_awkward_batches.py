@@ -95,7 +95,7 @@ def test_targets_of_another_size_are_learned_whatever_the_seed():
     X, Y = data = smooth_data(np.random.default_rng(20181127))
     model, _ = Begun(regressor(hyperparameters=sgp.VariationalHyperparameters()), data).again()
     start = model.ledger
-    for number in range(1, 7):  # of the batch: its random numbers go with it
+    for number in range(1, 4):  # of the batch: its random numbers go with it
         model.adopt(start)
         assert np.isfinite(model.update((X, 1e4 * Y)).free_energy), number
 
@@ -263,10 +263,10 @@ def test_a_function_is_found_among_outliers(points, seed):
     [
         (EVERY_INPUT, True),
         (sgp.PrivatePseudoPoints(8), False),
-        (sgp.SharedPseudoPoints(12), True),
-        pytest.param(sgp.SharedPseudoPoints(12), False, marks=pytest.mark.slow),
+        (sgp.SharedPseudoPoints(12), False),
+        pytest.param(sgp.SharedPseudoPoints(12), True, marks=pytest.mark.slow),
     ],
-    ids=["all", "private", "shared", "shared and known"],
+    ids=["all", "private", "shared and known", "shared"],
 )
 def test_counts_in_the_hundreds_are_learned(points, learn, rng):
     X = rng.uniform(-3.0, 3.0, (90, 1))
@@ -373,13 +373,13 @@ def test_so_does_one_with_a_distribution_over_hyperparameters(contaminated):
 
 def test_at_narrow_noise_sites_end_at_the_optimum(contaminated):
     """That of GPflow, whose q(f) is free: means are stationary where sites are cut off, too."""
-    X, _ = contaminated
+    data = X, _ = tuple(part[:100] for part in contaminated)
     smooth, likelihood = gpflow.kernels.SquaredExponential(0.8, [0.9, 1.4]), Contaminated(0.015)
     model = sgp.StreamingGP(smooth, likelihood, hyperparameters=FIXED)
-    found = model.update(contaminated, learn=False).free_energy
+    found = model.update(data, learn=False).free_energy
     oracle = gpflow.models.SVGP(smooth, likelihood, X.copy(), whiten=True)
     free = oracle.q_mu, oracle.q_sqrt
-    loss = oracle.training_loss_closure(contaminated)
+    loss = oracle.training_loss_closure(data)
     variables = [one.unconstrained_variable for one in free]
     gpflow.optimizers.Scipy().minimize(loss, variables, options={"maxiter": 300})
     np.testing.assert_allclose(found, -loss().numpy(), atol=0.5)

@@ -41,11 +41,7 @@ def test_removing_the_newest_batch_gives_the_model_before(data, new_inputs):
 
 def test_removal_takes_a_batch_out_of_the_hyperparameters_too(data):
     shards = thirds(*data)
-    fitted = known_model(
-        sgp.PrivatePseudoPoints(15),
-        hyperparameters=sgp.VariationalHyperparameters(),
-        optimiser=sgp.LocalOptimiser(max_iterations=20),
-    )
+    fitted = regressor()
     fitted.update(shards["client-0"])
     before = fitted.hyperparameter_posterior
     fitted.update(shards["client-1"])

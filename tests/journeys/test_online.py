@@ -450,10 +450,10 @@ def test_a_change_is_noticed_and_forgotten(function):
 
 
 def test_nothing_is_forgotten_while_nothing_changes():
-    squares, alarms, _ = changing(lambda X, t: np.sin(2.0 * X), after=2000)
+    squares, alarms, _ = changing(lambda X, t: np.sin(2.0 * X), after=1200)
     assert not alarms
     assert 0.8 < squares.mean() < 1.2
-    unwatched, _, _ = changing(lambda X, t: np.sin(2.0 * X), after=2000, false_alarms=0.0)
+    unwatched, _, _ = changing(lambda X, t: np.sin(2.0 * X), after=1200, false_alarms=0.0)
     np.testing.assert_array_equal(squares, unwatched)
 
 

@@ -173,7 +173,7 @@ def test_each_draw_of_the_hyperparameters_is_exported(path):
 
 def test_few_values_of_epsilon_lose_no_more_than_they_may(rng, path):
     """The fewest are taken, and what they lose is what they say."""
-    model, (X, _) = exportable(rng)
+    model, X = learned(mixture), rng.uniform(-2.0, 2.0, (60, 2))
     whole = model.export(path)
     assert (whole.num_values, whole.nats, whole.error) == (len(model.prediction_draws), 0.0, 0.0)
     size = path.stat().st_size
@@ -211,7 +211,11 @@ def test_near_rows_alone_are_in_a_file_where_they_lose_no_more_than_they_may(rng
 
 
 def test_single_precision_says_its_error(rng, path):
-    model, (X, _) = exportable(rng)
+    fixed, X = sgp.FixedHyperparameters(), rng.uniform(-2.0, 2.0, (60, 2))
+    model = sgp.StreamingGP(
+        gk.Matern52(lengthscales=[1.0, 1.0]), GAUSSIAN(0.1), hyperparameters=fixed
+    )
+    model.update((X, np.sin(2.0 * X[:, :1]) + X[:, 1:]))
     model.export(path)
     size = path.stat().st_size
     found = model.export(path, single=True)
@@ -221,20 +225,6 @@ def test_single_precision_says_its_error(rng, path):
     other, spread = runtime.load(path).predict_f(X)
     assert np.max(np.abs(mean - other) / np.sqrt(variance)) < 3.0 * found.error
     assert np.max(np.abs(np.sqrt(spread / variance) - 1.0)) < 3.0 * found.error
-
-
-def exportable(rng):
-    """A model of variational hyperparameters on few points of many data."""
-    X = rng.uniform(-2.0, 2.0, (60, 2))
-    data = X, np.sin(2.0 * X[:, :1]) + X[:, 1:] + 0.1 * rng.standard_normal((60, 1))
-    model = sgp.StreamingGP(
-        gk.Matern52(lengthscales=[1.0, 1.0]),
-        gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=sgp.PrivatePseudoPoints(25),
-        optimiser=sgp.LocalOptimiser(max_iterations=30),
-    )
-    model.update(data)
-    return model, data
 
 
 def test_the_arithmetic_is_that_of_one_observation():
@@ -333,14 +323,10 @@ def test_before_any_data_there_is_nothing_to_export(path):
 
 
 def test_conditional_points_are_refused(path):
-    def conditional():
-        options = {
-            "hyperparameters": sgp.FixedHyperparameters(),
-            "pseudo_points": sgp.ConditionalPseudoPoints(3, optimise_locations=False),
-        }
-        return gk.Matern32(), GAUSSIAN(), None, options
-
-    model = learned(conditional)
+    points = sgp.ConditionalPseudoPoints(3, optimise_locations=False)
+    fixed = sgp.FixedHyperparameters()
+    model = sgp.StreamingGP(gk.Matern32(), GAUSSIAN(), pseudo_points=points, hyperparameters=fixed)
+    model.update((np.eye(4), np.ones((4, 1))), learn=False)
     with pytest.raises(InvalidDataError, match="conditional pseudo-points cannot be exported"):
         model.export(path)
     assert not path.exists()

@@ -175,11 +175,11 @@ def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
         model.learn_one({"x": x}, 0.0)
     assert (model.model is None) == (number < 100)
     assert model.predict_one({"x": -1.0}) == 0.0
-    x = rng.uniform(0.0, 2.0, 40)
-    for one in x:
-        model.learn_one({"x": one}, 1e-3 * np.sin(3.0 * one))
-    errors = [model.predict_one({"x": one}) - 1e-3 * np.sin(3.0 * one) for one in x]
     if number < 100:
+        x = rng.uniform(0.0, 2.0, 20)
+        for one in x:
+            model.learn_one({"x": one}, 1e-3 * np.sin(3.0 * one))
+        errors = [model.predict_one({"x": one}) - 1e-3 * np.sin(3.0 * one) for one in x]
         assert np.abs(errors).max() < 1e-4
 
 

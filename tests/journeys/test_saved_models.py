@@ -309,7 +309,7 @@ TREES = st.recursive(
 
 
 @given(tree=TREES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_trees_come_back_bit_for_bit(tmp_path_factory, tree):
     path = tmp_path_factory.getbasetemp() / "tree.npz"
     ser.write(path, "tree", tree, CLASSES)

@@ -211,8 +211,8 @@ def test_two_classes_with_names(rng):
 def test_several_classes_arrive_one_after_another(rng):
     X = rng.uniform(-1.0, 1.0, (60, 1))
     y = np.digitize(X[:, 0], [-0.4, 0.4]) * 10
-    short = sgp.LocalOptimiser(max_iterations=5, rounds=1)
-    stream = StreamingGPClassifier(**{**AT_EVERY_INPUT, "optimiser": short})
+    fixed = {**AT_EVERY_INPUT, "hyperparameters": sgp.FixedHyperparameters()}
+    stream = StreamingGPClassifier(**fixed)
     for label in (0, 10, 20):
         rows = y == label
         stream.partial_fit(X[rows], y[rows], classes=[0, 10, 20])

@@ -56,8 +56,8 @@ def test_what_answers_disagree_on_by_chance_is_averaged(rng):
     X, Y = labelled_data(rng)
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_by_label(X, Y, 2)
-    exact = server(model, shards, pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()))
-    pvi.fit(exact, pvi.Sequential(), 30)
+    exact = server(model, [(X, Y)], pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()))
+    pvi.fit(exact)
     rough = pvi.VariationalUpdate(epochs=3, batch_size=5, learning_rate=0.1)
     distances = []
     for damping in (0.5, pvi.Annealed(0.5)):

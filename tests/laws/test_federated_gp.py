@@ -506,6 +506,7 @@ def test_synchronous_rounds_refuse_what_they_cannot_do(five_sites):
         (known_model(sgp.SharedPseudoPoints(5)), "need pseudo-points of their own, got Shared"),
         (known_model(sgp.ConditionalPseudoPoints(5)), "of their own, got Conditional"),
         (known_model(sgp.PrivatePseudoPoints(5, budget=20)), "no room .* hold 25 of a budget"),
+        (known_model(sgp.PrivatePseudoPoints("all", budget=60)), "merges batches"),
         (known_model(own, hyperparameters=sgp.PointHyperparameters()), "differ in point hyperp"),
     ):
         with pytest.raises(InvalidDataError, match=message):

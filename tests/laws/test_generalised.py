@@ -231,28 +231,6 @@ def test_robust_losses_tend_to_the_log_likelihood_from_both_sides(name, make):
     )
 
 
-@pytest.mark.parametrize("power", [0.7, 1.5])
-def test_integrals_of_powers_agree_with_quadrature_and_sums(power):
-    likelihood, F, _ = rows("Gaussian")
-    found = np.exp(losses.log_power_integral(likelihood, F, power))
-    pdf = scipy.stats.norm(0.3, np.sqrt(0.4)).pdf(GRID)
-    np.testing.assert_allclose(found[0], integral(pdf**power), rtol=QUADRATURE)
-    likelihood, F, _ = rows("Softmax")
-    found = np.exp(losses.log_power_integral(likelihood, F, power))
-    np.testing.assert_allclose(found, (tf.nn.softmax(F).numpy() ** power).sum(1), rtol=QUADRATURE)
-
-
-def test_a_robust_loss_is_bounded_and_a_log_likelihood_is_not():
-    likelihood = gpflow.likelihoods.Gaussian(1.0)
-    far, zero = tf.constant([[5.0], [50.0], [500.0]], tf.float64), tf.zeros([3, 1], tf.float64)
-    nll = losses.NegativeLogLikelihood()(likelihood, zero, far).numpy()
-    assert nll[2] > 1e5
-    for loss in (losses.BetaLoss(1.5), losses.GammaLoss(1.5)):
-        values = loss(likelihood, zero, far).numpy()
-        assert abs(values[2] - values[1]) < 1e-6
-        assert values.max() < 5.0
-
-
 def test_losses_outside_their_domain_are_refused():
     zero = tf.zeros([1, 1], tf.float64)
     with pytest.raises(InvalidDataError):
@@ -450,7 +428,7 @@ def test_the_network_averages_losses_over_draws(rng, samples):
     X, Y = net.as_data(rng.standard_normal((20, 2)), rng.integers(0, 3, (20, 1)))
     many = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=3000)
     for loss in (losses.BetaLoss(1.3), losses.GeneralisedCrossEntropy(0.7)):
-        draws = [net.expected_loss(q, X, Y, tf.constant([s, 0]), loss).numpy() for s in range(60)]
+        draws = [net.expected_loss(q, X, Y, tf.constant([s, 0]), loss).numpy() for s in range(20)]
         wanted = many.expected_loss(q, X, Y, tf.constant([9, 9]), loss).numpy()
         error = np.std(draws) / np.sqrt(len(draws)) + 1e-3
         assert abs(np.mean(draws) - wanted) < STANDARD_ERRORS * error

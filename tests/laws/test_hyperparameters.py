@@ -12,7 +12,6 @@ import tensorflow_probability as tfp
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import Exact, ParameterVector
-from streaming_gp.gp.fit import optimiser
 from streaming_gp.gp.fit.optimiser import minimise
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -24,7 +23,7 @@ from tests.oracles.builders import (
     regressor,
 )
 from tests.oracles.reference import smooth_data
-from tests.tolerances import ALGEBRA
+from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 
 def test_any_kernel_reads_from_the_substituted_vector(rng):
@@ -63,6 +62,11 @@ def test_periods_are_told_from_other_parameters():
     assert found == ["kernels[0].kernels[0].period", of_waves, of_waves]
     alone = ParameterVector(waves)
     np.testing.assert_array_equal(alone.are_periods(), [True, True, False])
+    strategy = sgp.VariationalHyperparameters()
+    start = strategy.location_scale(strategy.prior(alone), alone)
+    q = strategy.posterior(np.ravel(strategy.initial(alone, False)), *start)
+    widths = np.sqrt(q.variance) / np.diag(start[1])
+    assert (widths[:2] < 0.1 * widths[2]).all()  # of q, where it starts
 
 
 def test_mixing_weights_have_a_prior_by_which_outputs_are_like_the_functions():
@@ -140,8 +144,8 @@ def test_parameters_that_are_not_trainable_stay(rng):
 @pytest.mark.parametrize(
     "strategy",
     [
-        sgp.VariationalHyperparameters(),
-        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+        pytest.param(sgp.VariationalHyperparameters(), marks=pytest.mark.slow),
+        sgp.PointHyperparameters(),
     ],
     ids=["VI", "ML"],
 )
@@ -264,30 +268,21 @@ def test_the_optimiser_refuses_a_start_that_is_not_finite():
         )
 
 
-def test_the_width_of_q_does_not_halve_with_every_batch(rng, monkeypatch):
-    inputs = rng.uniform(-2.0, 2.0, (4, 50, 4))
-    batches = [(X, np.sin(X[:, :1]) + 0.3 * rng.standard_normal((50, 1))) for X in inputs]
-
-    def widths():
-        model = sgp.StreamingGP(
-            gpflow.kernels.SquaredExponential(lengthscales=np.ones(4)),
-            gpflow.likelihoods.Gaussian(0.1),
-            pseudo_points=sgp.SharedPseudoPoints(30),
-            optimiser=sgp.LocalOptimiser(max_iterations=5),
-            seed=0,
-        )
-        for batch in batches:
-            model.update(batch)
-        return np.sqrt(model.hyperparameter_posterior.variance)
-
-    unknown = slice(2, 4)  # the lengthscales of inputs that do not matter
-    wide = widths()[unknown]
-    monkeypatch.setattr(optimiser, "EPSILON_ITERATIONS", 0)
-    assert (widths()[unknown] < 0.5 * wide).all()
+def test_the_width_of_q_does_not_halve_with_every_batch(rng):
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(lengthscales=np.ones(4)),
+        gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.SharedPseudoPoints(30),
+        optimiser=sgp.LocalOptimiser(max_iterations=5),
+        seed=0,
+    )
+    for X in rng.uniform(-2.0, 2.0, (4, 50, 4)):
+        model.update((X, np.sin(X[:, :1]) + 0.3 * rng.standard_normal((50, 1))))
+    of_inputs_that_do_not_matter = np.sqrt(model.hyperparameter_posterior.variance)[2:4]
+    assert (of_inputs_that_do_not_matter > 0.6).all()  # 0.3 if q(ε) takes no steps of its own
 
 
 LONG = sgp.LocalOptimiser(max_iterations=300)
-TO_THE_END = sgp.LocalOptimiser(max_iterations=300, tolerance=0.0)
 EVIDENCE, WHERE_IT_IS_FLAT = 1e-5, 2e-2
 """Relative differences of two optimisers: in the evidence, and in parameters at its flat top."""
 
@@ -302,6 +297,10 @@ def test_maximum_likelihood_is_that_of_the_exact_gp(rng):
     np.testing.assert_allclose(
         model.kernel.lengthscales, oracle.kernel.lengthscales, rtol=0.5 * WHERE_IT_IS_FLAT
     )
+    assert info.nugget == 0.0
+    there = gpflow.models.GPR((X, Y), model.kernel, likelihood=model.likelihood)
+    for ours, theirs in zip(model.predict_f(X[:9]), there.predict_f(X[:9]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
 @pytest.mark.parametrize(
@@ -326,13 +325,6 @@ def test_map_adds_gpflow_priors_once(rng, prior_on):
     np.testing.assert_allclose(model.kernel.variance, oracle.kernel.variance, rtol=WHERE_IT_IS_FLAT)
 
 
-def test_fixed_hyperparameters_stay(rng):
-    model = model_of(sgp.FixedHyperparameters())
-    before = model.parameter_vector.value()
-    model.update(smooth_data(rng))
-    np.testing.assert_array_equal(model.parameter_vector.value(), before)
-
-
 def test_one_point_batches_do_not_trap_maximum_likelihood(rng):
     """One point's likelihood is largest without noise; later batches must find back from there."""
     model = sgp.StreamingGP(
@@ -353,24 +345,6 @@ def test_one_point_batches_do_not_trap_maximum_likelihood(rng):
 def remembering(memory, pseudo_points, **options):
     point = sgp.PointHyperparameters(remember=memory)
     return regressor(hyperparameters=point, pseudo_points=pseudo_points, **options)
-
-
-@pytest.mark.parametrize(
-    ("pseudo_points", "name"),
-    [
-        (sgp.PrivatePseudoPoints(5), "evidence"),
-        pytest.param(sgp.PrivatePseudoPoints("all"), "evidence", marks=pytest.mark.slow),
-        (sgp.ConditionalPseudoPoints(5), "divergence"),
-    ],
-    ids=["private", "every input", "conditional"],
-)
-def test_true_is_the_memory_that_the_points_have_by_default(rng, pseudo_points, name):
-    (X, Y), found = smooth_data(rng, 40), []
-    for memory in (True, name):
-        model = remembering(memory, pseudo_points)
-        energies = [model.update((X[i::2], Y[i::2])).free_energy for i in range(2)]
-        found.append([*energies, *model.parameter_vector.value()])
-    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize(
@@ -649,7 +623,8 @@ PERIODS = {
 }
 
 
-@pytest.mark.parametrize("repeats", ["periodic", pytest.param("cosine", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("repeats", PERIODS)
 def test_a_period_is_found_in_many_of_them(rng, repeats):
     """As by maximum likelihood of all data at once, from one start. With one as wide as that of
     other parameters the log density is below -2.
@@ -693,8 +668,7 @@ def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
     model = sgp.StreamingGP(kernel, likelihood)
     X = rng.uniform(-3.0, 3.0, (60, 1))
     Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
-    for rows in np.array_split(np.arange(60), 3):
-        model.update((X[rows], Y[rows]))
+    model.update((X, Y))
     assert np.sqrt(np.mean((np.asarray(model.predict_f(X)[0]) - np.sin(2.0 * X)) ** 2)) < 0.06
 
 

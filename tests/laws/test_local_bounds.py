@@ -144,7 +144,7 @@ def case(name, points, slow=False):
 
 
 CASES = [
-    case("regression", "private"),
+    case("regression", "private", slow=True),
     case("white noise", "private", slow=True),
     case("sloping noise", "private", slow=True),
     case("two outputs", "private", slow=True),
@@ -230,7 +230,7 @@ OF_A_POINT = [
     point_case("regression", "private", "divergence"),
     point_case("two kernels", "private", slow=True),
     point_case("labels", "private", slow=True),
-    point_case("regression", "shared"),
+    point_case("regression", "shared", "evidence"),
     point_case("two kernels", "shared", "divergence", slow=True),
     point_case("regression", "shared", False, slow=True),
     point_case("labels", "shared", slow=True),

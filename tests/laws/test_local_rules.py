@@ -323,9 +323,8 @@ def skewed():
     return datasets.partition_iid(np.ones((NUM_ROWS, 1)), Y, CLIENTS)
 
 
-def distance_from_exact(shards, stateful):
+def distance_from_exact(model, shards, stateful):
     """Of the posterior's mean, in its standard deviations."""
-    model = linear.BayesianLinearRegression(1, noise_variance=LARGE)
     rule = pvi.VariationalUpdate(1, 5, learning_rate=1e-2, stateful=stateful)
     exact = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.AnalyticUpdate()))
     pvi.fit(exact, pvi.Sequential(), rounds=1)
@@ -337,7 +336,8 @@ def distance_from_exact(shards, stateful):
 
 
 def test_rounds_end_at_the_mean_of_gradients_and_not_at_that_of_their_signs(skewed):
-    forgetful, stateful = (distance_from_exact(skewed, which) for which in (False, True))
+    model = linear.BayesianLinearRegression(1, noise_variance=LARGE)
+    forgetful, stateful = (distance_from_exact(model, skewed, which) for which in (False, True))
     assert stateful < 0.1
     assert forgetful > 0.3
 
@@ -363,5 +363,6 @@ def test_what_is_not_finite_is_forgotten(skewed):
     assert_same(worker(task).factor, rule(task).factor, 0.0)
 
 
+@pytest.mark.slow
 def test_rules_that_remember_keep_the_contract_of_rules():
     testing.check_update_rule(pvi.VariationalUpdate(batch_size=4, stateful=True))

@@ -65,8 +65,14 @@ def outputs_alone(model_of_output):
     return np.hstack(means), np.hstack(variances), evidence
 
 
-@pytest.mark.parametrize("make", KERNELS)
-@pytest.mark.parametrize("number", [None, 100])
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        *((make, None) for make in KERNELS),
+        (not_stationary, 100),
+        *(pytest.param(make, 100, marks=pytest.mark.slow) for make in KERNELS[:-1]),
+    ],
+)
 def test_what_is_missing_is_left_out(make, number):
     kernel = make()
 
@@ -85,7 +91,7 @@ def test_what_is_missing_is_left_out(make, number):
     assert model.ledger.posterior.num_pseudo_points == rows_of_something < SIZE
 
 
-@pytest.mark.parametrize("make", [one_kernel, not_stationary])
+@pytest.mark.parametrize("make", [one_kernel, pytest.param(not_stationary, marks=pytest.mark.slow)])
 def test_each_output_has_its_own_neighbors(make):
     near = {"conditioning": sgp.NearestNeighbors(num_neighbors_pred=8)}
     kernel = make()

@@ -431,25 +431,6 @@ def test_the_posterior_server_samples_it():
     np.testing.assert_allclose(np.sqrt(server.posterior.variance[0]), sd, rtol=0.3)
 
 
-@pytest.mark.parametrize("family", expfam.GAUSSIANS)
-def test_tilted_integrals_are_integrals(rng, family):
-    covariance = np.array([[1.0, 0.3], [0.3, 0.8]])
-    model = mixture.ClutterModel(
-        mixture.Clutter(covariance, 0.3, [1.0, -1.0], 2.0 * covariance), 10.0, family
-    )
-    scale = np.linalg.cholesky(np.array([[0.5, 0.1], [0.1, 0.3]]))
-    cavity = family.from_mean_scale(np.array([0.2, -0.1]), scale)
-    y = rng.standard_normal(2)
-    nodes, weights = normal_nodes(model.num_dimensions)
-    theta = cavity.mean + nodes @ np.transpose(cavity.scale)
-    many = np.tile(y, (len(theta), 1))
-    log_p = model.likelihood.log_prob(np.empty((len(theta), 0)), theta, many)
-    expected = np.log(np.sum(weights * np.exp(log_p)))
-    np.testing.assert_allclose(
-        model.log_tilted(cavity, None, tf.constant(y), 1.0), expected, rtol=1e-9
-    )
-
-
 def tilted(model, cavity, y, alpha):
     return model.log_tilted(cavity, None, tf.constant(y), alpha)
 
@@ -468,7 +449,7 @@ def test_tilted_integrals_of_powers_are_integrals(alpha, variance, y, share):
 
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_tilted_integrals_of_powers_in_two_dimensions(family):
-    """Against nodes under the cavity, which is as wide as the signal; near 1 against 1."""
+    """Against nodes under the cavity, which is as wide as the signal."""
     covariance = np.array([[1.0, 0.3], [0.3, 0.8]])
     likelihood = mixture.Clutter(covariance, 0.3, [1.0, -1.0], 2.0 * covariance)
     model, y = mixture.ClutterModel(likelihood, 10.0, family), np.array([0.9, -0.6])
@@ -479,8 +460,9 @@ def test_tilted_integrals_of_powers_in_two_dimensions(family):
     log_p = likelihood.log_prob(np.empty((len(theta), 0)), theta, np.tile(y, (len(theta), 1)))
     expected = np.log(np.sum(weights * np.exp(0.4 * log_p)))
     np.testing.assert_allclose(tilted(model, cavity, y, 0.4), expected, rtol=1e-8)
-    near, there = (tilted(model, cavity, y, alpha) for alpha in (1.0 + 1e-9, 1.0))
-    np.testing.assert_allclose(near, there, rtol=1e-7)
+    there = np.log(np.sum(weights * np.exp(log_p)))
+    for alpha in (1.0, 1.0 + 1e-9):
+        np.testing.assert_allclose(tilted(model, cavity, y, alpha), there, rtol=1e-7)
 
 
 @pytest.mark.slow

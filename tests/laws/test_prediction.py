@@ -136,15 +136,6 @@ def test_tensors_and_arrays_are_predicted_alike(model, Xnew):
             np.testing.assert_allclose(one, other, atol=THROUGH_CHOLESKY)
 
 
-def test_predictions_work_inside_a_graph(rng):
-    model = sgp.StreamingGP(gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1))
-    X, Y = smooth_data(rng, 30, input_dim=2)
-    model.update((X, Y))
-    graph = tf.function(lambda inputs: model.predict_f(inputs))
-    for a, b in zip(graph(tf.constant(X)), model.predict_f(X), strict=True):
-        np.testing.assert_allclose(a, b, rtol=ALGEBRA)
-
-
 def test_before_any_data_predictions_are_the_prior(rng):
     kernel = gpflow.kernels.SquaredExponential(variance=2.0)
     model = sgp.StreamingGP(

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streaming_gp as sgp
-from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Candidates
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -18,7 +17,6 @@ from tests.oracles.builders import (
     MERGED,
     NOISE,
     assert_same_arrays,
-    assert_same_predictions,
     assert_unchanged,
     evidence,
     exact_gp,
@@ -66,13 +64,6 @@ def test_automatic_points_leave_little_to_gain(rng):
     assert 0.0 <= exact.free_energy - chosen.free_energy < 2 * 0.01 * 150
 
 
-def test_without_a_number_the_bound_decides():
-    assert sgp.PrivatePseudoPoints() == sgp.PrivatePseudoPoints("auto")
-
-
-ONE_STEP = sgp.LocalOptimiser(projection_iterations=1)
-
-
 def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
     fitted = known_model(sgp.PrivatePseudoPoints(6, budget=40))
     for _ in range(12):
@@ -97,28 +88,6 @@ def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     before = fitted.hyperparameter_posterior
     fitted.compress(6)
     np.testing.assert_allclose(fitted.hyperparameter_posterior.mean, before.mean, rtol=ALGEBRA)
-
-
-def test_a_budget_that_is_never_reached_changes_nothing(data, new_inputs):
-    X, Y = data
-    models = [
-        known_model(points) for points in (EVERY_INPUT, sgp.PrivatePseudoPoints("all", budget=90))
-    ]
-    for model in models:
-        for i in range(3):
-            model.update((X[i::3], Y[i::3]))
-    assert list(models[1].factors) == ["batch-0", "batch-1", "batch-2"]
-    assert_same_predictions(*models, new_inputs, ALGEBRA)
-
-
-def test_a_point_at_every_input_needs_no_nugget(data, new_inputs):
-    model = model_of(sgp.PointHyperparameters())
-    info = model.update(data)
-    assert info.iterations > 0
-    assert info.nugget == 0.0
-    exact = gpflow.models.GPR(data, model.kernel, likelihood=model.likelihood)
-    for ours, theirs in zip(model.predict_f(new_inputs), exact.predict_f(new_inputs), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
 @pytest.mark.parametrize("size", [200, 40, pytest.param(4, marks=pytest.mark.slow)])
@@ -173,30 +142,6 @@ def test_labels_keep_their_points_within_a_budget(rng):
         model.update(data)
     assert model.posterior_process.num_pseudo_points <= 40
     assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
-
-
-@pytest.mark.slow
-def test_labels_are_taken_in_at_the_point_that_was_learned(rng, new_inputs):
-    X, Y = labelled(rng, 40)
-    learner = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
-        pseudo_points=EVERY_INPUT, hyperparameters=sgp.PointHyperparameters(),
-        optimiser=sgp.LocalOptimiser(max_iterations=8, rounds=2, site_steps=200),
-    )  # fmt: skip
-    learner.update((X, Y))
-    known = sgp.StreamingGP(
-        learner.kernel, gpflow.likelihoods.Bernoulli(), pseudo_points=EVERY_INPUT,
-        hyperparameters=sgp.FixedHyperparameters(),
-        optimiser=sgp.LocalOptimiser(rounds=1, site_steps=200),
-    )  # fmt: skip
-    known.update((X, Y))
-    assert_same_predictions(learner, known, new_inputs, 1e-6)  # where steps on the sites rest
-
-
-def test_rounds_within_a_budget_are_refused(data):
-    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
-    with pytest.raises(InvalidDataError, match="merges batches"):
-        model.synchronous_round({"a": data})
 
 
 LAWS = settings(max_examples=25, deadline=None)

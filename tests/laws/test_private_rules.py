@@ -145,7 +145,7 @@ def test_changes_that_are_not_finite_are_none(task):
     assert not change_of(rule, task, np.full((1, 2), np.nan), np.ones((1, 1))).any()
 
 
-SEED = np.array([1, 2], np.int32)
+SEED, FLOAT32 = np.array([1, 2], np.int32), {"rtol": 1e-4, "atol": 1e-6}
 
 
 def network():
@@ -180,9 +180,26 @@ def summed(model, q, X, Y, weights, clip, by_spread=1.0, loss=None):
     return total(type(q), numbers, X, Y, kind(weights), SEED, kind(clip), kind(by_spread)).numpy()
 
 
-@pytest.mark.parametrize("make", [network, bounded, many_heads])
-@pytest.mark.parametrize("loss", [None, losses.GammaLoss(1.2)])
-def test_networks_clip_as_row_by_row(rng, make, loss):
+def without_a_formula():
+    model = linear.logistic_regression(4, family=MeanFieldNormal)
+    assert not isinstance(model, privacy.ClippedGradientModel)
+    return model, model.prior()
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (network, None),
+        (bounded, losses.GammaLoss(1.2)),
+        (many_heads, losses.GammaLoss(1.2)),
+        (without_a_formula, None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((network, losses.GammaLoss(1.2)), (bounded, None), (many_heads, None))
+        ),
+    ],
+)
+def test_sums_are_clipped_row_by_row(rng, make, loss):
     net, q = make()
     X, Y = rows(net, rng)
     numbers = tf.convert_to_tensor(q.unconstrained())
@@ -191,15 +208,15 @@ def test_networks_clip_as_row_by_row(rng, make, loss):
         member = MeanFieldNormal.from_unconstrained(numbers)
         value = -net.expected_loss(member, X, Y, SEED, loss or losses.NegativeLogLikelihood())
     whole = tape.gradient(value, numbers)
-    np.testing.assert_allclose(
-        summed(net, q, X, Y, np.ones(6), np.inf, loss=loss), whole, rtol=1e-4, atol=1e-6
-    )
+    close = {"rtol": 1e-9, "atol": 1e-12} if whole.dtype == tf.float64 else FLOAT32
+    found = summed(net, q, X, Y, np.ones(6), np.inf, loss=loss)
+    np.testing.assert_allclose(found, whole, **FLOAT32)
     each = [summed(net, q, X, Y, row, np.inf, loss=loss) for row in np.eye(6)]
     norms = [np.linalg.norm(one) for one in each]
     clip = np.median(norms)
     wanted = sum(one * min(1.0, clip / norm) for one, norm in zip(each, norms, strict=True))
     found = summed(net, q, X, Y, np.ones(6), clip, loss=loss)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found, wanted, **close)
 
 
 def test_without_spread_the_norm_is_that_of_means(rng):
@@ -214,13 +231,10 @@ def test_without_spread_the_norm_is_that_of_means(rng):
         np.testing.assert_allclose(np.linalg.norm(clipped), clip, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [network, lambda: (None, None)])
+@pytest.mark.parametrize("make", [network, without_a_formula])
 def test_rows_whose_gradients_are_not_finite_count_as_zero(rng, make):
     model, q = make()
-    if model is None:
-        model = linear.logistic_regression(4, family=MeanFieldNormal)
-        q = model.prior()
-    X, Y = rows(model, rng) if model is not None else (None, None)
+    X, Y = rows(model, rng)
     clean = summed(model, q, X, Y, np.array([1, 1, 1, 1, 1, 0.0]), 1.0)
     X[5] = np.nan
     np.testing.assert_allclose(summed(model, q, X, Y, np.ones(6), 1.0), clean, rtol=1e-5, atol=1e-9)
@@ -234,11 +248,9 @@ def distance(model, q, one, others, clip):
     return float(np.linalg.norm(sums[0] - sums[1]))
 
 
-@pytest.mark.parametrize("make", [network, lambda: None])
+@pytest.mark.parametrize("make", [network, without_a_formula])
 def test_no_row_that_a_search_finds_moves_the_sum_by_more_than_the_bound(rng, make):
-    clip = 0.7
-    model, q = make() or (linear.logistic_regression(4, family=MeanFieldNormal), None)
-    q = q or model.prior()
+    clip, (model, q) = 0.7, make()
     others = rows(model, rng, 4)
     largest = 0.0
 
@@ -340,18 +352,6 @@ def test_means_alone_move_and_spreads_stay(rng, rule):
     pvi.fit(found, rounds=2)
     np.testing.assert_allclose(found.posterior.precision, start.precision, rtol=ALGEBRA)
     assert np.abs(found.posterior.mean).min() > 1e-4
-
-
-def test_models_without_a_formula_are_clipped_row_by_row(rng):
-    model = linear.logistic_regression(4, family=MeanFieldNormal)
-    X, Y = rows(model, rng)
-    assert not isinstance(model, privacy.ClippedGradientModel)
-    each = [summed(model, model.prior(), X, Y, row, np.inf) for row in np.eye(6)]
-    norms = [np.linalg.norm(one) for one in each]
-    clip = np.median(norms)
-    wanted = sum(one * min(1.0, clip / norm) for one, norm in zip(each, norms, strict=True))
-    found = summed(model, model.prior(), X, Y, np.ones(6), clip)
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
 STEPS = pvi.FixedPointUpdate(steps=2)

@@ -207,7 +207,7 @@ def _probit_derivatives(sign, mean, variance):
     return sign * hazard / np.sqrt(1.0 + variance), hazard * (z + hazard) / (1.0 + variance)
 
 
-def moments_on_a_grid(log_density, size=401, reach=8.0):
+def moments_on_a_grid(log_density, size=201, reach=8.0):
     """Mean, covariance and log normaliser of a density of two coordinates, on a dense grid."""
     axis = np.linspace(-reach, reach, size)
     points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
