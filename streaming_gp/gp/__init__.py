@@ -4,7 +4,6 @@ from streaming_gp.gp.federated import GPUpdate
 from streaming_gp.gp.fit import (
     Candidates,
     Conditional,
-    Exact,
     Independent,
     LocalBound,
     LocalFunction,
@@ -57,7 +56,6 @@ __all__ = [
     "DataObservations",
     "Dense",
     "EveryUpdate",
-    "Exact",
     "Fading",
     "FixedHyperparameters",
     "ForgetNothing",

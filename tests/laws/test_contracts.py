@@ -15,7 +15,6 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import FAMILIES, Factor, MeanFieldNormal
 from streaming_gp.gp import (
     Conditional,
-    Exact,
     LocalBound,
     PowerEP,
     PseudoPointStrategy,
@@ -36,7 +35,7 @@ from tests.oracles.reference import random_member, smooth_data
 from tests.oracles.trees import same
 from tests.tolerances import ALGEBRA, PREDICTIONS_AT_OPTIMUM, THROUGH_CHOLESKY
 
-BOUNDS = [Variational(), PowerEP(0.5), PowerEP(1.0), Exact(), Conditional()]
+BOUNDS = [Variational(), PowerEP(0.5), PowerEP(1.0), Conditional()]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError, NumericalError
-from streaming_gp.gp import Exact, ParameterVector
+from streaming_gp.gp import ParameterVector
 from streaming_gp.gp.fit.optimiser import minimise
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -360,13 +360,8 @@ def remembering(memory, pseudo_points, **options):
             {"pseudo_points": sgp.PrivatePseudoPoints("all")},
             "'divergence' with a point at every input.* no white noise",
         ),
-        (
-            "divergence",
-            {"pseudo_points": sgp.PrivatePseudoPoints(5), "bound": Exact()},
-            "'divergence' with a point at every input.* no white noise",
-        ),
     ],
-    ids=["conditional", "every input", "the exact bound"],
+    ids=["conditional", "every input"],
 )
 def test_a_memory_that_points_cannot_have_is_refused(memory, options, why):
     with pytest.raises(InvalidDataError, match=why):
@@ -670,6 +665,40 @@ def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
     Y = np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
     model.update((X, Y))
     assert np.sqrt(np.mean((np.asarray(model.predict_f(X)[0]) - np.sin(2.0 * X)) ** 2)) < 0.06
+
+
+@pytest.mark.parametrize("name", ["inverse gamma", "Student t of ε"])
+def test_few_data_meet_a_prior_by_its_own_density(name, rng):
+    """One parameter, so that its exact posterior is a sum over a grid."""
+    X = np.linspace(0.0, 1.0, 8)[:, None]
+    Y = 0.4 * rng.standard_normal(X.shape)
+    kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1)
+    gpflow.set_trainable(kernel, False)
+    noise, number = likelihood.variance, np.float64
+    noise.prior = tfp.distributions.InverseGamma(number(2.0), number(0.1))
+    if name != "inverse gamma":
+        noise.prior_on = "unconstrained"
+        noise.prior = tfp.distributions.StudentT(number(2.0), number(-3.0), number(1.0))
+    model = sgp.StreamingGP(kernel, likelihood, seed=0)
+    for rows in (slice(0, 3), slice(3, 8)):
+        model.update((X[rows], Y[rows]))
+    q = model.hyperparameter_posterior
+    exact = gpflow.models.GPR((X, Y), kernel)
+    v = exact.likelihood.variance
+    grid = np.linspace(-9.0, 3.0, 301)
+    logs = []
+    for u in grid:
+        v.unconstrained_variable.assign(u)
+        prior = noise.prior.log_prob(number(u))
+        if name == "inverse gamma":
+            prior = noise.prior.log_prob(v) + v.transform.forward_log_det_jacobian(number(u), 0)
+        logs.append(float(exact.log_marginal_likelihood() + prior))
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+    mean = weights @ grid
+    width = np.sqrt(weights @ (grid - mean) ** 2)
+    assert abs(float(q.mean[0]) - mean) < 0.15 * width
+    assert 0.85 < float(np.sqrt(q.variance[0])) / width < 1.15
 
 
 def test_a_prior_that_no_gaussian_stands_for_is_refused_by_name():

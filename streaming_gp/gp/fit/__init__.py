@@ -1,7 +1,6 @@
 """How one batch is fitted under its cavity."""
 
 from streaming_gp.gp.fit.bounds import (
-    Exact,
     LocalBound,
     LocalFunction,
     PowerEP,
@@ -20,7 +19,6 @@ __all__ = [
     "Batch",
     "Candidates",
     "Conditional",
-    "Exact",
     "Fitted",
     "Fitter",
     "GPLedger",

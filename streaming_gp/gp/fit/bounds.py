@@ -42,12 +42,10 @@ LEAST_VARIANCE = 1e-12
 class LocalBound:
     """The local free energy of one batch under a cavity: a frozen dataclass.
 
-    Of the package's own some are in closed form, :class:`Variational`, :class:`PowerEP` and
-    :class:`Exact`. One of your own derives from :class:`SparseBound`.
+    Of the package's own two are in closed form, :class:`Variational` and :class:`PowerEP`. One of
+    your own derives from :class:`SparseBound`.
     """
 
-    has_points: ClassVar[bool] = True
-    """Whether there are points beside the data."""
     has_shared_points: ClassVar[bool] = False
     """Whether points start among those of all earlier batches, too."""
     is_evidence_bound: ClassVar[bool] = False
@@ -102,53 +100,9 @@ class AtData(NamedTuple):
     kept: tuple[np.ndarray, ...]
 
 
-class ClosedForm(LocalBound, abc.ABC):
-    """A bound whose value and gradient are written out, for Gaussian noise and at given sites."""
-
-    @abc.abstractmethod
-    def value_and_gradient(
-        self, f: UnderCavity, Y: np.ndarray, num_earlier: int = 0
-    ) -> tuple[float, UnderCavity]:
-        """The bound for Gaussian noise in nats, and its derivatives; those by ``among`` are
-        symmetric.
-
-        :param f: f under the cavity, in a group of C functions.
-        :param Y: Observations [N, C], or [S, N, C].
-        :param num_earlier: The number of observations, the last ones, that are earlier
-            pseudo-observations, whose constants are not counted.
-        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
-        """
-
-    @abc.abstractmethod
-    def prepared(self, f: UnderCavity) -> UnderCavity:
-        """f with what :meth:`posterior` needs of it in the places of covariances, whatever the
-        sites are.
-
-        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
-        """
-
-    @abc.abstractmethod
-    def posterior(self, f: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
-        """q(f) of one latent function for sites [S or 1, N].
-
-        :param f: From :meth:`prepared`.
-        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
-        """
-
-    @abc.abstractmethod
-    def pulled_back(
-        self,
-        q: AtData,
-        precision_mean: np.ndarray,
-        w: np.ndarray,
-        by_mean: np.ndarray,
-        by_variance: np.ndarray,
-    ) -> UnderCavity:
-        """Derivatives of ``E − KL``, for E that has these by means and variances [S, N]."""
-
-
-class OnPoints(ClosedForm):
-    """M points b: ordinary sparse inference under the cavity.
+class OnPoints(LocalBound):
+    """M points b: ordinary sparse inference under the cavity, whose value and gradient are written
+    out, for Gaussian noise and at given sites.
 
     For Gaussian noise ``F = log N(y; m̃, AᵀA + D) − cost`` for whitened points, with
     ``A = chol(K̃_MM)⁻¹ K̃_MN``, the variances ``r = diag(K̃_NN − AᵀA)`` that they leave, and
@@ -172,6 +126,15 @@ class OnPoints(ClosedForm):
     def value_and_gradient(
         self, f: UnderCavity, Y: np.ndarray, num_earlier: int = 0
     ) -> tuple[float, UnderCavity]:
+        """The bound for Gaussian noise in nats, and its derivatives; those by ``among`` are
+        symmetric.
+
+        :param f: f under the cavity, in a group of C functions.
+        :param Y: Observations [N, C], or [S, N, C].
+        :param num_earlier: The number of observations, the last ones, that are earlier
+            pseudo-observations, whose constants are not counted.
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
         L = stacks.cholesky(f.among)
         A = stacks.solve(L, f.between)
         noise, left = f.noise, f.variance - np.einsum("smn,smn->sn", A, A)
@@ -197,11 +160,20 @@ class OnPoints(ClosedForm):
         return value, UnderCavity(by_among, by_between, by_variance, density.a, by_noise)
 
     def prepared(self, f: UnderCavity) -> UnderCavity:
-        """With ``chol(K̃_MM)`` and A."""
+        """f with ``chol(K̃_MM)`` and A in the places of covariances, which is what :meth:`posterior`
+        needs of them, whatever the sites are.
+
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
         L = stacks.cholesky(f.among)
         return f._replace(among=L, between=stacks.solve(L, f.between))
 
     def posterior(self, f: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
+        """q(f) of one latent function for sites [S or 1, N].
+
+        :param f: From :meth:`prepared`.
+        :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+        """
         mean, L, A = f.mean[:, :, 0], f.among, f.between
         chol = stacks.cholesky(stacks.gram(A * np.sqrt(w)[:, None]), 1.0, overwrite=True)
         P_inverse = stacks.inverse(chol)
@@ -221,7 +193,9 @@ class OnPoints(ClosedForm):
         by_mean: np.ndarray,
         by_variance: np.ndarray,
     ) -> UnderCavity:
-        """With ``p = P⁻¹ (A g − c)`` they are ``r = g − w Aᵀ p`` by m̃, h by the variance, and
+        """Derivatives of ``E − KL``, for E that has these by means and variances [S, N].
+
+        With ``p = P⁻¹ (A g − c)`` they are ``r = g − w Aᵀ p`` by m̃, h by the variance, and
         ``c rᵀ + p (λ − w mean)ᵀ + 2 (H − A) diag(h) − H diag(2 h + w) Aᵀ H W`` by A.
         """
         L, A, H, c, is_open = q.kept
@@ -297,76 +271,6 @@ class PowerEP(OnPoints):
         factor = 0.5 * (1.0 - self.alpha)
         value = factor / self.alpha * float(np.sum(np.log1p(self.alpha * share)))
         return value, factor / (1.0 + self.alpha * share)
-
-
-@storable
-@dataclass(frozen=True)
-class Exact(ClosedForm):
-    """A point at every input: ``F = Σ_n E_q[log p(y_n | f_n)] − KL(q(f) ‖ p̃(f))`` at the inputs.
-
-    With Gaussian noise it is the log evidence of the batch under the cavity, ``log N(y; m̃, S)`` for
-    ``S = K̃ + σ²``, and its factor is the likelihood. With ``a = S⁻¹ (y − m̃)`` the derivative by S
-    is ``½ (a aᵀ − C S⁻¹)`` (Rasmussen & Williams 2006, eq. 5.9).
-
-    At given sites, with ``Q = (K̃ + W⁻¹)⁻¹`` and ``a = Q (λ/w − m̃)``, q(f) has the mean ``m̃ + K̃ a``
-    and the covariance ``M K̃``, ``M = W⁻¹ Q`` (eqs. 3.23 to 3.27 there). As sites may say next to
-    nothing, only ``H = B⁻¹`` for ``B = I + W^½ K̃ W^½`` is made, of which ``Q = W^½ H W^½``.
-    """
-
-    has_points: ClassVar[bool] = False
-    is_evidence_bound: ClassVar[bool] = True
-
-    def value_and_gradient(
-        self, f: UnderCavity, Y: np.ndarray, num_earlier: int = 0
-    ) -> tuple[float, UnderCavity]:
-        L = stacks.cholesky(f.among, f.noise)
-        white = stacks.solve(L, Y - f.mean)
-        a = stacks.solve(L, white, transposed=True)
-        C = a.shape[2]
-        value = -C * stacks.half_logdet(L) - 0.5 * (np.sum(white**2) + a.size * LOG_TWO_PI)
-        by_S = stacks.inverse(L)
-        by_S *= -0.5 * C
-        by_S += (0.5 * a) @ transposed(a)
-        by_noise = np.einsum("snn->sn", by_S)
-        return float(value), UnderCavity(by_S, f.between, f.variance, a, by_noise)
-
-    def prepared(self, f: UnderCavity) -> UnderCavity:
-        return f
-
-    def posterior(self, f: UnderCavity, precision_mean: np.ndarray, w: np.ndarray) -> AtData:
-        mean, K, root = f.mean[:, :, 0], f.among, np.sqrt(w)
-        L = stacks.cholesky(root[:, :, None] * K * root[:, None], 1.0, overwrite=True)
-        H = stacks.inverse(L)
-        a = root * times(H, (precision_mean - w * mean) / root)
-        shift = times(K, a)
-        M = H * (root[:, None] / root[:, :, None])
-        variance, is_open = _floored(np.einsum("snm,snm->sn", M, K), np.einsum("snn->sn", K))
-        trace = np.einsum("snn->", H) - a.size
-        kl = 0.5 * (trace + np.sum(a * shift)) + stacks.half_logdet(L)
-        return AtData(mean + shift, variance, float(kl), (H, a, is_open))
-
-    def pulled_back(
-        self,
-        q: AtData,
-        precision_mean: np.ndarray,
-        w: np.ndarray,
-        by_mean: np.ndarray,
-        by_variance: np.ndarray,
-    ) -> UnderCavity:
-        """With tildes for ``Q W⁻¹``, ``g̃ + a − ã`` by m̃ and, by K̃,
-        ``Q diag(h/w² + ½/w) Q − ½ Q + ½ a aᵀ + sym((g̃ − ã) aᵀ)``. Where the sites are at their
-        fixed point, ``w = −2 h`` and ``a = g``, a and ``½ (a aᵀ − Q)`` are left.
-        """
-        (H, a, is_open), root = q.kept, np.sqrt(w)
-        difference = root * times(H, (by_mean - a) / root)
-        half = root[:, :, None] * H
-        by_K = half * (is_open * by_variance / w + 0.5)[:, None]
-        by_K = stacks.product(by_K, transposed(half)) - 0.5 * half * root[:, None]
-        outer = (difference + 0.5 * a)[:, :, None] * a[:, None]
-        by_K += 0.5 * (outer + transposed(outer))
-        none = np.zeros((*a.shape, 0))
-        by_m = (difference + a)[:, :, None]
-        return UnderCavity(by_K, none, none[:, 0], by_m, np.zeros_like(a))
 
 
 def _floored(variance: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -75,22 +75,18 @@ class PriorValues(NamedTuple):
         )
 
 
-def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor, has_points: bool) -> PriorValues:
+def prior_values(local: Any, points: tf.Tensor, X: tf.Tensor) -> PriorValues:
     """Prior and noise at the ε that the parameters hold now, in TensorFlow: without the axis S.
 
     :param local: The :class:`.LocalModel`.
     :param points: Inputs of which all covariances are wanted [T, D].
     :param X: The data's inputs [N, D], at which the noise is wanted.
-    :param has_points: Whether there are points beside the data.
     """
     gp = local.gp
     among = cov.covariance(gp.kernel, points)
     mean_points = cov.to_groups(gp.prior_mean(points), gp.num_groups)
-    if has_points:
-        between, variance = cov.covariance(gp.kernel, points, X), cov.variance(gp.kernel, X)
-        mean_data = cov.to_groups(gp.prior_mean(X), gp.num_groups)
-    else:
-        between, variance, mean_data = among[:, :, :0], among[:, 0, :0], mean_points[:, :0]
+    between, variance = cov.covariance(gp.kernel, points, X), cov.variance(gp.kernel, X)
+    mean_data = cov.to_groups(gp.prior_mean(X), gp.num_groups)
     noise = tf.zeros([tf.shape(X)[0], gp.num_latent], X.dtype)
     if is_conjugate(local.likelihood):
         noise = local.likelihood.conditional_variance(X, noise)
@@ -102,12 +98,10 @@ class UnderCavity(NamedTuple):
     """f at a batch's points and data, under the cavity: of a stack of groups and values of ε, or
     derivatives by each entry.
 
-    Where there are no points beside the data, these are the points, and N = 0 data are left.
-
     :param among: The covariance of the points [S G, M, M]; the nugget is in it.
     :param between: That of points and data [S G, M, N].
     :param variance: The variance at the data [S G, N].
-    :param mean: The mean at the data, or at the points that are these [S G, N, C].
+    :param mean: The mean at the data [S G, N, C].
     :param noise: The variance of the data's noise [S G, N].
     """
 
@@ -237,13 +231,11 @@ class Conditioned:
 
     :param observed: The pseudo-observations.
     :param prior: The prior; its points are theirs and then the batch's.
-    :param has_points: Whether the batch has points beside its data.
     :raises numpy.linalg.LinAlgError: if a covariance is not positive.
     """
 
     observed: Observed
     prior: PriorValues
-    has_points: bool
 
     def __post_init__(self) -> None:
         _ = self.chol, self.projected, self.white  # refused here, if at all
@@ -260,9 +252,8 @@ class Conditioned:
     def projected(self) -> np.ndarray:
         """V [S G, R, M + N] of the batch's points and of its data."""
         R = self.num_earlier
-        between = self.prior.among[:, :R, R:]
-        if self.has_points:
-            between = np.concatenate([between, self.prior.between[:, :R]], axis=2)
+        parts = self.prior.among[:, :R, R:], self.prior.between[:, :R]
+        between = np.concatenate(parts, axis=2)
         return stacks.solve(self.chol, self.observed.weighted(between), overwrite=True)
 
     @cached_property
@@ -288,12 +279,11 @@ class Conditioned:
         R, prior = self.num_earlier, self.prior
         V_points, V_data = self._split(self.projected)
         among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
-        mean = prior.mean_data if self.has_points else prior.mean_points[:, R:]
         return UnderCavity(
             stacks.with_diagonal(among, nugget, overwrite=True),
             prior.between[:, R:] - stacks.product(transposed(V_points), V_data),
             prior.variance - np.einsum("srn,srn->sn", V_data, V_data),
-            mean + transposed(V_data if self.has_points else V_points) @ self.white,
+            prior.mean_data + transposed(V_data) @ self.white,
             prior.noise,
         )
 
@@ -316,10 +306,9 @@ class Conditioned:
         by_points -= stacks.product(data, transposed(by.between))
         by_data = data * (-2.0 * by.variance[:, None])
         by_data -= stacks.product(points, by.between)
-        of_mean, by_of_mean = (data, by_data) if self.has_points else (points, by_points)
-        by_of_mean += white_back @ transposed(by.mean)
+        by_data += white_back @ transposed(by.mean)
         by_between = np.concatenate([by_points, by_data], axis=2)
-        by_white = of_mean @ by.mean - by_evidence * white_back
+        by_white = data @ by.mean - by_evidence * white_back
         by_K = stacks.product(by_between, transposed(back)) + by_white @ transposed(white_back)
         if by_evidence != 0.0:
             half = self.observed.unweighted(stacks.inverse(self.chol))
@@ -331,8 +320,7 @@ class Conditioned:
         by_prior.between[:, :R], by_prior.between[:, R:] = by_between[:, :, M:], by.between
         by_prior.variance[:], by_prior.noise[:] = by.variance, by.noise
         by_prior.mean_points[:, :R] = -by_white
-        by_mean = by_prior.mean_data if self.has_points else by_prior.mean_points[:, R:]
-        by_mean += by.mean
+        by_prior.mean_data[:] = by.mean
         return by_prior
 
     def _back(self, B: np.ndarray) -> np.ndarray:
@@ -341,7 +329,7 @@ class Conditioned:
         return self.observed.unweighted(solved, overwrite=True)
 
     def _split(self, projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Columns of the points [S G, R, M], and of the data [S G, R, N or 0]."""
+        """Columns of the points [S G, R, M], and of the data [S G, R, N]."""
         number = self.prior.among.shape[1] - self.num_earlier
         return projected[:, :, :number], projected[:, :, number:]
 
@@ -375,7 +363,7 @@ class TakenOver:
             mean_points=prior.mean_points[:, :R],
             mean_data=prior.mean_data[:, :0],
         )
-        return Conditioned(self.observed, prior, has_points=True)
+        return Conditioned(self.observed, prior)
 
     @property
     def num_earlier(self) -> int:

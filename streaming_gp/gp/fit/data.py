@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
-from streaming_gp.gp.fit.bounds import Exact
-from streaming_gp.gp.fit.cavity import UnderCavity
+from streaming_gp.gp.fit.bounds import LEAST_VARIANCE
 from streaming_gp.gp.fit.evidence import EXACT_ROWS, MOST_EXPECTED, Learned, learn
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
@@ -32,6 +30,7 @@ from streaming_gp.gp.process.nearest import NearestAt, NearestProcess, Rows, dat
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of
+from streaming_gp.numerics import stacks
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 
@@ -120,8 +119,7 @@ class DataFits:
             changing, known = {}, cavity
         else:
             changing = {name: one for name, one in others.items() if _is_data(one)}
-            kept = (one for name, one in others.items() if name not in changing)
-            known = ledger.prior.times(kept)
+            known = ledger.prior.times(one for n, one in others.items() if n not in changing)
         factors = {**changing, batch.name: PseudoPointFactor((own,))}
         if not self.is_gaussian:
             factors = self._first_sites(known, factors, batch.name, batch.conditioning)
@@ -179,11 +177,13 @@ class DataFits:
 
         Sites are held while ε is learned, and so both take turns.
         """
-        known_data, start = data_of(observations_of(known)), None
+        members, start = observations_of(known), None
+        known_data = data_of(members)
         for _ in range(1 if self.is_gaussian else TURNS):
             learned = learn(
                 self.local, _all_data(factors.values()), known_data, known.hyperparameters,
                 self._near_rows.num_neighbors, seed, self.optimiser.most_iterations, report, start,
+                not members,
             )  # fmt: skip
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
@@ -397,32 +397,23 @@ class DataFits:
     def _fixed_point(
         self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
     ) -> tuple[DataObservations, float, int]:
-        local, form, X = self.local, Exact(), own.Z
+        local, X = self.local, own.Z
         V = before.project(X)
-        K, mean = before.covariance(X, V), before.mean(X, V)
-        none = np.zeros(K.shape[:2])
-        prepared = form.prepared(UnderCavity(K, K[:, :, :0], none, mean, none))
+        K, prior_mean = before.covariance(X, V), before.mean(X, V)[:, :, 0]
 
-        def posterior(sites: Sites) -> Any:
-            return form.posterior(prepared, *(part.T for part in sites))
-
-        def look(q: Any) -> Look:
-            moments = (part.T[None] for part in (q.mean, q.variance))
+        def look(sites: Sites) -> Look:
+            moments = (part[None] for part in _posterior(K, prior_mean, sites)[:2])
             return _raised(local.look(epsilon[None], X, own.Y, *moments), own.weights)
 
         def bound(sites: Sites) -> float:
-            q = posterior(sites)
-            moments = (part.T for part in (q.mean, q.variance))
-            expected = local.expected_each(epsilon, X, own.Y, *moments)
-            return float(own.weights @ expected) - q.kl
+            mean, variance, kl = _posterior(K, prior_mean, sites)
+            return float(own.weights @ local.expected_each(epsilon, X, own.Y, mean, variance)) - kl
 
         start = None
         if own.precision.max() > 10.0 / SAYS_NOTHING:
             start = Sites(own.precision_mean, own.precision)
         size = len(X), local.gp.num_latent
-        rest, value = site_rules.best_rest(
-            lambda sites: look(posterior(sites)), bound, start, size, self.optimiser.site_steps
-        )
+        rest, value = site_rules.best_rest(look, bound, start, size, self.optimiser.site_steps)
         return _with(own, rest.sites), value, rest.clipped
 
     def _near_sites(
@@ -579,6 +570,34 @@ def _marginals(
     """Mean and variance [N, L] of f(X) at the one ε of a process."""
     mean, variance = process.predict(X)
     return mean[0], variance[0]
+
+
+def _posterior(
+    K: np.ndarray, prior_mean: np.ndarray, sites: Sites
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """q(f) at inputs that have a site each: mean and variance [N, L], and ``KL(q(f) ‖ p(f))`` in
+    nats.
+
+    With ``Q = (K + W⁻¹)⁻¹`` and ``a = Q (λ/w − m)`` q(f) has the mean ``m + K a`` and the
+    covariance ``W⁻¹ Q K`` (Rasmussen & Williams 2006, eqs. 3.23 to 3.27). As sites may say next to
+    nothing, only ``H = B⁻¹`` for ``B = I + W^½ K W^½`` is made, of which ``Q = W^½ H W^½``.
+
+    :param K: Covariances [L, N, N] under the cavity.
+    :param prior_mean: [L, N].
+    :raises numpy.linalg.LinAlgError: if a covariance is not positive.
+    """
+    precision_mean, w = (part.T for part in sites)
+    root = np.sqrt(w)
+    L = stacks.cholesky(root[:, :, None] * K * root[:, None], 1.0, overwrite=True)
+    H = stacks.inverse(L)
+    a = root * stacks.times(H, (precision_mean - w * prior_mean) / root)
+    shift = stacks.times(K, a)
+    M = H * (root[:, None] / root[:, :, None])
+    least = LEAST_VARIANCE * np.abs(np.einsum("lnn->ln", K))
+    variance = np.maximum(np.einsum("lnm,lnm->ln", M, K), least)
+    trace = np.einsum("lnn->", H) - a.size
+    kl = 0.5 * (trace + np.sum(a * shift)) + stacks.half_logdet(L)
+    return (prior_mean + shift).T, variance.T, float(kl)
 
 
 def _raised(look: Look, weights: np.ndarray) -> Look:

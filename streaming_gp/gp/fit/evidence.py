@@ -426,6 +426,7 @@ def learn(
     iterations: int,
     report: Report,
     start: np.ndarray | None = None,
+    is_all: bool = False,
 ) -> Learned:
     """ε from some data.
 
@@ -440,9 +441,11 @@ def learn(
     :param iterations: The largest number of the optimiser in one run.
     :param report: Called with the number of iterations so far and the objective.
     :param start: The one ε [E] to start from, where it is near the optimum.
+    :param is_all: Whether they are all that says anything of ε: then GPflow priors count by their
+        own densities, for which else Gaussians stand.
     """
     evidence = Evidence(local, data, others, number, seed)
-    belief = _Belief(local, prior)
+    belief = _Belief(local, prior, is_all)
     return _Search(evidence, belief, iterations, report).learned(start)
 
 
@@ -450,11 +453,15 @@ class _Belief:
     """The prior of ε as a function, and the range in which ε is looked for.
 
     :param prior: p(ε), or a cavity; None where ε is a point, whose GPflow priors count.
+    :param is_own: Whether it is p(ε), so that GPflow priors count by their own densities.
     """
 
-    def __init__(self, local: LocalModel, prior: expfam.Gaussian | None) -> None:
+    def __init__(self, local: LocalModel, prior: expfam.Gaussian | None, is_own: bool) -> None:
         self._local, self.prior = local, prior
         parameters = local.parameters
+        has_density = parameters.have_priors() & is_own
+        self._has_densities = bool(has_density.any())
+        self._is_gaussian = ~has_density
         if prior is None:
             self.mean = parameters.value()
             self.scale = np.diag(parameters.unit_log_widths())
@@ -469,25 +476,34 @@ class _Belief:
 
     def __call__(self, epsilon: np.ndarray) -> tuple[float, np.ndarray]:
         """The log density, up to a constant, and its gradient."""
+        parameters = self._local.parameters
         if self.prior is None:
-            value, gradient = self._log_prior(epsilon)
-            return float(value), np.asarray(gradient)
+            return self._by_gpflow(parameters.log_prior_density, epsilon)
         white = scipy.linalg.solve_triangular(self.scale, epsilon - self.mean, lower=True)
+        if self._has_densities:  # of p(ε), whose entries are independent
+            value, gradient = self._by_gpflow(parameters.log_density_of_priors, epsilon)
+            white = white * self._is_gaussian
+        else:
+            value, gradient = 0.0, np.zeros_like(white)
         slope = scipy.linalg.solve_triangular(self.scale, white, lower=True, trans=1)
-        return -0.5 * float(white @ white), -slope
+        return value - 0.5 * float(white @ white), gradient - slope
 
-    @property
-    def _log_prior(self) -> Compiled:
+    def _by_gpflow(
+        self, density: Callable[[], tf.Tensor], epsilon: np.ndarray
+    ) -> tuple[float, np.ndarray]:
         local = self._local
 
         def log_prior(epsilon: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(epsilon)
                 with local.parameters.substituted(epsilon):
-                    value = local.parameters.log_prior_density() + 0.0 * tf.reduce_sum(epsilon)
+                    value = density() + 0.0 * tf.reduce_sum(epsilon)
             return value, tape.gradient(value, epsilon)
 
-        return local.graphs_of_fits.compiled(log_prior, spec(local.parameters.size))
+        size = spec(local.parameters.size)
+        graph = local.graphs_of_fits.compiled(log_prior, size, of=density.__name__)
+        value, gradient = graph(epsilon)
+        return float(value), np.asarray(gradient)
 
     def floor(self) -> np.ndarray | None:
         """Lower limits [E] with lengthscales that are not short; None where there are none."""
@@ -558,7 +574,7 @@ class _Search:
             return np.inf, np.zeros_like(epsilon)
         value, gradient = self._evidence.value_and_gradient(epsilon, sample)
         log_prior, slope = belief(epsilon)
-        if not np.isfinite(value):
+        if not (np.isfinite(value) and np.isfinite(log_prior) and np.isfinite(slope).all()):
             return np.inf, np.zeros_like(epsilon)
         return -sample.scale * value - log_prior, -sample.scale * gradient - slope
 

@@ -261,8 +261,6 @@ class Fitter:
         else:
             places = Places(self.at(epsilon, Process(plain(cavity))))
         data = places.inputs(X)
-        if not self.bound.has_points:
-            return Start(places, data, X, 0.0, 0.0, spread(X))
         if at is not None and at.nugget > 0.0:
             shared = at.nugget if takes_over else 0.0
             return Start(places, data, at.Z, at.nugget, shared, spread(X))

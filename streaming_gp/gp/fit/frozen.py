@@ -92,7 +92,7 @@ def prior_blocks(
 
     def at(epsilon: tf.Tensor) -> PriorValues:
         with local.parameters.substituted(epsilon):
-            return prior_values(local, points, problem.X, has_points=True)
+            return prior_values(local, points, problem.X)
 
     groups = local.gp.num_groups
     *covariances, mean_points, mean_f, noise = at_each_sample(at, draws)

@@ -20,9 +20,9 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit.bounds import (
     AtData,
-    ClosedForm,
     LocalBound,
     LocalFunction,
+    OnPoints,
     SparseBound,
     TiltedPowerEP,
     Variational,
@@ -194,9 +194,9 @@ class BatchBound:
         return self.local.look_tilted(*given, left, sites, self.bound.alpha)
 
     @property
-    def _form(self) -> ClosedForm:
+    def _form(self) -> OnPoints:
         """For sites of a bound of one's own, that of ordinary sparse inference."""
-        return self.bound if isinstance(self.bound, ClosedForm) else Variational()
+        return self.bound if isinstance(self.bound, OnPoints) else Variational()
 
     @cached_property
     def _prepared(self) -> UnderCavity:
@@ -314,15 +314,15 @@ class _Evaluation:
         """
         bound, local, problem = self.objective.bound, self.objective.local, self.problem
         observed, prior = self.objective.observed(problem), values.stacked()
-        nugget, targets = problem.nugget if bound.has_points else 0.0, observed.targets
+        targets = observed.targets
         if problem.takes_over:
             R = len(problem.earlier_Z)
             shared = problem.shared_nugget * np.eye(R, prior.among.shape[1] - R)
             self.cavity = TakenOver(observed, prior, shared)
         else:
-            self.cavity = Conditioned(observed, prior, bound.has_points)
+            self.cavity = Conditioned(observed, prior)
             targets = targets[:, :0]
-        f = self.cavity.batch(nugget)
+        f = self.cavity.batch(problem.nugget)
         self.batch = BatchBound(bound, local, draws, problem.X, problem.Y, f, targets)
         return self.batch
 
@@ -478,7 +478,7 @@ class Objective:
         local = self.local
         E, D = local.parameters.size, local.input_dim
         site = spec(None, 0 if is_conjugate(local.likelihood) else local.gp.num_latent)
-        own = self.bound if isinstance(self.bound, SparseBound) else self.bound.has_points
+        own = self.bound if isinstance(self.bound, SparseBound) else None
         return local.graphs_of_fits.compiled(
             function, spec(), spec(None), spec(None), site, site, spec(None, D),
             spec(None, local.output_dim), spec(None, D), spec(None, D), spec(D), spec(E),
@@ -488,14 +488,13 @@ class Objective:
     def _prior(self, number: Any, offsets: Any, variables: Any, *arrays: Any) -> Any:
         """The cost of q(ε), in nats; its values of ε [S, E]; and the prior at these."""
         _, _, X, _, earlier_Z, Z, unit, *given = arrays
-        local, has_points = self.local, self.bound.has_points
-        own = Z + unit * tf.reshape(offsets, tf.shape(Z)) if has_points else X
-        points = tf.concat([earlier_Z, own], 0)
+        local = self.local
+        points = tf.concat([earlier_Z, Z + unit * tf.reshape(offsets, tf.shape(Z))], 0)
         draws = local.hyperparameters.draw(variables, *given)
 
         def at(epsilon: tf.Tensor) -> PriorValues:
             with local.parameters.substituted(epsilon):
-                return prior_values(local, points, X, has_points)
+                return prior_values(local, points, X)
 
         values: PriorValues = at_each_sample(at, draws)
         with local.parameters.substituted(draws[0]):

@@ -31,7 +31,7 @@ OF_NO_POINTS = 1e-9
 class BatchAtPoints:
     """A batch at one ε, as all groups of latent functions see it.
 
-    :param Z: The points [M, D]; the inputs, where these are the points.
+    :param Z: The points [M, D].
     :param mean: Of f at the points [G, M, C].
     :param nugget: The variance of their white noise.
     :param f: f at points and data [G, ...], of Gaussian noise or of none.
@@ -43,14 +43,6 @@ class BatchAtPoints:
     nugget: float
     f: UnderCavity
     targets: np.ndarray
-
-
-def at_every_input(X: np.ndarray, sites: Sites, num_groups: int) -> PseudoObservations:
-    """Sites [N, L] as pseudo-observations at the inputs X [N, D]."""
-    groups = len(X), num_groups, -1
-    mean, precision = (np.reshape(part, groups).swapaxes(0, 1) for part in sites)
-    root = np.sqrt(precision[:, :, 0])
-    return PseudoObservations(X, root, mean / root[:, :, None], nugget=0.0)
 
 
 class Summary(NamedTuple):
@@ -95,10 +87,6 @@ class OneEpsilon:
         """
         noise, C = self._noise(epsilon, data.X), data.mean.shape[2]
         nothing = np.zeros((len(noise), 0, C))
-        if not self.bound.has_points:
-            K = places.process.covariance(data.X, data.V)
-            f = UnderCavity(K, K[:, :, :0], K[:, :0, 0], data.mean, noise)
-            return BatchAtPoints(data.X, data.mean, 0.0, f, nothing)
         points = places.inputs(Z)
         among = stacks.with_diagonal(places.process.covariance(Z, points.V), nugget)
         f = UnderCavity(among, places.covariance(points, data), data.variance, data.mean, noise)
@@ -197,11 +185,6 @@ class OneEpsilon:
         ``(λ − w m̃)/√w ≈ √w Aᵀ c`` of whitened points c.
         """
         local, f, N = self.local, batch.f, len(data[0])
-        if not self.bound.has_points:
-            if sites is None:
-                w = np.repeat(1.0 / f.noise.T, local.gp.num_latent // local.gp.num_groups, axis=1)
-                sites = Sites(w * data[1], w)
-            return Summary(at_every_input(batch.Z, sites, local.gp.num_groups))
         L = stacks.cholesky(f.among)
         A = stacks.solve(L, f.between)
         left = np.maximum(f.variance - np.einsum("gmn,gmn->gn", A, A), 0.0)[:, :N]

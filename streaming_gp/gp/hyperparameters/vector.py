@@ -110,6 +110,20 @@ class ParameterVector:
         terms = [p.log_prior_density() for p in self.parameters.values() if p.prior is not None]
         return tf.add_n(terms) if terms else tf.zeros([], gpflow.default_float())
 
+    def log_density_of_priors(self) -> tf.Tensor:
+        """The same as densities of ε, that is in unconstrained space."""
+        value = self.log_prior_density()
+        for one in self.parameters.values():
+            if one.prior is not None and one.transform is not None:
+                at = one.unconstrained_variable
+                value += tf.reduce_sum(one.transform.forward_log_det_jacobian(at, event_ndims=0))
+        return value
+
+    def have_priors(self) -> np.ndarray:
+        """Whether each entry of ε has a GPflow prior: [E]."""
+        parameters = self.parameters.values()
+        return _joined(np.full(p.shape, p.prior is not None) for p in parameters).astype(bool)
+
     def constrained(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
         """``{path: [S, ...]}`` in constrained space, for ε [S, E]."""
         result, start = {}, 0
@@ -124,10 +138,10 @@ class ParameterVector:
 
         A GPflow prior is stood for by the Gaussian with its median and the width of the two thirds
         around it in unconstrained space, which has no moments where tails are heavy. A parameter
-        without one gets a Gaussian
-        around its value, ``log_scale`` of its :class:`.Units` wide, which for a transformed one is
-        about that much in the logarithm of the constrained value (delta method). Only the weights
-        by which functions are mixed are one unit wide, whatever ``log_scale``.
+        without one gets a Gaussian around its value, ``log_scale`` of its :class:`.Units` wide,
+        which for a transformed one is about that much in the logarithm of the constrained value
+        (delta method). Only the weights by which functions are mixed are one unit wide, whatever
+        ``log_scale``.
         """
         at = list(self.pieces(self.value()))
         moments = [
@@ -235,6 +249,9 @@ class TracedParameterVector(ParameterVector):
 
     def log_prior_density(self) -> tf.Tensor:
         return self._inside.log_prior_density()
+
+    def log_density_of_priors(self) -> tf.Tensor:
+        return self._inside.log_density_of_priors()
 
     def tensor(self) -> tf.Tensor:
         """The current ε [E] as a tensor that depends on the parameters' variables."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.gp.fit import Exact
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.fit import Fitter
 from streaming_gp.gp.fit.fitted import Batch, Fitted
@@ -86,10 +85,6 @@ class OwnPseudoPoints(abc.ABC):
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
-        """:raises InvalidDataError: for a point at every input where ε remembers by eq. 93."""
-        if type(default) is Exact:
-            why = "a point at every input: these have no white noise of their own"
-            refuse_memory(hyperparameters, DIVERGENCE, why)
         return default
 
     def fit(
@@ -166,9 +161,11 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
-        """The exact bound where every input has a point."""
-        bound = Exact() if self.number == "all" else default
-        return super().local_bound(bound, hyperparameters)
+        """:raises InvalidDataError: for a point at every input where ε remembers by eq. 93."""
+        if self.number == "all":
+            why = "a point at every input: these have no white noise of their own"
+            refuse_memory(hyperparameters, DIVERGENCE, why)
+        return default
 
     @property
     def allowed(self) -> Allowed:
