@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,8 @@ from gpflow.likelihoods import Likelihood, ScalarLikelihood, SwitchedLikelihood
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.fit.cavity import UnderCavity
-from streaming_gp.gp.fit.sites import is_conjugate, tilted_moments, without_sites
+from streaming_gp.gp.fit.local_model import LocalModel
+from streaming_gp.gp.fit.sites import Look, Sites, is_conjugate, tilted_moments, without_sites
 from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.inputs import typed
 from streaming_gp.numerics import stacks
@@ -36,6 +37,8 @@ from streaming_gp.serialization import storable
 
 LEAST_VARIANCE = 1e-12
 """Of q(f) as a part of the cavity's: what is below it is rounding."""
+Moments: TypeAlias = tuple[Any, Any, Any, Any, Any]
+"""Of :meth:`.LocalModel.look`: values of ε, X, Y, and mean and variance of f there."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,14 @@ class LocalBound:
     def of(self, likelihood: Likelihood) -> LocalBound:
         """The bound in the form that it has for a likelihood."""
         return self
+
+    def look(self, local: LocalModel, moments: Moments, left: Any, sites: Sites) -> Look:
+        """What a likelihood that is not Gaussian says of sites, averaged over ε.
+
+        :param left: The part of the variance of f that the points leave [S, N, L].
+        :param sites: The sites that q(f) has now.
+        """
+        return local.look(*moments)
 
     def gaussian_process(
         self,
@@ -442,6 +453,9 @@ class TiltedPowerEP(SparseBound):
     """
 
     alpha: float
+
+    def look(self, local: LocalModel, moments: Moments, left: Any, sites: Sites) -> Look:
+        return local.look_tilted(*moments, left, sites, self.alpha)
 
     def free_energy(self, f: LocalFunction) -> tf.Tensor:
         q, N = f.posterior(), f.num_data

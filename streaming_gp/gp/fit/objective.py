@@ -24,7 +24,6 @@ from streaming_gp.gp.fit.bounds import (
     LocalFunction,
     OnPoints,
     SparseBound,
-    TiltedPowerEP,
     Variational,
 )
 from streaming_gp.gp.fit.cavity import (
@@ -186,12 +185,10 @@ class BatchBound:
         """
         q = self._posterior(sites)
         given = self.draws, self.X, self.Y, *self._moments(q)
-        if not isinstance(self.bound, TiltedPowerEP):
-            return self.local.look(*given)
-        _, A, *_ = q.kept
+        A = self._prepared.between
         left = np.maximum(self.f.variance - np.einsum("smn,smn->sn", A, A), 0.0)
         left = self._moments(q._replace(mean=left))[0]
-        return self.local.look_tilted(*given, left, sites, self.bound.alpha)
+        return self.bound.look(self.local, given, left, sites)
 
     @property
     def _form(self) -> OnPoints:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streaming_gp.errors import NumericalError
-from streaming_gp.gp.fit.bounds import LocalBound, TiltedPowerEP
+from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import BatchBound
@@ -131,11 +131,8 @@ class OneEpsilon:
         if not self._is_conjugate:
             mean, variance = data.mean[:, :, 0].T[None], data.variance.T[None]
             given = epsilon[None], data.X, Y, mean, variance
-            if isinstance(self.bound, TiltedPowerEP):
-                left, nothing = (1.0 - OF_NO_POINTS) * variance, Sites(0.0 * mean[0], 0.0 * mean[0])
-                look = self.local.look_tilted(*given, left, nothing, self.bound.alpha)
-            else:
-                look = self.local.look(*given)
+            left, nothing = (1.0 - OF_NO_POINTS) * variance, Sites(0.0 * mean[0], 0.0 * mean[0])
+            look = self.bound.look(self.local, given, left, nothing)
             return np.maximum(look.wanted.precision, 0.0).sum(axis=1)
         w = self.bound.site_precision(self._noise(epsilon, data.X), data.variance)
         return np.asarray(data.mean.shape[2] * np.sum(w, axis=0))
