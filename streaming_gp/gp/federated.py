@@ -73,6 +73,11 @@ class GPUpdate:
         :meth:`StreamingGP.revisit` does: for schedules in which answers enter in full, such as
         ``pvi.Arrivals`` and ``pvi.Sequential``. A damped factor would keep old and new points.
     :raises InvalidDataError: if that is neither true nor false.
+
+    >>> server = sgp.pvi.run(model, shards, rounds=1, update=sgp.GPUpdate())
+    >>> model.adopt(server.ledger)
+    >>> [*model.factors]
+    ['c0', 'c1']
     """
 
     keep_points: bool = True

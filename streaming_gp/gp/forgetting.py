@@ -48,7 +48,10 @@ class Forgetting(Protocol):
 @storable
 @dataclass(frozen=True)
 class ForgetNothing:
-    """The function stays the same, and every batch counts in full for ever."""
+    """The function stays the same, and every batch counts in full for ever.
+
+    >>> steady = sgp.StreamingGP(*parts, forgetting=sgp.ForgetNothing())
+    """
 
     def check(self, pseudo_points: PseudoPointStrategy) -> None:
         """Every strategy will do."""
@@ -70,6 +73,10 @@ class Fading:
     :param power: λ in (0, 1], for every unit of time. The time is counted in batches unless
         ``update`` is told what time it is.
     :raises InvalidDataError: if the power is out of its range.
+
+    >>> fading = sgp.StreamingGP(*parts, forgetting=sgp.Fading(0.9))
+    >>> info = fading.update((X, Y), time=0.0)
+    >>> info = fading.update((X, Y), time=2.0)  # the first batch counts .9² then
     """
 
     power: float
@@ -95,6 +102,11 @@ class SlidingWindow:
 
     :param num_batches: The number of batches in the window, the new one among them.
     :raises InvalidDataError: if it is not a positive integer.
+
+    >>> window = sgp.StreamingGP(*parts, forgetting=sgp.SlidingWindow(1))
+    >>> infos = [window.update(shard) for shard in shards]
+    >>> sum(len(one.Z) for one in window.factors.values())
+    10
     """
 
     num_batches: int

@@ -78,6 +78,10 @@ class UpdateInfo:
         for, times the share of it that the policy allowed; 0 if the old factor stayed.
     :param removed_fraction: The share of the batch's old factor that its cavity left out; 1 for a
         batch without one.
+
+    >>> info = model.update((X, np.cos(X)))
+    >>> info.batch_id, info.num_pseudo_points
+    ('batch-1', 20)
     """
 
     batch_id: str

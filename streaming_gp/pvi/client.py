@@ -224,6 +224,9 @@ def make_clients(
     :param seed: The seed of the start that all fits share.
     :returns: clients by name, in order.
     :raises InvalidDataError: if there is no shard, or one that the model cannot take.
+
+    >>> [*sgp.pvi.make_clients(line, {"north": shards[0]}, sgp.pvi.AnalyticUpdate())]
+    ['north']
     """
     if not isinstance(shards, Mapping):
         shards = {f"c{number}": shard for number, shard in enumerate(shards)}

@@ -255,6 +255,9 @@ class Median(RobustMean):
     """The median over clients in each coordinate: less than half of them may lie.
 
     :param damping: The rule that what is left goes through, or a damping ρ in (0, 1].
+
+    >>> careful = sgp.pvi.Synchronous(damping=sgp.pvi.Median(0.5))
+    >>> server = sgp.pvi.run(line, shards, rounds=1, schedule=careful)
     """
 
     def centre(self, changes: np.ndarray) -> np.ndarray:

@@ -272,6 +272,10 @@ def run(
     :raises InvalidDataError: if there is no shard, or one that the model cannot take, or no such
         schedule.
     :raises NoAnswerError: as :func:`fit`.
+
+    >>> server = sgp.pvi.run(line, shards, schedule="sequential", update=sgp.pvi.AnalyticUpdate())
+    >>> bool(abs(server.posterior.mean[0] - X.T @ Y / (X.T @ X + 0.1)) < 1e-6)
+    True
     """
     require_positive_integer("rounds", rounds)
     if isinstance(schedule, str) and schedule not in SCHEDULES:

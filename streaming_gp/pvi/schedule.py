@@ -42,6 +42,8 @@ class Sequential:
         draws a new order for each round.
     :param damping: ρ in (0, 1], for all or by client.
     :param seed: The seed of random orders.
+
+    >>> server = sgp.pvi.run(line, shards, rounds=1, schedule=sgp.pvi.Sequential(order="random"))
     """
 
     order: Sequence[str] | str | None = None
@@ -74,6 +76,8 @@ class Synchronous:
     :param fraction: The fraction of the clients that are asked in each round, drawn anew.
     :param durations: The simulated seconds of a visit, for all or by client.
     :param seed: The seed of the draw.
+
+    >>> server = sgp.pvi.run(line, shards, rounds=1, schedule=sgp.pvi.Synchronous(damping=0.5))
     """
 
     damping: Rho = None
@@ -104,6 +108,9 @@ class Asynchronous:
     :param staleness_power: An answer that s versions have overtaken enters with (1 + s)^−power of
         its damping.
     :param seed: The seed of the jitter.
+
+    >>> turns = sgp.pvi.Asynchronous(durations={"c0": 1.0, "c1": 3.0})
+    >>> server = sgp.pvi.run(line, shards, rounds=2, schedule=turns)
     """
 
     damping: Rho = None

@@ -96,6 +96,11 @@ class Server:
     :ivar dropped: Clients that are asked no more in this run, as nothing came of them so often.
     :ivar failures: Why the newest question to a client came to nothing, by client: in full where
         that may be told in this process.
+
+    >>> clients = sgp.pvi.make_clients(line, shards, sgp.pvi.AnalyticUpdate())
+    >>> server = sgp.pvi.Server(line.prior(), clients)
+    >>> sgp.pvi.fit(server, sgp.pvi.Sequential(), rounds=1).column("round")
+    [1]
     """
 
     ledger: Ledger[Any]

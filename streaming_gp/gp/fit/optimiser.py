@@ -38,8 +38,8 @@ Report = Callable[[int, float], None]
 class LocalOptimiser:
     """How the local free energy is maximised.
 
-    :param max_iterations: The number of iterations of the SciPy optimiser in all, over locations
-        and q(ε).
+    :param max_iterations: The number of iterations of the SciPy optimiser, over locations and q(ε);
+        a fit that moves locations and ends by it has up to 15 more, over q(ε) alone.
     :param tolerance: The gain in nats: a run ends when its last five iterations together raised the
         free energy by less. Differences of free energies far below one are lost on predictions.
     :param method: The name of a method of ``scipy.optimize.minimize`` that takes gradients and
@@ -55,6 +55,11 @@ class LocalOptimiser:
     :param projection_iterations: The number of iterations over locations when earlier factors are
         projected onto fewer points.
     :raises InvalidDataError: if a number is out of its range, or there is no such method.
+
+    >>> points, soon = sgp.PrivatePseudoPoints(5), sgp.LocalOptimiser(max_iterations=3)
+    >>> hasty = sgp.StreamingGP(*parts, pseudo_points=points, optimiser=soon)
+    >>> hasty.update((X, Y)).iterations <= 3 + 15
+    True
     """
 
     max_iterations: int = 50
@@ -103,6 +108,9 @@ class Progress:
     :param iteration: The number of optimiser iterations so far.
     :param max_iterations: The largest number of iterations that will be made.
     :param free_energy: The local free energy now, in nats.
+
+    >>> seen = []
+    >>> info = model.update((X, np.cos(X)), callback=seen.append)
     """
 
     batch_id: str

@@ -173,7 +173,12 @@ class _Point:
 @storable
 @dataclass(frozen=True)
 class FixedHyperparameters(_Point):
-    """ε stays at the values that the GPflow parameters hold."""
+    """ε stays at the values that the GPflow parameters hold.
+
+    >>> fixed = sgp.StreamingGP(*parts, hyperparameters=sgp.FixedHyperparameters())
+    >>> fixed.update((X, Y)).iterations
+    0
+    """
 
     def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
         return np.zeros(0)
@@ -214,6 +219,10 @@ class PointHyperparameters(_Point):
         With False the newest batch alone decides.
     :raises InvalidDataError: if ``max_log_decrease`` is not positive, or ``remember`` is none of
         these.
+
+    >>> point = sgp.StreamingGP(*parts, hyperparameters=sgp.PointHyperparameters())
+    >>> point.hyperparameter_posterior is None
+    True
     """
 
     max_log_decrease: float = 5.0
@@ -289,6 +298,12 @@ class VariationalHyperparameters:
     :param family: The Gaussian family of q(ε), if it is another one: a subclass of
         :class:`streaming_gp.expfam.Gaussian`.
     :raises InvalidDataError: if an argument is out of its range.
+
+    >>> learned = sgp.StreamingGP(
+    ...     *parts, hyperparameters=sgp.VariationalHyperparameters(full_covariance=True)
+    ... )
+    >>> learned.hyperparameter_posterior.mean.shape  # lengthscale, variance, noise
+    (3,)
     """
 
     full_covariance: bool = False
@@ -453,6 +468,9 @@ class EveryUpdate:
     :param every: Learn at every update whose number is a multiple of this, the first one among
         them.
     :raises InvalidDataError: if it is not a positive integer.
+
+    >>> [sgp.EveryUpdate(5).wants(sgp.gp.Arrival(number)) for number in (0, 4, 5)]
+    [True, False, True]
     """
 
     every: int = 1
@@ -478,6 +496,9 @@ class WhenGrown:
     :param by: The number of data over that of then.
     :param short: A stream of at most so many data is short.
     :raises InvalidDataError: if ``by`` is not above 1.
+
+    >>> [sgp.WhenGrown().wants(sgp.gp.Arrival(9, growth=by, num_data=900)) for by in (1.5, 2.0)]
+    [False, True]
     """
 
     by: float = 2.0
@@ -510,6 +531,9 @@ class UntilSettled:
     :param growth: Learn all the same when the stream has grown by this share of its updates; None
         for never.
     :raises InvalidDataError: if a number is not positive.
+
+    >>> [sgp.UntilSettled().wants(sgp.gp.Arrival(9, shift=by)) for by in (0.1, 0.6)]
+    [False, True]
     """
 
     shift: float = 0.5
@@ -541,7 +565,11 @@ class UntilSettled:
 @storable
 @dataclass(frozen=True)
 class NeverLearn:
-    """Absorb every batch at the q(ε) that is there."""
+    """Absorb every batch at the q(ε) that is there.
+
+    >>> sgp.NeverLearn().wants(sgp.gp.Arrival(0))
+    False
+    """
 
     def wants(self, arrival: Arrival) -> bool:
         return False

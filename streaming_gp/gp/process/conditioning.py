@@ -28,6 +28,8 @@ class Dense:
 
     n points cost n³/3 operations once, n² for each new one and each prediction, and n² numbers of
     memory for each value of ε.
+
+    >>> dense = sgp.StreamingGP(*parts, conditioning=sgp.Dense())
     """
 
     def unconditioned(self, prior: PriorAt, num_points: int) -> DenseProcess:
@@ -55,7 +57,7 @@ class NearestNeighbors:
         neighbours predict random rows better, by a fiftieth of a nat each.
     :raises InvalidDataError: if a number is not a positive integer.
 
-    >>> model = StreamingGP(kernel, likelihood, conditioning=NearestNeighbors())
+    >>> near = sgp.StreamingGP(*parts, conditioning=sgp.NearestNeighbors(num_neighbors_pred=200))
     """
 
     num_neighbors: int = 30

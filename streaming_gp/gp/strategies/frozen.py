@@ -37,6 +37,10 @@ class ConditionalPseudoPoints:
     :param number: The number of points for each batch.
     :param optimise_locations: Whether the locations are optimised together with the rest.
     :raises InvalidDataError: if ``number`` is not a positive integer.
+
+    >>> frozen = sgp.StreamingGP(*parts, pseudo_points=sgp.ConditionalPseudoPoints(4))
+    >>> frozen.update((X, Y)).num_pseudo_points
+    4
     """
 
     number: int
@@ -106,6 +110,10 @@ class IndependentPseudoPoints:
     :param growth: The largest number of points by which M grows with a batch until it is reached.
     :param optimise_locations: Whether the points move from where a batch starts them.
     :raises InvalidDataError: if the numbers are not positive integers.
+
+    >>> independent = sgp.StreamingGP(*parts, pseudo_points=sgp.IndependentPseudoPoints(4))
+    >>> independent.update((X, Y)).num_pseudo_points
+    4
     """
 
     number: int

@@ -127,6 +127,10 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     :param tolerance: For ``"auto"``: the nats for each datum that may be left ungained.
     :param max_number: For ``"auto"``: the largest number of points in one batch.
     :raises InvalidDataError: if an argument is out of its range.
+
+    >>> few = sgp.StreamingGP(*parts, pseudo_points=sgp.PrivatePseudoPoints(5))
+    >>> few.update((X, Y)).num_pseudo_points
+    5
     """
 
     number: int | Literal["all", "auto"] = "auto"  # type: ignore[assignment]

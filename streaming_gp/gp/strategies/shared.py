@@ -44,6 +44,11 @@ class SharedPseudoPoints:
         be revisited or removed; older ones become one factor. With fixed locations all are kept.
     :raises InvalidDataError: if the numbers are not positive integers, or points that do not move
         are to grow in number or to start anew.
+
+    >>> shared = sgp.StreamingGP(*parts, pseudo_points=sgp.SharedPseudoPoints(6))
+    >>> infos = [shared.update(shard) for shard in shards]
+    >>> all(np.array_equal(one.Z, shared.factors["batch-1"].Z) for one in shared.factors.values())
+    True
     """
 
     number: int

@@ -34,6 +34,8 @@ class AnalyticUpdate:
     (PVI 2018, section 3.1).
 
     :raises InvalidDataError: for a model that has no such method.
+
+    >>> server = sgp.pvi.run(line, shards, rounds=1, update=sgp.pvi.AnalyticUpdate())
     """
 
     def __call__(self, task: LocalTask) -> LocalResult:

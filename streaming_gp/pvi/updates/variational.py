@@ -340,6 +340,9 @@ class VariationalUpdate:
     :raises InvalidDataError: if epochs or the minibatch are not positive, L-BFGS is to see
         minibatches, to be stopped or to be stateful, or the online Newton method to take another
         divergence than KL.
+
+    >>> update = sgp.pvi.VariationalUpdate(epochs=2, batch_size=5, learning_rate=0.01)
+    >>> server = sgp.pvi.run(line, shards, rounds=1, update=update)
     """
 
     epochs: PositiveInteger = 1
