@@ -17,6 +17,7 @@ import io
 import json
 import os
 import struct
+import threading
 import types
 import typing
 import uuid
@@ -259,6 +260,11 @@ def _package_version() -> str:
         return "not installed"
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""NumPy parses headers of arrays as Python, which fails now and then where two threads of Python
+3.11 do so at once (CPython's issue 106905)."""
+
+
 def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Header and arrays; the version comes first, as a later one may be checked in another way."""
     if not data.startswith(b"PK"):
@@ -266,7 +272,7 @@ def _unpacked(source: PathLike, data: bytes) -> tuple[dict[str, Any], list[np.nd
         raise FileFormatError(f"{source} {what}; wanted a file of {FORMAT}")
     try:
         _refuse_swelling(source, data)
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        with _ONE_AT_A_TIME, np.load(io.BytesIO(data), allow_pickle=False) as archive:
             header = _header(source, archive)
             intact = hashlib.sha256(data[:-_DIGEST_SIZE]).digest() == data[-_DIGEST_SIZE:]
             arrays = [archive[_entry(i)] for i in range(len(archive.files) - 1)] if intact else []

@@ -1,12 +1,13 @@
 """Several threads use one model; BLAS and freed memory stay in bounds."""
 
 import copy
+import gc
 import platform
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 
 import gpflow
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streaming_gp as sgp
+from streaming_gp import serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.numerics.threads import one_blas_thread
 from tests.hostile.streams import FIXED, QUICK, digest
@@ -264,3 +266,35 @@ def test_pages_of_arrays_are_used_again():
         [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 100
+
+
+# ---- messages ----
+
+
+def test_a_message_is_read_whatever_another_thread_reads_in_the_middle():
+    """Python 3.11 fails to parse NumPy's headers where a collection lets another thread do so."""
+    message = serialization.packed("a", {"b": np.zeros(3)}, {})
+    others, threshold = [], gc.get_threshold()
+
+    def read():
+        return serialization.unpacked("it", message, "a", {})
+
+    def let_another_in(*_):
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "literal_eval":
+            frame = frame.f_back
+        if frame is not None and len(others) < 5 and current_thread() is main_thread():
+            others.append(Thread(target=read))
+            others[-1].start()
+            others[-1].join(0.05)
+
+    gc.callbacks.append(let_another_in)
+    gc.set_threshold(1)
+    try:
+        assert read().keys() == {"b"}
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(let_another_in)
+    assert others
+    for other in others:
+        other.join()
