@@ -1,6 +1,7 @@
 """What somebody changes between two updates is refused, or seen by copies and files as well."""
 
 import copy
+import pickle
 from dataclasses import FrozenInstanceError, replace
 
 import gpflow
@@ -85,6 +86,9 @@ def test_a_change_of_what_was_learned_with_is_refused(model, tmp_path, name):
         model.update((X, Y))
     with pytest.raises(InvalidDataError, match="has changed since the model last learned"):
         model.save(tmp_path / "model.npz")
+    for take in (copy.deepcopy, copy.copy, pickle.dumps):  # it predicts by what was there before
+        with pytest.raises(InvalidDataError, match="has changed since the model last learned"):
+            take(model)
     np.testing.assert_array_equal(np.stack(model.predict_f(X)), before)
     assert model.num_updates == 1
 

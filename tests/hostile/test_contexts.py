@@ -3,7 +3,6 @@
 import copy
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -113,19 +112,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("take", [copy.deepcopy, copy.copy, pickle.dumps], ids=lambda f: f.__name__)
-def test_a_model_whose_settings_were_changed_by_hand_is_not_copied(take):
-    """The model itself still predicts by the former degree, which the copy would not know."""
-    model = sgp.StreamingGP(
-        gpflow.kernels.Polynomial(degree=2), gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED
-    )
-    model.update((dates() - dates()[0], targets(dates())))
-    take(model)
-    model.kernel.degree = 3
-    with pytest.raises(InvalidDataError, match="degree"):
-        take(model)
 
 
 def means(model, X):

@@ -11,19 +11,6 @@ from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_stream_twice(rng):
-    data = [smooth_data(rng, 40) for _ in range(3)]
-    predictions = []
-    for seed in (3, 3, 4):
-        model = regressor(seed=seed)
-        for batch in data:
-            model.update(batch)
-        predictions.append(np.asarray(model.predict_f(data[0][0])[0]))
-    np.testing.assert_array_equal(predictions[0], predictions[1])
-    assert np.abs(predictions[0] - predictions[2]).max() > 0.0
-
-
 def test_update_info_and_progress(rng):
     model, seen = regressor(), []
     info = model.update(smooth_data(rng), callback=seen.append)
@@ -36,19 +23,6 @@ def test_update_info_and_progress(rng):
     assert info.clipped_sites == 0
     with pytest.raises(AttributeError):
         info.batch_id = "other"
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        {"pseudo_points": "private"},
-        {"pseudo_points": sgp.PrivatePseudoPoints},
-        {"hyperparameters": "variational"},
-    ],
-)
-def test_names_and_classes_are_no_strategies(strategy):
-    with pytest.raises(sgp.InvalidDataError, match=r"must be a strategy such as \w+\(\d*\), got"):
-        sgp.StreamingGP(gpflow.kernels.Matern32(), gpflow.likelihoods.Gaussian(), **strategy)
 
 
 def test_progress_off_a_terminal_is_one_line(rng, capsys):

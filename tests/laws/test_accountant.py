@@ -31,16 +31,6 @@ def test_subsampled_steps_keep_within_the_published_bound():
     assert 0.9 < epsilon < 1.26
 
 
-def test_dp_accounting_gives_the_figure_of_its_own_tests():
-    """Mironov (2017) by dp-accounting's own tests: σ = 10, one step, q = 0.1: order 20 of RDP."""
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
-
-    accountant = rdp.RdpAccountant(orders=[20.0])
-    accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(10.0)))
-    _, order = accountant.get_epsilon_and_optimal_order(1e-5)
-    assert order == 20.0
-
-
 def losses(rng, release, steps, number, with_row):
     """Privacy losses ``log P / Q`` of runs with a row (P) or without (Q), drawn from either."""
     sigma, rate = release.noise_multiplier, release.sampling_rate

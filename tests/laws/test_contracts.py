@@ -195,10 +195,6 @@ def test_what_is_wrong_with_a_model_is_said(model, sentence):
         testing.check_model(model, shards_of_regression()[0])
 
 
-def test_the_problem_of_the_checks_is_a_model_like_any():
-    testing.check_model(regression(), shards_of_regression()[0])
-
-
 def slow(one):
     return pytest.param(one, marks=pytest.mark.slow)
 

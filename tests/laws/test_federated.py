@@ -311,30 +311,6 @@ def test_no_answer_multiplies_the_factors_of_all_clients_again(second_round, mon
     assert sum(multiplied) <= 4 * NUM_CLIENTS  # out and in for each, and the whole once
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pvi.Damping(None, NUM_CLIENTS), pvi.OpinionPool(), pvi.Momentum(), pvi.FedAvg(0.1),
-        pvi.FedAdam(), pvi.MaskedAveraging(), pvi.ServerAdam(),
-    ],
-    ids=lambda rule: type(rule).__name__,
-)  # fmt: skip
-def test_all_factors_of_a_round_enter_one_new_ledger(second_round, monkeypatch, rule):
-    found, answers = second_round
-    made, init = [], pvi.Ledger.__init__
-
-    def counting(self, *arguments, **settings):
-        made.append(self)
-        init(self, *arguments, **settings)
-
-    monkeypatch.setattr(pvi.Ledger, "__init__", counting)
-    before = {name: np.asarray(factor.natural[0]) for name, factor in found.factors.items()}
-    outcome = found.accept(answers, rule, progress=0.5)
-    assert outcome.accepted == NUM_CLIENTS
-    assert made == [found.ledger]
-    assert not any(np.array_equal(found.factors[name].natural[0], before[name]) for name in before)
-
-
 RULE = pvi.VariationalUpdate(epochs=3, batch_size=7, learning_rate=0.05)
 
 

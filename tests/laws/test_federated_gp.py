@@ -450,7 +450,6 @@ def test_a_model_without_trainable_parameters_has_nothing_to_learn(rng):
         pvi.fit(server_for(gp, thirds(*data_of(rng, 6))), hyperparameters=LEARNED)
 
 
-FAR_ALONG = 1e-5
 """What is left of the way to the fixed point after many rounds."""
 
 
@@ -466,30 +465,6 @@ def five_sites(data):
 
 def site_model():
     return known_model(sgp.PrivatePseudoPoints(5, optimise_locations=False))
-
-
-def on_the_same_points(five_sites):
-    """A model in which every site has chosen its points, whatever order comes next."""
-    fitted = site_model()
-    fitted.synchronous_round(five_sites)
-    return fitted
-
-
-@pytest.mark.slow
-def test_five_sites_agree_whatever_the_order_or_schedule(five_sites, new_inputs):
-    fitted = on_the_same_points(five_sites)
-    for _ in range(120):
-        fitted.synchronous_round(five_sites)
-    for order in (
-        list(five_sites),
-        list(five_sites)[::-1],
-        [list(five_sites)[i] for i in (2, 0, 4, 1, 3)],
-    ):
-        sequential = on_the_same_points(five_sites)
-        for _ in range(12):
-            for name in order:
-                sequential.revisit(name, five_sites[name])
-        assert_same_predictions(sequential, fitted, new_inputs, FAR_ALONG, (False,))
 
 
 def test_with_a_point_at_every_input_one_pass_is_the_exact_gp(data, five_sites, new_inputs):

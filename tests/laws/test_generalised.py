@@ -401,7 +401,7 @@ def test_loss_and_divergence_are_exchanged_apart(rng):
     model = linear.BayesianLinearRegression(1, 0.25)
     found = {
         (name, weight): [
-            fitted(model, (X, y), rounds=2, loss=loss, divergence=expfam.KL(weight))
+            fitted(model, (X, y), rounds=1, loss=loss, divergence=expfam.KL(weight))
             for y in (Y, spoiled)
         ]
         for name, loss in (("nll", None), ("beta", losses.BetaLoss(1.5)))

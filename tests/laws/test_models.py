@@ -211,6 +211,7 @@ def test_weights_and_noise_of_a_network_are_what_its_numbers_stand_for(rng):
     )
 
 
+@pytest.mark.slow
 def test_a_network_learns_its_noise_in_q(rng):
     X = rng.uniform(-1.0, 1.0, (90, 2))
     Y = X[:, :1] + 0.1 * rng.standard_normal((90, 1))
@@ -361,7 +362,7 @@ def test_gaussian_noise_has_a_closed_form(deviation):
     [
         pvi.PowerEPUpdate(),
         pytest.param(pvi.PowerEPUpdate(0.5), marks=pytest.mark.slow),
-        pvi.PowerEPUpdate(1.0, sequential=True),
+        pytest.param(pvi.PowerEPUpdate(1.0, sequential=True), marks=pytest.mark.slow),
     ],
     ids=["EP", "power", "sequential"],
 )

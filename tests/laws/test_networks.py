@@ -97,6 +97,7 @@ def test_more_samples_change_the_spread_and_not_the_scale(rng):
     assert better.std() < 0.4 * few.std()
 
 
+@pytest.mark.slow
 def test_without_hidden_layers_it_is_the_linear_model(rng):
     """Adam on the network reaches the mean-field optimum that L-BFGS finds for the linear model."""
     X = rng.standard_normal((80, 2))
@@ -771,8 +772,3 @@ def test_other_rules_take_the_network_as_well(rng):
     before = float(model.expected_log_likelihood(found.posterior, X, Y, None))
     pvi.fit(found, pvi.Sequential(), 1)
     assert float(model.expected_log_likelihood(found.posterior, X, Y, None)) > before
-
-
-# ---- what may go wrong ----
-
-PLAIN = bnn.MomentNetwork(2)

@@ -512,9 +512,8 @@ def accuracy(with_row, without, direction):
     return float(np.mean((second >= best) == label))
 
 
-@pytest.mark.parametrize(
-    ("sigma", "is_hidden"), [(3.73, True), pytest.param(0.2, False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "is_hidden"), [(3.73, True), (0.2, False)])
 def test_membership_is_told_no_better_than_epsilon_allows(rng, told, sigma, is_hidden):
     """ε = 1 at δ = 1e-5 for one release with σ = 3.73. Whoever guesses is right for a share of
     ``(e^ε + δ) / (1 + e^ε)`` at most (Kairouz, Oh & Viswanath 2015); with less noise for a larger
@@ -571,7 +570,17 @@ LOCAL_RULES = {
 }
 
 
-@pytest.mark.parametrize("name", LOCAL_RULES)
+WITH_PARTS_ALIKE = {"variational", "expectation propagation", "stochastic", "sampled"}
+"""What is clipped is the change of each part, by whatever rule it came."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_PARTS_ALIKE))
+        for one in LOCAL_RULES
+    ],
+)
 def test_one_row_moves_the_mean_of_parts_by_no_more_than_its_noise_is_made_for(rng, name):
     """Whether it is left out or exchanged for another."""
     model, parts, clip = linear.BayesianLinearRegression(2, 0.09), 2, 0.1
