@@ -71,13 +71,12 @@ class Papers(Directive):
 
     def run(self) -> list[nodes.Node]:
         rows = [row for row in papers.ROWS if row.paper == self.arguments[0]]
-        titles = ["of the paper", "what", "here", "test", "the paper has", "measured here"]
+        titles = ["of the paper", "what", "here, and its test", "the paper has", "measured here"]
         body = [
             [
                 row.item,
                 row.what,
-                row.code,
-                row.test,
+                f"{row.code}\n{row.test}",
                 row.published,
                 papers.filled(row.here),
                 why(row),
@@ -85,11 +84,13 @@ class Papers(Directive):
             for row in rows
         ]
         titles += ["page, or why not here"]
-        return [nodes.paragraph(text=papers.TITLES[self.arguments[0]]), table_of(titles, body)]
+        table = table_of(titles, body)
+        table["classes"] += ["papers", "stacked"]
+        return [nodes.paragraph(text=papers.TITLES[self.arguments[0]]), table]
 
 
 def table_of(titles: list[str], body: list[list[str]]) -> nodes.table:
-    """A table of plain texts."""
+    """A table of plain texts; a line of a text is a paragraph."""
     widths = [max(map(len, column)) for column in zip(titles, *body, strict=True)]
     table, group = nodes.table(), nodes.tgroup(cols=len(titles))
     group += [nodes.colspec(colwidth=width) for width in widths]
@@ -101,7 +102,8 @@ def table_of(titles: list[str], body: list[list[str]]) -> nodes.table:
 
 def row_of(texts: list[str]) -> nodes.row:
     """One row of it."""
-    return nodes.row("", *(nodes.entry("", nodes.paragraph(text=text)) for text in texts))
+    cells = ([nodes.paragraph(text=line) for line in text.split("\n") if line] for text in texts)
+    return nodes.row("", *(nodes.entry("", *cell) for cell in cells))
 
 
 def setup(app: Any) -> dict[str, bool]:
