@@ -157,7 +157,8 @@ def process_of_ray(kind: str, most: int, rounds: int, dice: random.Random) -> Re
         server = pvi.Server(model.prior(), pvi.make_clients(model, shards, pvi.FixedPointUpdate()))
         engine = engines.Ray(max_restarts=10 * most, pause=0.0)
         while len(killed) < most or len(server.history) < rounds:
-            pvi.fit(server, pvi.Synchronous(), 10, engine, callback=wait)
+            number = 10 if len(killed) < most else rounds - len(server.history)
+            pvi.fit(server, pvi.Synchronous(), number, engine, callback=wait)
     finally:
         over.set()
         ray.shutdown()

@@ -18,15 +18,7 @@ from streaming_gp.pvi.damping import (
 )
 from streaming_gp.pvi.desk import serve
 from streaming_gp.pvi.engine import Engine, Serial, Session
-from streaming_gp.pvi.fit import (
-    Baton,
-    EarlyStopping,
-    Peer,
-    fit,
-    make_peers,
-    pass_around,
-    run,
-)
+from streaming_gp.pvi.fit import Baton, EarlyStopping, Peer, fit, make_peers, pass_around, run
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule, LikelihoodParameters, PriorVariance
@@ -75,14 +67,7 @@ from streaming_gp.pvi.step import (
     StepResult,
     step,
 )
-from streaming_gp.pvi.task import (
-    Delivery,
-    LocalResult,
-    LocalTask,
-    UpdateRule,
-    Worker,
-    factor_of,
-)
+from streaming_gp.pvi.task import Delivery, LocalResult, LocalTask, UpdateRule, Worker, factor_of
 from streaming_gp.pvi.updates.baselines import (
     AveragingUpdate,
     DownpourUpdate,

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import (
+    Fraction,
     NotNegative,
     PositiveInteger,
-    require_fraction,
     require_positive_integer,
     typed,
 )
@@ -325,6 +325,8 @@ class Baton:
     visits: int = 0
 
 
+@typed
+@dataclass(eq=False)
 class Peer:
     """A client that owns its factor, where otherwise the server's ledger has it.
 
@@ -340,13 +342,12 @@ class Peer:
     :ivar own: Its factor; None before its first visit.
     """
 
-    def __init__(
-        self, client: Client, damping: float = 1.0, seed: int = 0, number: int = 0
-    ) -> None:
-        require_fraction("damping", damping)
-        self.client, self.damping, self.seed, self.number = client, damping, seed, number
-        self.own: Any | None = None
-        self._visits = 0
+    client: Client
+    damping: Fraction = 1.0
+    seed: int = 0
+    number: int = 0
+    own: Any = field(default=None, init=False)
+    _visits: int = field(default=0, init=False)
 
     def visit(self, baton: Baton) -> Baton:
         """Refine the own factor under the q that came (PVI 2018, algorithm 1).

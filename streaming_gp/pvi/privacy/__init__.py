@@ -1,11 +1,6 @@
 """Rules around update rules that bound what a client's answers tell: by noise, and by sums."""
 
-from streaming_gp.pvi.privacy.accountant import (
-    Budget,
-    Release,
-    epsilon_of,
-    noise_multiplier_for,
-)
+from streaming_gp.pvi.privacy.accountant import Budget, Release, epsilon_of, noise_multiplier_for
 from streaming_gp.pvi.privacy.changes import LocalAveraging, PrivateChanges, to_coordinates
 from streaming_gp.pvi.privacy.gradients import (
     ClippedGradientModel,

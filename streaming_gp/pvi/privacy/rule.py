@@ -122,15 +122,6 @@ class Record:
         lock.write(str(number))
         lock.flush()
 
-    def require_begun(self) -> None:
-        """Refuse a record of which nothing is there: never begun, or its folder is gone."""
-        if not self._path(".lock").exists():
-            raise FileFormatError(
-                f"{self.folder} holds no record of what {self.client_id!r} has told. Bring it "
-                "back; or, where nothing of these data was ever told, say that it begins: "
-                "privacy.begin_record, or streaming-gp site PROGRAM --begin-record"
-            )
-
     def begin(self) -> None:
         """Begin anew, in so many words: what was on record is put aside."""
         path = self._path(".json")
@@ -342,12 +333,16 @@ class PrivateRule(abc.ABC):
         )
 
     def require_begun(self, client_id: str) -> None:
-        """Refuse to start a site whose record is not there.
+        """Refuse to start a site whose record was never begun, or is gone.
 
-        :raises FileFormatError: if it was never begun (``privacy.begin_record``), or is gone.
+        :raises FileFormatError: saying how it begins.
         """
-        if self.record is not None:
-            Record(self.record, client_id, "").require_begun()
+        if self.record is not None and not file_of(client_id, self.record, ".lock").exists():
+            raise FileFormatError(
+                f"{self.record} holds no record of what {client_id!r} has told. Bring it back; or, "
+                "where nothing of these data was ever told, say that it begins: "
+                "privacy.begin_record, or streaming-gp site PROGRAM --begin-record"
+            )
 
     def epsilon_after(self, answers: int) -> float:
         """The ε, at the budget's δ, that so many answers of one client add up to."""
