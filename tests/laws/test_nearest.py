@@ -297,6 +297,23 @@ def test_all_points_count_where_far_ones_say_more(rng, lengthscale, is_dense):
     assert (model.state.conditioning == model.settings.conditioning) == is_dense
 
 
+def test_few_neighbours_count_where_a_function_is_not_as_its_kernel_says(rng):
+    """A function with kinks: the more rows a smooth kernel is given, the surer it is than right."""
+    X, X_new = rng.uniform(-1.0, 1.0, (1000, 2)), rng.uniform(-1.0, 1.0, (300, 2))
+    Y, Y_new = (np.abs(some).sum(axis=1, keepdims=True) for some in (X, X_new))
+    scores = []
+    for options in ({}, {"conditioning": sgp.Dense()}):
+        kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(2))
+        model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(0.1), seed=0, **options)
+        model.update((X, Y))
+        mean, variance = map(np.asarray, model.predict_y(X_new))
+        density = float(np.mean(model.predict_log_density((X_new, Y_new))))
+        scores.append((density, np.mean((mean - Y_new) ** 2 / variance)))
+    (ours, error), (dense, error_of_dense) = scores
+    assert ours > dense + 0.3
+    assert error < 1.2 < error_of_dense
+
+
 @pytest.mark.parametrize(
     "near",
     [AllNear(), pytest.param(sgp.NearestNeighbors(), marks=pytest.mark.slow)],

@@ -44,9 +44,9 @@ SWEEPS, DAMPING = 3, 0.7
 """Further sweeps over them, and ρ of these."""
 EVIDENCE_ROWS = 500
 """The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
-COMPARED, FARTHER, WORTH_ALL = 256, 4, 0.02
-"""So many random rows are predicted from their neighbours and from so many times as many; a gain of
-so many nats for each is worth conditioning on all."""
+COMPARED, FARTHER, WORTHWHILE = 256, 4, 0.02
+"""So many random rows are predicted from their neighbours, from so many times as many, and from
+those by which ε is learned; other ones are better by a gain of so many nats for each row."""
 SURPRISES, MEDIAN_OF_SQUARE = 100, 0.4549
 """So many rows of a batch are predicted before it is learned; and the median of the square of a
 standard normal variable."""
@@ -250,33 +250,45 @@ class DataFits:
     def _conditioning_at(
         self, cavity: Process, new: PseudoPointFactor, epsilon: np.ndarray, seed: int
     ) -> Conditioning:
-        """How to condition at a new ε: as the settings say; but where these allow all points and
-        rows are predicted as well from near ones as from four times as many, on near ones alone.
+        """How to condition at a new ε: as the settings say, but where they leave that open
+        (``dense_up_to``) on so many neighbours as predict random rows best, few, some or all.
+
+        As many neighbours as ε is learned by are the ones that it fits. Where data are as no kernel
+        says, further ones make predictions surer than they are right.
         """
         settings, members = self.conditioning, observations_of(cavity.times([new]))
         number = sum(len(one.Z) for one in members)
         data = data_of(members)
         if not isinstance(settings, NearestNeighbors) or len(data) < len(members):
             return settings
-        k = settings.num_neighbors_pred
-        if not max(NEAR_ROWS, FARTHER * k) < number <= settings.dense_up_to:
+        few, some = settings.num_neighbors, settings.num_neighbors_pred
+        if settings.dense_up_to == 0 or number <= max(EXACT_ROWS, FARTHER * some):
             return settings
-        (observed,) = PriorAt(self.local.prior, epsilon[None]).observed(data)
-        near = NearestAt(PriorAt(self.local.prior, epsilon[None]), k).extended(observed, join=False)
-        some = np.random.default_rng(seed).permutation(number)[:COMPARED]
-        rows = concatenated(data).rows(some)
-        gain = np.zeros(len(some))
-        for size, sign in ((k, -1.0), (FARTHER * k, 1.0)):
-            for part in np.array_split(np.arange(len(some)), 1 + len(some) // 64):
-                mean, variance = self._cavities(replace(near, number=size), some[part])
+        prior = PriorAt(self.local.prior, epsilon[None])
+        (observed,) = prior.observed(data)
+        near = NearestAt(prior, some).extended(observed, join=False)
+        compared = np.random.default_rng(seed).permutation(number)[:COMPARED]
+        rows = concatenated(data).rows(compared)
+
+        def logs_given(size: int) -> np.ndarray:
+            found = np.empty(len(compared))
+            for part in np.array_split(np.arange(len(compared)), 1 + len(compared) // 64):
+                moments = self._cavities(replace(near, number=size), compared[part])
                 one = rows.rows(part)
                 if self.is_gaussian:
-                    logs, _ = self._gaussian_logs(epsilon, one.Z, one.Y, mean, variance)
+                    found[part], _ = self._gaussian_logs(epsilon, one.Z, one.Y, *moments)
                 else:
-                    logs = self.local.log_densities(epsilon, one.Z, one.Y, mean, variance)
-                gain[part] += sign * logs
-        worth = rows.weights @ gain > WORTH_ALL * rows.weights.sum()
-        return settings if worth else replace(settings, dense_up_to=NEAR_ROWS)
+                    found[part] = self.local.log_densities(epsilon, one.Z, one.Y, *moments)
+            return found
+
+        logs = logs_given(some)
+        if few < some and _is_better(logs_given(few), logs, rows.weights):
+            return replace(settings, num_neighbors_pred=few, dense_up_to=few)
+        if not NEAR_ROWS < number <= settings.dense_up_to:
+            return settings
+        if _is_better(logs_given(FARTHER * some), logs, rows.weights):
+            return settings
+        return replace(settings, dense_up_to=NEAR_ROWS)
 
     @one_blas_thread()
     def surprise(self, process: Process, data: Data, conditioning: Conditioning) -> float:
@@ -598,6 +610,15 @@ def _posterior(
     trace = np.einsum("lnn->", H) - a.size
     kl = 0.5 * (trace + np.sum(a * shift)) + stacks.half_logdet(L)
     return (prior_mean + shift).T, variance.T, float(kl)
+
+
+def _is_better(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether densities of rows are larger, in nats, by more than is worth nothing, and by more
+    than twice the error of a mean of so many.
+    """
+    gain = weights * (logs - others) / weights.mean()
+    error = gain.std() / np.sqrt(len(gain))
+    return bool(gain.mean() > max(WORTHWHILE, 2.0 * error))
 
 
 def _raised(look: Look, weights: np.ndarray) -> Look:

@@ -52,9 +52,11 @@ class NearestNeighbors:
     :param num_neighbors: The number of neighbours by which ε is learned, and the sites of
         likelihoods whose noise is not Gaussian.
     :param num_neighbors_pred: The number of neighbours of a prediction.
-    :param dense_up_to: Up to so many points all of them are conditioned on, as :class:`Dense`. Of
-        more than 2,000 only where the update that learned last has found that four times as many
-        neighbours predict random rows better, by a fiftieth of a nat each.
+    :param dense_up_to: Up to so many points all of them are conditioned on, as :class:`Dense`; 0
+        for never. Otherwise each update that learns from more than 600 rows asks how many
+        neighbours predict random rows better, by a fiftieth of a nat each at least: where they are
+        as few as ``num_neighbors``, so many are conditioned on from then on; and more than 2,000
+        points are all conditioned on only where it is four times ``num_neighbors_pred``.
     :raises InvalidDataError: if a number is not a positive integer.
 
     >>> near = sgp.StreamingGP(*parts, conditioning=sgp.NearestNeighbors(num_neighbors_pred=200))
