@@ -18,11 +18,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: more threads
 _NEIGHBOUR = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def assert_same_naturals(a, b, tolerance):
-    for x, y in zip(a.natural, b.natural, strict=True):
-        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
-
-
 def fitted_server(model, shards, update, schedule, rounds):
     """A server after so many rounds, in the last of which no client failed or was refused."""
     from streaming_gp import pvi

@@ -26,7 +26,7 @@ from streaming_gp.pvi.task import (
 from streaming_gp.testing.rounds import regression, shards_of_regression
 from tests.hostile.cases import every_tenth
 from tests.oracles.builders import regressor
-from tests.oracles.reference import smooth_data
+from tests.oracles.reference import assert_same, smooth_data
 from tests.oracles.trees import same
 
 MODEL = linear.BayesianLinearRegression(2, 0.1)
@@ -253,8 +253,7 @@ def test_a_malformed_answer_is_refused_and_the_run_goes_on(honest, kind, schedul
 def test_an_honest_answer_may_come_as_it_is_or_as_a_message():
     plain, message = run(SCHEDULES["synchronous"]), run(SCHEDULES["synchronous"], encode_answer)
     assert not message.history[-1].refused
-    for one, other in zip(plain.posterior.natural, message.posterior.natural, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(plain.posterior, message.posterior, 0.0)
     assert plain.history[-1].bytes_up == message.history[-1].bytes_up
 
 

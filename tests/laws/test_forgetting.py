@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
-from tests.conftest import assert_same_naturals
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -23,7 +22,7 @@ from tests.oracles.builders import (
     model_of,
     predicted,
 )
-from tests.oracles.reference import smooth_data
+from tests.oracles.reference import assert_same, smooth_data
 from tests.oracles.saved_streams import batch, begun, content, regression, resumed
 from tests.oracles.trees import same
 from tests.tolerances import ALGEBRA, THROUGH_NUGGET
@@ -219,7 +218,7 @@ def test_a_fade_leaves_epsilon_alone(learned):
     np.testing.assert_array_equal(faded.Y, rows.Y)
     assert new.log_scale == pytest.approx(0.25 * old.log_scale, rel=ALGEBRA)
     assert new.hyperparameters is old.hyperparameters
-    assert_same_naturals(*(one.posterior.hyperparameters for one in learned), ALGEBRA)
+    assert_same(*(one.posterior.hyperparameters for one in learned), ALGEBRA)
 
 
 def test_batches_that_leave_a_window_still_speak_of_epsilon(learned):
@@ -231,7 +230,7 @@ def test_batches_that_leave_a_window_still_speak_of_epsilon(learned):
     assert gone.log_scale == 0.0
     (kept,) = after.posterior.pseudo_observations
     assert kept is before.factors["batch-1"].pseudo_observations[0]
-    assert_same_naturals(*(one.posterior.hyperparameters for one in (before, after)), ALGEBRA)
+    assert_same(*(one.posterior.hyperparameters for one in (before, after)), ALGEBRA)
     assert sgp.SlidingWindow(2).forget(after, 1.0) is after  # it counts what speaks of f
     assert list(sgp.SlidingWindow(1).forget(after, 1.0).factors) == [MERGED]
 

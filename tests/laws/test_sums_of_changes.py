@@ -21,7 +21,7 @@ from streaming_gp.pvi.privacy.sums import (
     rule_of_sums,
 )
 from streaming_gp.pvi.task import encode_task
-from tests.conftest import assert_same_naturals
+from tests.oracles.reference import assert_same
 
 SITES = 4
 NEWTON = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
@@ -122,7 +122,7 @@ def test_a_run_is_the_plain_one_to_the_resolution(engine, tmp_path):
     server = server_of(rule)
     history = pvi.fit(server, pvi.Synchronous(), 4, engine)
     assert not any(one.failed or one.refused for one in history)
-    assert_same_naturals(server.posterior, plain(4).posterior, 10 * SITES * rule.resolution)
+    assert_same(server.posterior, plain(4).posterior, 10 * SITES * rule.resolution)
 
 
 def test_the_server_has_equal_shares_and_the_sites_their_own_factors(tmp_path):
@@ -130,9 +130,9 @@ def test_the_server_has_equal_shares_and_the_sites_their_own_factors(tmp_path):
     pvi.fit(server, pvi.Synchronous(), 1, Together())
     first, *others = server.factors.values()
     for other in others:
-        assert_same_naturals(first, other, 1e-12)
+        assert_same(first, other, 1e-12)
     for name, factor in by_themselves.factors.items():
-        assert_same_naturals(kept_in(tmp_path, name).change, factor, rule_in(tmp_path).resolution)
+        assert_same(kept_in(tmp_path, name).change, factor, rule_in(tmp_path).resolution)
 
 
 def test_factors_of_sites_make_the_posterior_whatever_gets_lost(tmp_path):
@@ -144,7 +144,7 @@ def test_factors_of_sites_make_the_posterior_whatever_gets_lost(tmp_path):
         pvi.fit(server, pvi.Synchronous(), 1, Together(absent))
         server.save(path)
     product = server.prior.times(counted(rule.record, server, name) for name in server.clients)
-    assert_same_naturals(server.posterior, product, 1e-12)
+    assert_same(server.posterior, product, 1e-12)
 
 
 def counted(folder, server, name):
@@ -299,7 +299,7 @@ def test_rounding_is_to_the_nearest_and_to_the_last_bit(kind, rng, tmp_path):
     rule = rule_in(tmp_path)
     change = Factor(MeanFieldNormal, tuple(rng.uniform(-1000.0, 1000.0, (2, 500)).astype(kind)))
     found = rule.rounded(change)
-    assert_same_naturals(rule.rounded(found), found, 0.0)
+    assert_same(rule.rounded(found), found, 0.0)
     for eta, whole in zip(change.natural, found.natural, strict=True):
         assert whole.dtype == kind
         np.testing.assert_allclose(whole, eta, rtol=0.0, atol=0.5 * rule.resolution)
