@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 
@@ -29,8 +30,12 @@ def fitted_server(model, shards, update, schedule, rounds):
     return server
 
 
+def _is_quick(config):
+    return "not slow" in config.option.markexpr
+
+
 def pytest_configure(config):
-    if "not slow" in config.option.markexpr:  # much is compiled, and little of it runs long
+    if _is_quick(config):  # much is compiled, and little of it runs long
         quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
         os.environ.setdefault("XLA_FLAGS", quick)
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
@@ -64,6 +69,17 @@ def plain_graphs():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tf, "function", partial(tf.function, autograph=False))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchecked_shapes(request):
+    """GPflow looks at the shapes of all that it is given, which takes much of the time of tracing:
+    the slow tests have that, and those in which what is refused is as users meet it.
+    """
+    from check_shapes import disable_check_shapes
+
+    with disable_check_shapes() if _is_quick(request.config) else nullcontext():
         yield
 
 
