@@ -1,6 +1,6 @@
 """ε as one value or a distribution over it: what is learned of it, and how it is averaged over."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import gpflow
 import numpy as np
@@ -10,9 +10,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import streaming_gp as sgp
+from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import ParameterVector
 from streaming_gp.gp.fit.optimiser import minimise
+from streaming_gp.serialization import storable
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -699,6 +701,58 @@ def test_few_data_meet_a_prior_by_its_own_density(name, rng):
     width = np.sqrt(weights @ (grid - mean) ** 2)
     assert abs(float(q.mean[0]) - mean) < 0.15 * width
     assert 0.85 < float(np.sqrt(q.variance[0])) / width < 1.15
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class InPairs(expfam.Normal):
+    """Correlations between coordinates 0 and 1, 2 and 3, and so on."""
+
+    @staticmethod
+    def mean_scale_of(numbers):
+        mean, lower = expfam.Normal.mean_scale_of(numbers)
+        pair = np.arange(lower.shape[0]) // 2
+        return mean, lower * (pair[:, None] == pair)
+
+
+@storable
+@dataclass(frozen=True)
+class StayingPoint(sgp.PointHyperparameters):
+    """It hardly moves."""
+
+    def penalty(self, variables, parameters):
+        return super().penalty(variables, parameters) + 1e8 * tf.reduce_sum(variables**2)
+
+
+@storable
+@dataclass(frozen=True)
+class DrawingPoint(sgp.PointHyperparameters):
+    def draw(self, variables, location, scale, noise):
+        return super().draw(variables, location, scale, noise) + 1.0
+
+
+def test_with_a_point_at_every_input_families_and_penalties_of_ones_own_count(rng):
+    X = rng.uniform(-2.0, 2.0, (30, 1))
+    data = X, np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
+
+    def fitted(hyperparameters):
+        parts = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1)
+        model = sgp.StreamingGP(*parts, hyperparameters=hyperparameters, seed=0)
+        start = model.parameter_vector.value()
+        model.update(data)
+        return model.hyperparameter_posterior, model.parameter_vector.value() - start
+
+    full, pairs = (
+        np.asarray(fitted(sgp.VariationalHyperparameters(family=family))[0].precision)
+        for family in (expfam.Normal, InPairs)
+    )
+    assert pairs[:2, :2] == pytest.approx(full[:2, :2], rel=1e-3)
+    assert pairs[2, 2] == pytest.approx(full[2, 2], rel=1e-3)
+    assert abs(pairs[2, :2]).max() < 1e-9 < abs(full[2, :2]).max()
+    _, moved = fitted(StayingPoint())
+    assert 0.0 < abs(moved).max() < 1e-3
+    with pytest.raises(InvalidDataError, match="with the draw of PointHyperparameters, or few"):
+        fitted(DrawingPoint())
 
 
 def test_a_prior_that_no_gaussian_stands_for_is_refused_by_name():

@@ -476,33 +476,34 @@ class _Belief:
 
     def __call__(self, epsilon: np.ndarray) -> tuple[float, np.ndarray]:
         """The log density, up to a constant, and its gradient."""
-        parameters = self._local.parameters
         if self.prior is None:
-            return self._by_gpflow(parameters.log_prior_density, epsilon)
+            return self._log_prior(epsilon)
         white = scipy.linalg.solve_triangular(self.scale, epsilon - self.mean, lower=True)
+        value, gradient = 0.0, np.zeros_like(white)
         if self._has_densities:  # of p(ε), whose entries are independent
-            value, gradient = self._by_gpflow(parameters.log_density_of_priors, epsilon)
+            value, gradient = self._log_prior(epsilon)
             white = white * self._is_gaussian
-        else:
-            value, gradient = 0.0, np.zeros_like(white)
         slope = scipy.linalg.solve_triangular(self.scale, white, lower=True, trans=1)
         return value - 0.5 * float(white @ white), gradient - slope
 
-    def _by_gpflow(
-        self, density: Callable[[], tf.Tensor], epsilon: np.ndarray
-    ) -> tuple[float, np.ndarray]:
-        local = self._local
+    def _log_prior(self, epsilon: np.ndarray) -> tuple[float, np.ndarray]:
+        """What a point's strategy takes for its prior; of p(ε) the densities of GPflow priors."""
+        local, is_point = self._local, self.prior is None
 
-        def log_prior(epsilon: tf.Tensor) -> Any:
+        def log_prior(at: tf.Tensor, zero: tf.Tensor, unit: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
-                tape.watch(epsilon)
-                with local.parameters.substituted(epsilon):
-                    value = density() + 0.0 * tf.reduce_sum(epsilon)
-            return value, tape.gradient(value, epsilon)
+                tape.watch(at)
+                with local.parameters.substituted(at):
+                    if is_point:
+                        offsets = (at - zero) / unit
+                        value = -local.hyperparameters.penalty(offsets, local.parameters)
+                    else:
+                        value = local.parameters.log_density_of_priors()
+            return value, tape.gradient(value, at, unconnected_gradients="zero")
 
         size = spec(local.parameters.size)
-        graph = local.graphs_of_fits.compiled(log_prior, size, of=density.__name__)
-        value, gradient = graph(epsilon)
+        graph = local.graphs_of_fits.compiled(log_prior, size, size, size, of=is_point)
+        value, gradient = graph(epsilon, self.mean, np.diag(self.scale))
         return float(value), np.asarray(gradient)
 
     def floor(self) -> np.ndarray | None:
@@ -718,9 +719,33 @@ def _of_family(prior: expfam.Gaussian, mean: np.ndarray, precision: np.ndarray) 
     family = type(prior)
     if family is expfam.MeanFieldNormal:
         scale = np.diag(np.diag(precision) ** -0.5)
-    else:
+    elif family is expfam.Normal:
         scale = np.linalg.cholesky(np.linalg.inv(precision))
+    else:
+        return _nearest_member(family, mean, precision)
     return family.from_mean_scale(mean, scale).as_arrays()
+
+
+def _nearest_member(
+    family: type[expfam.Gaussian], mean: np.ndarray, precision: np.ndarray
+) -> expfam.Gaussian:
+    """The member q of a family of which ``KL(q ‖ N(mean, precision⁻¹))`` is least."""
+    widths = np.diag(np.diag(precision) ** -0.5)
+    start = np.asarray(family.from_mean_scale(mean, widths).unconstrained())
+
+    def divergence(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        with tf.GradientTape() as tape:
+            at = tf.constant(numbers.reshape(start.shape))
+            tape.watch(at)
+            own, scale = family.mean_scale_of(at)
+            spread = tf.concat([scale, (own - mean)[:, None]], 1)
+            value = 0.5 * tf.reduce_sum(spread * tf.matmul(precision, spread))
+            value -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(scale)))
+        return float(value), np.ravel(tape.gradient(value, at))
+
+    found = scipy.optimize.minimize(divergence, start.ravel(), jac=True, method="L-BFGS-B").x
+    member = family.from_unconstrained(tf.constant(found.reshape(start.shape)))
+    return member.as_arrays()
 
 
 # ---- rows ----

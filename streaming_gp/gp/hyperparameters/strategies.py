@@ -408,6 +408,27 @@ class VariationalHyperparameters:
         """Every batch of a round has its own factor of ε."""
 
 
+def check_evidence(strategy: HyperparameterStrategy) -> None:
+    """Refuse a strategy whose q(ε), or whose way to it, is its own where ε is learned from the
+    evidence of data: there q(ε) is the Gaussian that is nearest to the posterior.
+
+    :raises InvalidDataError: naming it, and what was wanted.
+    """
+    if isinstance(strategy, FixedHyperparameters):
+        return
+    known: type[Any] = PointHyperparameters
+    own = ["draw", "posterior"]
+    if isinstance(strategy, VariationalHyperparameters):
+        known, own = VariationalHyperparameters, [*own, "penalty"]
+    changed = [name for name in own if getattr(type(strategy), name) is not getattr(known, name)]
+    if changed:
+        raise InvalidDataError(
+            "with a point at every input hyperparameters are learned from the evidence of the "
+            f"data: wanted a strategy with the {' and '.join(changed)} of {known.__name__}, or few "
+            f"pseudo-points, got {strategy}"
+        )
+
+
 def _family(strategy: VariationalHyperparameters) -> type[expfam.Gaussian]:
     default = expfam.Normal if strategy.full_covariance else expfam.MeanFieldNormal
     return default if strategy.family is None else strategy.family

@@ -17,7 +17,7 @@ from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.points import Candidates, greedy_gain
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE
+from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE, check_evidence
 from streaming_gp.gp.strategies.budget import within_budget
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.inputs import is_positive_integer, typed
@@ -165,10 +165,13 @@ class PrivatePseudoPoints(OwnPseudoPoints):
     def local_bound(
         self, default: LocalBound, hyperparameters: HyperparameterStrategy
     ) -> LocalBound:
-        """:raises InvalidDataError: for a point at every input where ε remembers by eq. 93."""
+        """:raises InvalidDataError: for a point at every input where ε remembers by eq. 93, or a
+        strategy learns it in a way of its own.
+        """
         if self.number == "all":
             why = "a point at every input: these have no white noise of their own"
             refuse_memory(hyperparameters, DIVERGENCE, why)
+            check_evidence(hyperparameters)
         return default
 
     @property
