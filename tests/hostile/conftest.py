@@ -8,11 +8,6 @@ import streaming_gp as sgp
 from tests.hostile.streams import FIXED, QUICK, dates, targets
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unchecked_shapes():
-    """None: what is refused is refused as users meet it."""
-
-
 @pytest.fixture(scope="session")
 def trained():
     """Of dates: numbers that a float32 cannot tell apart."""
