@@ -250,10 +250,10 @@ def test_without_its_extra_an_engine_says_what_to_install(monkeypatch, tmp_path)
     secret.write_bytes(b"secret")
     monkeypatch.setitem(sys.modules, "flwr", None)
     site = known("c0", 0)
-    with pytest.raises(InvalidDataError, match=r"streaming-gp\[flower\]"):
+    with pytest.raises(InvalidDataError, match=r"'.\[flower\]'"):
         pvi.serve(site, engines.Flower("127.0.0.1:9094", secret))
     engine = engines.Flower("localhost:8000", secret, secret, {"clinic-a": secret})
-    with pytest.raises(InvalidDataError, match=r"streaming-gp\[flower\]"):
+    with pytest.raises(InvalidDataError, match=r"'.\[flower\]'"):
         pvi.fit(pvi.Server(site.model.prior(), [site]), engine=engine)
 
 

@@ -6,6 +6,7 @@ import gpflow
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -685,16 +686,16 @@ def test_few_data_meet_a_prior_by_its_own_density(name, rng):
     for rows in (slice(0, 3), slice(3, 8)):
         model.update((X[rows], Y[rows]))
     q = model.hyperparameter_posterior
-    exact = gpflow.models.GPR((X, Y), kernel)
-    v = exact.likelihood.variance
+    K, transform = np.asarray(kernel(X)), noise.transform
     grid = np.linspace(-9.0, 3.0, 301)
     logs = []
     for u in grid:
-        v.unconstrained_variable.assign(u)
+        v = transform.forward(number(u))
         prior = noise.prior.log_prob(number(u))
         if name == "inverse gamma":
-            prior = noise.prior.log_prob(v) + v.transform.forward_log_det_jacobian(number(u), 0)
-        logs.append(float(exact.log_marginal_likelihood() + prior))
+            prior = noise.prior.log_prob(v) + transform.forward_log_det_jacobian(number(u), 0)
+        evidence = scipy.stats.multivariate_normal(None, K + float(v) * np.eye(8)).logpdf(Y[:, 0])
+        logs.append(evidence + float(prior))
     weights = np.exp(np.array(logs) - max(logs))
     weights /= weights.sum()
     mean = weights @ grid

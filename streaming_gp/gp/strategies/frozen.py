@@ -39,8 +39,8 @@ class ConditionalPseudoPoints:
     :raises InvalidDataError: if ``number`` is not a positive integer.
 
     >>> frozen = sgp.StreamingGP(*parts, pseudo_points=sgp.ConditionalPseudoPoints(4))
-    >>> frozen.update((X, Y)).num_pseudo_points
-    4
+    >>> frozen.settings.pseudo_points.allowed.changes
+    'newest'
     """
 
     number: int
@@ -112,8 +112,8 @@ class IndependentPseudoPoints:
     :raises InvalidDataError: if the numbers are not positive integers.
 
     >>> independent = sgp.StreamingGP(*parts, pseudo_points=sgp.IndependentPseudoPoints(4))
-    >>> independent.update((X, Y)).num_pseudo_points
-    4
+    >>> independent.settings.pseudo_points.allowed.changes
+    'none'
     """
 
     number: int
