@@ -30,6 +30,9 @@ DIVERGENCES = tuple(
     f"{LAWS}/test_generalised.py::test_{name}"
     for name in (
         "renyi_is_its_integral",
+        "fisher_and_total_variation_are_their_integrals",
+        "fisher_is_an_average_of_squared_slopes",
+        "total_variation_has_the_gradient_of_its_integral",
         "beta_and_gamma_divergences_are_their_integrals",
         "beta_and_gamma_divergences_tend_to_kl",
         "fisher_rao_is_a_distance_that_grows_with_the_shift",
