@@ -678,13 +678,15 @@ def _expected(
     precision: np.ndarray,
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """``E_q[objective] − entropy`` but for a constant, and the expected slope [E] and curvature
-    [E, E], by a cubature of the third degree.
+    [E, E], by a cubature of the third degree; infinite where the objective is at one of its points.
     """
     L, size = np.linalg.cholesky(precision), len(mean)
     width = scipy.linalg.solve_triangular(L, np.eye(size), lower=True).T
     length = np.sqrt(max(3.0, size))
     middle = objective(mean)
     up, down = ([objective(mean + sign * length * h) for h in width.T] for sign in (1.0, -1.0))
+    if not np.isfinite([one for one, _ in (middle, *up, *down)]).all():
+        return np.inf, np.zeros(size), precision
     weight = 0.5 / length**2
     rest = 1.0 - 2.0 * size * weight
     value = rest * middle[0] + weight * sum(one for one, _ in (*up, *down))
