@@ -244,9 +244,8 @@ class HyperparameterTerms:
         error = tf.matmul(inverse, w, transpose_a=True)
         size = tf.cast(tf.size(L[..., 0]), L.dtype)
         trace = tf.cast(tf.shape(w)[-1], L.dtype) * (size - tf.reduce_sum(tf.square(inverse)))
-        return -gp.log_normaliser(stack, conditioned) - 0.5 * (
-            tf.reduce_sum(tf.square(error)) + trace
-        )
+        expected = gp.log_constants(stack) - 0.5 * (tf.reduce_sum(tf.square(error)) + trace)
+        return expected - gp.log_normaliser(stack, conditioned)
 
     def _with_gradient(self, term: Callable[..., tf.Tensor]) -> Callable[..., Any]:
         """The value of a term and its gradient [E] by ε."""

@@ -12,7 +12,7 @@ import tensorflow_probability as tfp
 import streaming_gp as sgp
 from streaming_gp import bnn, engines, expfam, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.gp import Process, PseudoObservations, PseudoPointFactor
+from streaming_gp.gp import DataObservations, Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.structure import SMALLEST_NOISE
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -360,14 +360,21 @@ def exact_factor(X, Y, noise=0.5):
     return PseudoObservations(X, root[None], (root @ Y)[None], 0.0)
 
 
+def data_factor(X, Y):
+    """The same as the data themselves, whose noise is that of ε."""
+    nothing = np.zeros((len(X), 0))
+    return DataObservations(X, Y, np.ones(len(X)), nothing, nothing, 1)
+
+
 @pytest.mark.usefixtures("eager")
-def test_terms_of_clients_and_of_the_prior_add_up_to_the_log_evidence_and_its_gradient(rng):
+@pytest.mark.parametrize("factor", [exact_factor, data_factor])
+def test_terms_of_clients_and_of_the_prior_add_up_to_the_log_evidence_and_its_gradient(rng, factor):
     """Where q is the exact posterior F is the log evidence, and q need not move with ε. One of the
     hyperparameters has a prior of its own.
     """
     data = data_of(rng, 15, columns=2)
     gp, shards, oracle = model(columns=2), thirds(*data), exact(data)
-    q = Process(tuple(exact_factor(*shard) for shard in shards.values()))
+    q = Process(tuple(factor(*shard) for shard in shards.values()))
     for kernel in (gp.kernel, oracle.kernel):
         kernel.lengthscales.prior = tfp.distributions.Gamma(np.float64(3.0), np.float64(2.0))
     value, gradient = free_energy(gp, q, shards)
@@ -448,9 +455,6 @@ def test_a_model_without_trainable_parameters_has_nothing_to_learn(rng):
     gpflow.set_trainable(gp, False)
     with pytest.raises(InvalidDataError, match="no trainable_variables to learn"):
         pvi.fit(server_for(gp, thirds(*data_of(rng, 6))), hyperparameters=LEARNED)
-
-
-"""What is left of the way to the fixed point after many rounds."""
 
 
 FIVE = [f"site-{i}" for i in range(5)]

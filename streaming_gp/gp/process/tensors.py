@@ -247,10 +247,14 @@ class GaussianProcess:
         columns = tf.cast(self.num_latent // self.num_groups, conditioned.white.dtype)
         logdet = tf.reduce_sum(logdet_from_cholesky(conditioned.chol))
         value = -0.5 * columns * logdet - 0.5 * tf.reduce_sum(tf.square(conditioned.white))
+        return value + self.log_constants(stack)
+
+    def log_constants(self, stack: Any) -> tf.Tensor:
+        """``Σ ½ w log(1 / 2πσ²)`` of the data that the stack holds: a scalar."""
         if self.likelihood is None:
-            return value
+            return tf.zeros([], stack.precision_factor.dtype)
         diagonal = tf.linalg.diag_part(stack.precision_factor)
         weights = stack.is_data * tf.square(tf.reshape(diagonal, [self.num_groups, -1]))
         log_precision = tf.math.log(self.noise_precision(stack.Z)) - LOG_TWO_PI
         by_group = cov.to_groups(log_precision, self.num_groups)
-        return value + 0.5 * tf.reduce_sum(weights[:, :, None] * by_group)
+        return 0.5 * tf.reduce_sum(weights[:, :, None] * by_group)
