@@ -25,7 +25,7 @@ from streaming_gp.frames.files import Table
 from streaming_gp.gp import PrivatePseudoPoints, StreamingGP, UntilSettled
 from streaming_gp.gp.journal import last_state
 from streaming_gp.metrics import smse
-from streaming_gp.pvi.privacy import SummedChanges, begin_record
+from streaming_gp.pvi.privacy import begin_record
 from streaming_gp.serialization import replacing
 from streaming_gp.tables import TableGP
 
@@ -358,7 +358,7 @@ def sites_of(program: Path) -> list[pvi.Site]:
 
 
 def _record_of(one: pvi.Site) -> str:
-    rule: Any = one.update.rule if isinstance(one.update, SummedChanges) else one.update
+    rule = getattr(one.update, "rule", one.update)  # that of the answers, within one of sums
     record = getattr(rule, "record", None)
     if record is None:
         raise InvalidDataError(f"the rule of site {one.client_id!r} keeps no record")

@@ -76,6 +76,8 @@ class LocalBound:
     def look(self, local: LocalModel, moments: Moments, left: Any, sites: Sites) -> Look:
         """What a likelihood that is not Gaussian says of sites, averaged over ε.
 
+        :param local: The model.
+        :param moments: Of f at the data.
         :param left: The part of the variance of f that the points leave [S, N, L].
         :param sites: The sites that q(f) has now.
         """

@@ -613,8 +613,8 @@ def _posterior(
 
 
 def _is_better(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether densities of rows are larger, in nats, by more than is worth nothing, and by more
-    than twice the error of a mean of so many.
+    """Whether log densities [N] of rows are larger in the mean, by so much that it is worthwhile
+    and by two standard errors.
     """
     gain = weights * (logs - others) / weights.mean()
     error = gain.std() / np.sqrt(len(gain))
