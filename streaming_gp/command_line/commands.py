@@ -358,11 +358,12 @@ def sites_of(program: Path) -> list[pvi.Site]:
 
 
 def _record_of(one: pvi.Site) -> str:
-    rule = getattr(one.update, "rule", one.update)  # that of the answers, within one of sums
-    record = getattr(rule, "record", None)
-    if record is None:
-        raise InvalidDataError(f"the rule of site {one.client_id!r} keeps no record")
-    return str(record)
+    rule: Any = one.update
+    while rule is not None:  # a rule may be made around another
+        if getattr(rule, "record", None) is not None:
+            return str(rule.record)
+        rule = getattr(rule, "rule", None)
+    raise InvalidDataError(f"the rule of site {one.client_id!r} keeps no record")
 
 
 def _engine(options: argparse.Namespace) -> Any:
