@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +21,20 @@ from streaming_gp.errors import StreamingGPError
 mpl.use("Agg")
 
 Results = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commit_date() -> str | None:
+    """The date of the commit that is checked out; where nothing is, there is none."""
+    asked = ["git", f"--git-dir={ROOT / '.git'}", "log", "-1", "--format=%cI"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None
+    except FileNotFoundError:
+        return None
+
+
+COMMIT_DATE = commit_date()
+"""Asked for as a process begins: another commit may be checked out before it ends."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -43,9 +60,25 @@ def write_json(path: Path, results: Results) -> None:
     os.replace(part.name, path)
 
 
+def command() -> str:
+    """The command of this process, without the folders it reads from and writes to."""
+    module = sys.modules["__main__"].__spec__
+    name = ["-m", module.name.removesuffix(".__main__")] if module else []
+    script = name or [os.path.relpath(sys.argv[0], ROOT)]
+    said = shlex.join(["python", *script, *sys.argv[1:]])
+    return re.sub(r" --(?:out|data)[ =]('[^']*'|\S+)", "", said)
+
+
 def write_results(folder: Path, results: Results) -> None:
-    """Write ``results.json`` whole or not at all."""
-    write_json(folder / "results.json", results)
+    """Write ``results.json`` whole or not at all, with the command and the date of the code.
+
+    Where runs of an earlier command are kept beside it, the date is that of the earlier code.
+    """
+    path, date = folder / "results.json", COMMIT_DATE
+    if (folder / "runs").exists() and path.exists():
+        date = json.loads(path.read_text()).get("commit_date")
+    dated = {"commit_date": date} if date else {}
+    write_json(path, {"command": command(), **dated, **results})
 
 
 def save_figure(figure: Any, folder: Path, name: str) -> None:
