@@ -92,9 +92,7 @@ def main(arguments: argparse.Namespace) -> None:
         f"{last['pseudo_points']} points; updates {seconds:.1f} s, "
         f"with scoring {time.perf_counter() - start:.1f} s"
     )
-    flags = f" --points {number} --joint {arguments.joint} --sorted-by {arguments.sorted_by}"
     results = {
-        "command": "python examples/barrett_stream.py" + (" --quick" * arguments.quick) + flags,
         "seed": arguments.seed,
         "summary": [{**last, "total_update_seconds": seconds}],
         "batches": records,

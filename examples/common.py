@@ -69,12 +69,12 @@ def command() -> str:
     return re.sub(r" --(?:out|data)[ =]('[^']*'|\S+)", "", said)
 
 
-def write_results(folder: Path, results: Results) -> None:
+def write_results(folder: Path, results: Results, date: str | None = COMMIT_DATE) -> None:
     """Write ``results.json`` whole or not at all, with the command and the date of the code.
 
     Where runs of an earlier command are kept beside it, the date is that of the earlier code.
     """
-    path, date = folder / "results.json", COMMIT_DATE
+    path = folder / "results.json"
     if (folder / "runs").exists() and path.exists():
         date = json.loads(path.read_text()).get("commit_date")
     dated = {"commit_date": date} if date else {}

@@ -81,8 +81,7 @@ def main(arguments: argparse.Namespace) -> None:
     data = datasets.load_mnist(arguments.data)
     runs = [learned(data, size, arguments.quick, arguments.seed) for size in (0, CORESET)]
     save_figure(figure(runs), arguments.out, "continual.png")
-    command = f"python examples/continual.py --seed {arguments.seed}" + " --quick" * arguments.quick
-    results = {"command": command, "seed": arguments.seed, "summary": summary(runs), "runs": runs}
+    results = {"seed": arguments.seed, "summary": summary(runs), "runs": runs}
     write_results(arguments.out, results)
 
 

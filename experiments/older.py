@@ -1,9 +1,10 @@
 """Results that are older than the code they ran: python -m experiments.older.
 
-A line for each results.json in docs/results: the day of the commit that wrote it, how many commits
-have changed the rooms of the package that its script imports since, and these rooms; the whole
-package where there is no script, or it starts others. Nothing is run again. A commit that changes
-no number counts as well: read what has changed before you run anything.
+A line for each results.json in docs/results: the day of the commit whose code it ran (of the commit
+that wrote it, where it does not say), how many commits have changed the rooms of the package that
+its script imports since, and these rooms; the whole package where there is no script, or it starts
+others. Nothing is run again. A commit that changes no number counts as well: read what has changed
+before you run anything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ def git(*arguments: str) -> str:
     """What git answers about this repository."""
     told = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return told.stdout.strip()
+
+
+def ran(results: Path) -> tuple[str, str]:
+    """The commit whose code they ran, and its day."""
+    date = json.loads(results.read_text()).get("commit_date")
+    which = [f"--before={date}"] if date else ["--", str(results)]
+    commit, day = git("log", "-1", "--format=%H %cs", *which).split()
+    return commit, day
 
 
 def script_of(results: Path) -> Path | None:
@@ -68,7 +77,7 @@ def room_of(name: str) -> Path:
 
 def main() -> None:
     for results in sorted(ROOT.glob("docs/results/*/results.json")):
-        commit, _, day = git("log", "-1", "--format=%H %cs", "--", str(results)).partition(" ")
+        commit, day = ran(results)
         script = script_of(results)
         names = imports_of(script, set()) if script else set()
         rooms = sorted({room_of(name) for name in names}) or [PACKAGE]

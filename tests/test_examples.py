@@ -68,7 +68,9 @@ def results_of_process(script, out, *options):
 
 
 def test_the_short_banana_example_draws_the_stream(tmp_path):
-    records = results_of_process("examples/banana.py", tmp_path, "--quick")["stream"]
+    results = results_of_process("examples/banana.py", tmp_path, "--quick")
+    assert results["command"] == "python examples/banana.py --quick"
+    records = results["stream"]
     assert [one["method"] for one in records] == 3 * ["VI"] + 3 * ["ML"]
     assert records[2]["test_error"] <= 0.11
     assert (tmp_path / "banana_stream.png").stat().st_size > 20_000

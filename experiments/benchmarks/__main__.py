@@ -142,9 +142,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def write_summary(rows: dict[tuple, Row], out: Path) -> None:
-    """All rows, and the tables that are made of them."""
+    """All rows, and the tables that are made of them; the date is that of the oldest row."""
     found = [*rows.values()]
-    write_results(out, {"rows": found, **summarised(found)})
+    date = min((row.get("commit_date") or "" for row in found), default=None)
+    write_results(out, {"rows": found, **summarised(found)}, date)
 
 
 def carry_out(planned: list[Task], rows: dict[tuple, Row], arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write_json
+from common import COMMIT_DATE, write_json
 
 from experiments.benchmarks.machine import reference_seconds
 from experiments.benchmarks.methods import METHODS, Hyperparameters, Learner, Setup
@@ -143,7 +143,8 @@ def attempted(task: Task, data: Path | None, kept: Path) -> Row:
     except Exception as error:  # whatever a rival's library raises is its result
         line = str(error).strip().splitlines()[-1:]
         found = {"failed": f"{type(error).__name__}: {''.join(line)[:200]}"}
-    return {**asdict(task), **about, "reference_cpu_seconds": reference_seconds(), **found}
+    where = {"reference_cpu_seconds": reference_seconds(), "commit_date": COMMIT_DATE}
+    return {**asdict(task), **about, **where, **found}
 
 
 def main() -> None:

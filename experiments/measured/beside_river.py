@@ -104,10 +104,9 @@ def main(arguments: argparse.Namespace) -> None:
                 "neighbours": scores["nearest neighbours"],
             }
         )
-    command = "python -m experiments.measured.beside_river" + " --quick" * arguments.quick
     write_results(
         arguments.out,
-        {"command": command, "river": river.__version__, "summary": summary, "runs": found},
+        {"river": river.__version__, "summary": summary, "runs": found},
     )
 
 

@@ -67,9 +67,8 @@ def main(arguments: argparse.Namespace) -> None:
         measured("GaussianProcessRegressor", theirs, few, arguments.seed),
     ]
     ratio = found[1]["fit_cpu_seconds"] / found[0]["fit_cpu_seconds"]
-    command = "python -m experiments.measured.beside_sklearn" + " --quick" * arguments.quick
     versions = {"sklearn": sklearn.__version__, "ratio": ratio}
-    write_results(arguments.out, {"command": command, **versions, "summary": found})
+    write_results(arguments.out, {**versions, "summary": found})
 
 
 if __name__ == "__main__":

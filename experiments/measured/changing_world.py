@@ -146,7 +146,6 @@ def main(arguments: argparse.Namespace) -> None:
         )
     save_figure(draw(runs), arguments.out, "changing_world.png")
     results = {
-        "command": "python -m experiments.measured.changing_world" + " --quick" * arguments.quick,
         "seed": arguments.seed,
         "summary": found,
         "batches": runs,

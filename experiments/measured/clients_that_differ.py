@@ -325,19 +325,7 @@ def main(arguments: argparse.Namespace) -> None:
     perform_missing(tasks_of(arguments), partial(perform, data), folder)
     runs = kept(folder, quick=arguments.quick, choose=arguments.choose)
     save_figure(figure(runs), arguments.out, "clients_that_differ.png")
-    results = {"command": command(arguments), "summary": over_seeds(summary(runs))}
-    write_results(arguments.out, results)
-
-
-def command(arguments: argparse.Namespace) -> str:
-    """What was typed last; the runs of earlier calls are in the results as well."""
-    names = (
-        "dataset", "divided", "clients", "wrong", "rounds", "methods", "learning_rate", "seeds",
-    )  # fmt: skip
-    values = {name.replace("_", "-"): getattr(arguments, name) for name in names}
-    flags = [f"--{name} {value}" for name, value in values.items() if value is not None]
-    flags += ["--quick"] * arguments.quick
-    return " ".join(["python -m experiments.measured.clients_that_differ", *flags])
+    write_results(arguments.out, {"summary": over_seeds(summary(runs))})
 
 
 if __name__ == "__main__":

@@ -247,13 +247,13 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.quick:
         X, Y = X[: 2 * first], Y[: 2 * first]
     path = arguments.out / "results.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
+    is_first = arguments.study == "both" or not path.exists()
+    results = {} if is_first else json.loads(path.read_text())
     studies = {"errors": errors, "latency": latency}
     for name, study in studies.items():
         if arguments.study in (name, "both"):
             results[name] = study(X, Y, first, arguments.seed)
-    command = "python -m experiments.measured.control_loops" + " --quick" * arguments.quick
-    write_results(arguments.out, {**results, "command": command, "seed": arguments.seed})
+    write_results(arguments.out, {**results, "seed": arguments.seed})
 
 
 if __name__ == "__main__":

@@ -113,7 +113,6 @@ def main(arguments: argparse.Namespace) -> None:
     )
     save_figure(draw(records), arguments.out, "endless_stream.png")
     results = {
-        "command": "python -m experiments.measured.endless_stream" + " --quick" * arguments.quick,
         "seed": arguments.seed,
         "summary": found,
         "batches": records,

@@ -74,7 +74,6 @@ def main(arguments: argparse.Namespace) -> None:
     federated = federated_seconds(X, Y, repeats, arguments.seed)
     print(f"Keras {plain:.2f} s, ten clients {federated:.2f} s: ratio {federated / plain:.2f}")
     results = {
-        "command": "python -m experiments.measured.federated_speed" + " --quick" * arguments.quick,
         "summary": {"keras": plain, "federated": federated, "ratio": federated / plain},
     }
     write_results(arguments.out, results)

@@ -22,7 +22,7 @@ from typing import Any
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
-from common import Results, parser, run, save_figure, write_results
+from common import Results, command, parser, run, save_figure, write_results
 
 from experiments.federated_runs import (
     LOADERS,
@@ -162,9 +162,8 @@ def add_lies(arguments: argparse.Namespace) -> None:
     """A table beside what is there already."""
     path = arguments.out / "results.json"
     there = json.loads(path.read_text()) if path.exists() else {}
-    command = "python -m experiments.measured.hostile_client --lies" + " --quick" * arguments.quick
     rows = lies(arguments.seed, 1 if arguments.quick else 2)
-    write_results(arguments.out, {**there, "lies_command": command, "lies": rows})
+    write_results(arguments.out, {**there, "lies_command": command(), "lies": rows})
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -177,10 +176,7 @@ def main(arguments: argparse.Namespace) -> None:
     perform_missing(tasks, partial(perform, data), arguments.out / "runs")
     runs = [one for one in kept(arguments.out / "runs", **common) if "hostile" in one]
     save_figure(figure(runs), arguments.out, "hostile_client.png")
-    quick = " --quick" * arguments.quick
-    script = f"python -m experiments.measured.hostile_client --dataset {arguments.dataset}"
-    command = f"{script} --seed {arguments.seed}{quick}"
-    write_results(arguments.out, {"command": command, "summary": summary(runs), "runs": runs})
+    write_results(arguments.out, {"summary": summary(runs), "runs": runs})
 
 
 if __name__ == "__main__":

@@ -268,9 +268,7 @@ def main(arguments: argparse.Namespace) -> None:
                 components.append(
                     {**row, "component": label, "mean": float(one), "width": float(width)}
                 )
-        command = "python -m experiments.measured.hyperparameter_widths"
         results = {
-            "command": command + " --quick" * arguments.quick,
             "summary": summary,
             "dense": [one for one in components if one["points"] == "dense"],
             "components": components,

@@ -205,9 +205,7 @@ def main(arguments: argparse.Namespace) -> None:
         if done:
             same = sum(one["same"] for one in done)
             rows.append({"kind": kind, "kills": kills, "federations": len(done), "same": same})
-    flags = " --quick" * arguments.quick
-    command = f"python -m experiments.measured.killed_federation{flags}"
-    write_results(arguments.out, {"command": command, "rows": rows})
+    write_results(arguments.out, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -204,8 +204,7 @@ def main(arguments: argparse.Namespace) -> None:
             write_json(path, one_stream(number, batches))
         streams.append(json.loads(path.read_text()))
         print(f"{path.name}: {sum(one['kills'] for one in streams)} kills so far", flush=True)
-        command = "python -m experiments.measured.killed_stream" + " --quick" * arguments.quick
-        write_results(arguments.out, {"command": command, "summary": summary(streams)})
+        write_results(arguments.out, {"summary": summary(streams)})
     for row in summary(streams):
         print(row)
 

@@ -146,8 +146,7 @@ def main(arguments: argparse.Namespace) -> None:
     begun = [kept(f"begin-{n}", clients=n, seed=arguments.seed) for n in (1, 500)]
     begun[1]["megabytes_each"] = (begun[1]["megabytes"] - begun[0]["megabytes"]) / 499
     begun[0]["megabytes_each"] = None
-    command = "python -m experiments.measured.many_clients" + " --quick" * arguments.quick
-    write_results(arguments.out, {"command": command, "rows": rows, "begin": begun})
+    write_results(arguments.out, {"rows": rows, "begin": begun})
 
 
 if __name__ == "__main__":

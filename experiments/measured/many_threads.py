@@ -100,8 +100,7 @@ def main(arguments: argparse.Namespace) -> None:
     for kind in KINDS:
         rows.append(perform(kind, updates, arguments.seed))
         print(rows[-1], flush=True)
-    command = "python -m experiments.measured.many_threads" + " --quick" * arguments.quick
-    write_results(arguments.out, {"command": command, "seed": arguments.seed, "summary": rows})
+    write_results(arguments.out, {"seed": arguments.seed, "summary": rows})
 
 
 if __name__ == "__main__":

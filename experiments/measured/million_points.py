@@ -114,7 +114,6 @@ def main(arguments: argparse.Namespace) -> None:
     )
     save_figure(draw(stretches), arguments.out, "million_points.png")
     results = {
-        "command": "python -m experiments.measured.million_points" + " --quick" * arguments.quick,
         "seed": arguments.seed,
         "summary": [found],
         "stretches": stretches,

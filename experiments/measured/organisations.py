@@ -183,9 +183,7 @@ def main(arguments: argparse.Namespace) -> None:
             one = disturbed(found, schedule, ROUNDS_OF_MISHAPS, number, outage, arguments.seed)
             rough.append(one)
             print(rough[-1], flush=True)
-    flags = " --quick" * arguments.quick
     results = {
-        "command": f"python -m experiments.measured.organisations{flags}",
         "seed": arguments.seed,
         "data_points": NUM_DATA,
         "undisturbed": calm,

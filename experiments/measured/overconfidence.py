@@ -116,8 +116,7 @@ def main(arguments: argparse.Namespace) -> None:
             write_json(path, perform(place, name, noise, arguments.seed))
         rows.append(json.loads(path.read_text()))
         print(rows[-1], flush=True)
-        command = "python -m experiments.measured.overconfidence" + " --quick" * arguments.quick
-        write_results(arguments.out, {"command": command, "summary": rows})
+        write_results(arguments.out, {"summary": rows})
 
 
 if __name__ == "__main__":

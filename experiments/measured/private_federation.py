@@ -242,8 +242,7 @@ def main(arguments: argparse.Namespace) -> None:
     }
     rows = summary(kept(folder, **common))
     save_figure(figure(rows), arguments.out, "private_federation.png")
-    command = f"python -m experiments.measured.private_federation{' --quick' * arguments.quick}"
-    write_results(arguments.out, {"command": command, "delta": DELTA, "summary": rows})
+    write_results(arguments.out, {"delta": DELTA, "summary": rows})
 
 
 if __name__ == "__main__":

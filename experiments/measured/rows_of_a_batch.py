@@ -61,10 +61,7 @@ def main(arguments: argparse.Namespace) -> None:
         for number in (1, len(batches)):
             rows.append(described(name, batches[:number], of))
             print(rows[-1], flush=True)
-    write_results(
-        arguments.out,
-        {"command": "python -m experiments.measured.rows_of_a_batch", "summary": rows},
-    )
+    write_results(arguments.out, {"summary": rows})
 
 
 if __name__ == "__main__":

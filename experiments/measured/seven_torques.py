@@ -156,9 +156,7 @@ def main(arguments: argparse.Namespace) -> None:
             f"{last['method']}: {last['pseudo_points']} points, SMSE by joint {errors}, "
             f"NLPD {last['nlpd']:.3f}, {last['cpu_seconds']:.0f} CPU s"
         )
-    quick = " --quick" * arguments.quick or f" --batches {arguments.batches}"
     results = {
-        "command": "python -m experiments.measured.seven_torques" + quick,
         "seed": arguments.seed,
         "joints": by_joint(records, model),
         "summary": summaries,

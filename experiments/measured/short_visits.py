@@ -135,7 +135,6 @@ def main(arguments: argparse.Namespace) -> None:
     runs = kept(folder, quick=arguments.quick)
     save_figure(figure(runs), arguments.out, "short_visits.png")
     results = {
-        "command": "python -m experiments.measured.short_visits" + " --quick" * arguments.quick,
         "summary": summary(runs),
         "runs": runs,
     }

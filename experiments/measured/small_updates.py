@@ -212,10 +212,7 @@ def main(arguments: argparse.Namespace) -> None:
                 rows.append(in_a_new_process(kind, name, number, arguments.seed))
                 print(f"{kind}: {rows[-1]}", flush=True)
                 bar.update()
-    command = "python -m experiments.measured.small_updates" + (
-        " --quick" if arguments.quick else ""
-    )
-    write_results(arguments.out, {"command": command, "batch": SIZE, **found})
+    write_results(arguments.out, {"batch": SIZE, **found})
 
 
 if __name__ == "__main__":

@@ -266,11 +266,7 @@ def main(arguments: argparse.Namespace) -> None:
         runs = all_runs(arguments, number, engines.Serial())
     else:
         runs, places = over_nvflare(arguments, number)
-    flags = " --quick" * arguments.quick + f" --engine {arguments.engine} --seeds {arguments.seeds}"
-    if arguments.epsilon != list(HYPERPARAMETERS):
-        flags += f" --epsilon {' '.join(arguments.epsilon)}"
     results = {
-        "command": f"python -m experiments.measured.three_arms{flags}",
         "seed": arguments.seed,
         "summary": summarised(runs),
         "places": places,

@@ -123,9 +123,7 @@ def main(arguments: argparse.Namespace) -> None:
     write_json(folder / "scores.json", {"merges": merges, "scores": rows})
     kept = [json.loads(path.read_text()) for path in sorted(folder.parent.glob("*/scores.json"))]
     every = [{"merges": one["merges"], **row} for one in kept for row in one["scores"]]
-    command = f"python -m experiments.measured.tiny_batches --iterations {arguments.iterations}"
-    quick = " --quick" * arguments.quick
-    write_results(arguments.out, {"command": command + quick, "summary": every})
+    write_results(arguments.out, {"summary": every})
 
 
 if __name__ == "__main__":

@@ -245,7 +245,6 @@ def main(arguments: argparse.Namespace) -> None:
     save_figure(draw_stream(failure, nuts_run, limits), arguments.out, "banana_failure.png")
 
     results: Results = {
-        "command": f"python -m experiments.papers.banana{' --quick' if arguments.quick else ''}",
         "seed": seed,
         "stream": records(streams),
         "failure_case": records(failure),

@@ -206,11 +206,6 @@ def main(arguments: argparse.Namespace) -> None:
     write_results(
         arguments.out,
         {
-            "command": "python -m experiments.papers.federated_sweeps"
-            + f" --dataset {arguments.dataset}"
-            + " --best" * arguments.best
-            + f" --longer {arguments.longer}" * (arguments.longer > 1)
-            + " --quick" * arguments.quick,
             "summary": summary(best, chosen),
             "sweep": sweep_rows(tried),
             "optimisers": sweep_rows([one for one in tried if one["method"] in OPTIMISERS]),

@@ -244,17 +244,7 @@ def main(arguments: argparse.Namespace) -> None:
         mine = [by_setting[setting] for setting in every[study] if setting in by_setting]
         if len(mine) == len(every[study]):
             save_figure(figure(mine), arguments.out, f"{arguments.dataset}_{study}.png")
-    results = {"command": command(arguments), "summary": summary(runs), "runs": runs}
-    write_results(arguments.out, results)
-
-
-def command(arguments: argparse.Namespace) -> str:
-    """What to type for the same runs."""
-    flags = " --quick" * arguments.quick
-    return (
-        f"python -m experiments.papers.generalised_mnist --dataset {arguments.dataset} "
-        f"--studies {arguments.studies} --seed {arguments.seed}{flags}"
-    )
+    write_results(arguments.out, {"summary": summary(runs), "runs": runs})
 
 
 if __name__ == "__main__":

@@ -175,14 +175,9 @@ def main(arguments: argparse.Namespace) -> None:
     for study in chosen:
         figure = curves(runs, STUDIES[study])
         save_figure(figure, arguments.out, f"{arguments.dataset}_{study}.png")
-    flags = " --quick" * arguments.quick
-    command = (
-        f"python -m experiments.papers.generalised_sequential --dataset {arguments.dataset} "
-        f"--studies {arguments.studies} --seed {arguments.seed} --seeds {arguments.seeds}{flags}"
-    )
     write_results(
         arguments.out,
-        {"command": command, "dataset": arguments.dataset, "summary": summary(runs), "runs": runs},
+        {"dataset": arguments.dataset, "summary": summary(runs), "runs": runs},
     )
 
 

@@ -193,12 +193,7 @@ def main(arguments: argparse.Namespace) -> None:
     by_setting = {Stopping(**one["setting"]): one for one in kept(arguments.out / "runs", **common)}
     runs = [by_setting[setting] for setting in SETTINGS]
     save_figure(stopping_figure(runs), arguments.out, f"{arguments.dataset}_stopping.png")
-    flags = " --quick" * arguments.quick
-    command = (
-        f"python -m experiments.papers.generalised_stopping --dataset {arguments.dataset} "
-        f"--seed {arguments.seed}{flags}"
-    )
-    results = {"command": command, "summary": with_epochs(runs), "runs": runs}
+    results = {"summary": with_epochs(runs), "runs": runs}
     write_results(arguments.out, results)
 
 

@@ -287,10 +287,7 @@ def main(arguments: argparse.Namespace) -> None:
             f"{row['seconds']:.0f} s"
         )
     save_figure(curves(runs), arguments.out, "posterior_server.png")
-    command = f"python -m experiments.papers.posterior_server --seed {arguments.seed}"
     results = {
-        "command": f"{command} --repetitions {arguments.repetitions}"
-        + " --quick" * arguments.quick,
         "seed": arguments.seed,
         "reference": {key: wanted[key] for key in ("draws", "r_hat")},
         "summary": rows,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -144,15 +143,6 @@ def checked(arguments: argparse.Namespace) -> argparse.Namespace:
     return arguments
 
 
-def command(arguments: argparse.Namespace) -> str:
-    """What to type for the same runs."""
-    lists = ("joints", "streams", "methods")
-    chosen = [f"--{name} " + shlex.join(map(str, getattr(arguments, name))) for name in lists]
-    flags = [f"--{name}" for name in ("quick", "finished") if getattr(arguments, name)]
-    source = f"--source {arguments.source} --seed {arguments.seed}"
-    return " ".join(["python -m experiments.papers.robot_arm", *flags, source, *chosen])
-
-
 def main(arguments: argparse.Namespace) -> None:
     tasks = chosen_tasks(checked(arguments))
     if arguments.source == "simulated":
@@ -169,7 +159,6 @@ def main(arguments: argparse.Namespace) -> None:
         figure = figure_7(runs, key, label, *drawn)
         save_figure(figure, arguments.out, f"robot_arm_{key.removeprefix('test_')}.png")
     results = {
-        "command": command(arguments),
         "source": arguments.source,
         "seed": arguments.seed,
         "joints": side_by_side(rows, list(METHODS)),

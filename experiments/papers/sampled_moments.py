@@ -145,9 +145,7 @@ def main(arguments: argparse.Namespace) -> None:
             f"{row['method']}: mean off by {row['mean_error']} sd, covariance by "
             f"{row['covariance_error']}, {row['bytes']} bytes"
         )
-    command = f"python -m experiments.papers.sampled_moments --seed {arguments.seed}"
-    command += " --quick" * arguments.quick
-    write_results(arguments.out, {"command": command, "summary": rows, "runs": runs})
+    write_results(arguments.out, {"summary": rows, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -256,10 +256,6 @@ def main(arguments: argparse.Namespace) -> None:
             )
         save_figure(contours(mine), arguments.out, figure)
     results = {
-        "command": "python -m experiments.papers.stochastic_ep"
-        + f" --seed {arguments.seed} --sets {sets}"
-        + " --quick" * arguments.quick
-        + " --finished" * arguments.finished,
         "seed": arguments.seed,
         **found,
         "runs": [{key: one[key] for key in one if key != "plane"} for one in runs],

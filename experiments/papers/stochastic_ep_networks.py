@@ -315,24 +315,12 @@ def main(arguments: argparse.Namespace) -> None:
         )
     save_figure(figure_of(runs), arguments.out, "stochastic_ep_networks.png")
     results = {
-        "command": "python -m experiments.papers.stochastic_ep_networks "
-        + " ".join(given(arguments)),
         "seed": arguments.seed,
         "summary": rows,
         "differences": changes,
         "runs": runs,
     }
     write_results(arguments.out, results)
-
-
-def given(arguments: argparse.Namespace) -> list[str]:
-    """Options as they were passed, but for paths."""
-    words = ["--noise", arguments.noise, "--seed", arguments.seed]
-    for name in ("datasets", "splits", "passes"):
-        values = getattr(arguments, name)
-        words += [f"--{name}", *values] if values else []
-    flags = [f"--{name}" for name in ("quick", "finished") if getattr(arguments, name)]
-    return [*map(str, words), *flags]
 
 
 if __name__ == "__main__":

@@ -125,8 +125,7 @@ def main(arguments: argparse.Namespace) -> None:
             if readings:
                 rows.append(row(performed(readings, arguments.out / "runs")))
                 print(rows[-1], flush=True)
-    command = f"python -m experiments.papers.stochastic_ep_readings --sets {arguments.sets}"
-    write_results(arguments.out, {"command": command, "summary": rows})
+    write_results(arguments.out, {"summary": rows})
 
 
 if __name__ == "__main__":
