@@ -2,6 +2,7 @@
 
 import gc
 import os
+import typing
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -52,8 +53,13 @@ def pytest_collection_modifyitems(items):
 
 
 def _collect_garbage_seldom():
-    """Tracing makes millions of objects that stay: to look through them takes an eighth more."""
+    """Tracing makes millions of objects that stay: to look through them takes an eighth more. And
+    to write what shapes GPflow checks into its docstrings takes a third of the time to import it.
+    """
+    import check_shapes
     import tensorflow  # noqa: F401  most of what stays
+
+    check_shapes.set_rewrite_docstrings(None)
 
     gc.collect()
     gc.freeze()
@@ -81,6 +87,24 @@ def unchecked_shapes(request):
 
     is_law = "laws" in request.path.parts and _is_quick(request.config)
     with disable_check_shapes() if is_law else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def values_that_are_computed(request):
+    """To look whether a parameter's value is known takes TensorFlow Probability thrice as long as
+    to compute it, and to look what a protocol consists of, as Python does below 3.12 at each
+    ``isinstance``, as long again: the quick suite computes, and looks once.
+    """
+    from tensorflow_probability.python.internal.cache_util import BijectorCache
+
+    def forward(cache, x, **options):
+        return cache._invoke(x, cache._forward_name, options, {})
+
+    with pytest.MonkeyPatch.context() as patch:
+        if _is_quick(request.config):
+            patch.setattr(BijectorCache, "forward", forward)
+            patch.setattr(typing, "_get_protocol_attrs", cache(typing._get_protocol_attrs))
         yield
 
 
