@@ -99,7 +99,7 @@ def learned(make):
         discrete = isinstance(
             likelihood, (gpflow.likelihoods.Bernoulli, gpflow.likelihoods.Poisson)
         )
-        model.update((X, (Y > 0.0).astype(float) if discrete else Y))
+        model.update((X, (Y > 0.0).astype(float) if discrete else Y), learn=False)
     return model
 
 
