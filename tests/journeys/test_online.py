@@ -292,7 +292,17 @@ def over_time(kernel, start):
     return model, X[60:], Y[60:]
 
 
-@pytest.mark.parametrize("kernel", SINCE.values(), ids=SINCE)
+OF_A_PRODUCT = "smooth", "wave"
+"""Terms of what is tried anyway."""
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in OF_A_PRODUCT))
+        for name, make in SINCE.items()
+    ],
+)
 def test_inputs_may_be_time_stamps(kernel):
     """Seconds since 1970: nothing but differences matters, wherever the stream has gone."""
     found, before = [], []

@@ -686,17 +686,15 @@ def test_few_data_meet_a_prior_by_its_own_density(name, rng):
     for rows in (slice(0, 3), slice(3, 8)):
         model.update((X[rows], Y[rows]))
     q = model.hyperparameter_posterior
-    K, transform = np.asarray(kernel(X)), noise.transform
-    grid = np.linspace(-9.0, 3.0, 301)
-    logs = []
-    for u in grid:
-        v = transform.forward(number(u))
-        prior = noise.prior.log_prob(number(u))
-        if name == "inverse gamma":
-            prior = noise.prior.log_prob(v) + transform.forward_log_det_jacobian(number(u), 0)
-        evidence = scipy.stats.multivariate_normal(None, K + float(v) * np.eye(8)).logpdf(Y[:, 0])
-        logs.append(evidence + float(prior))
-    weights = np.exp(np.array(logs) - max(logs))
+    K, grid = np.asarray(kernel(X)), np.linspace(-9.0, 3.0, 301)
+    variances = noise.transform.forward(grid).numpy()
+    logs = noise.prior.log_prob(grid if noise.prior_on.value == "unconstrained" else variances)
+    if name == "inverse gamma":
+        logs += noise.transform.forward_log_det_jacobian(grid, 0)
+    logs += [
+        scipy.stats.multivariate_normal(None, K + v * np.eye(8)).logpdf(Y[:, 0]) for v in variances
+    ]
+    weights = np.exp(logs - np.max(logs))
     weights /= weights.sum()
     mean = weights @ grid
     width = np.sqrt(weights @ (grid - mean) ** 2)

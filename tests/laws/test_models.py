@@ -83,7 +83,7 @@ def test_a_learned_map_comes_nearer_to_a_skewed_posterior():
     X, Y = np.ones((6, 1)), np.ones((6, 1))  # six successes: the weight is large, how large unknown
     model = linear.logistic_regression(1, prior_variance=9.0)
     flow = FlowModel(model, skewed(), num_data=6, num_samples=200)
-    q = fitted(flow, (X, Y), rounds=20, hyperparameters=pvi.LikelihoodParameters())
+    q = fitted(flow, (X, Y), rounds=10, hyperparameters=pvi.LikelihoodParameters())
     theta = np.linspace(-3.0, 14.0, 4000)
     joint = model.prior().log_prob(theta[:, None]) + model.log_likelihood(theta[:, None], X, Y)
     gaussian = fitted(model, (X, Y)).log_prob(theta[:, None])

@@ -617,7 +617,7 @@ def test_a_slow_client_and_one_that_sends_no_numbers_spoil_nothing(rng):
     found, proper = pvi.Server(model.prior(), clients), []
     durations = dict.fromkeys(clients, 1.0) | {"c2": 10.0}
     history = pvi.fit(
-        found, pvi.Asynchronous(1.0, durations), 40, pvi.Serial(latency=3),
+        found, pvi.Asynchronous(1.0, durations), 20, pvi.Serial(latency=3),
         callback=lambda _: proper.append(found.posterior.is_proper),
     )  # fmt: skip
     assert all(proper)
