@@ -210,6 +210,14 @@ def test_small_updates_of_every_strategy_learn_the_function(tmp_path):
 
 
 @pytest.mark.slow
+def test_settings_of_a_long_stream_stand_side_by_side(tmp_path):
+    script = "experiments.measured.stream_defaults"
+    first, few = results_of_process(script, tmp_path, "--quick")["summary"]
+    assert first["smse"] < few["smse"] < 0.2
+    assert results_of_process(script, tmp_path, "--quick")["summary"] == [first, few]
+
+
+@pytest.mark.slow
 def test_more_rows_hold_more_of_a_batch(kin8nm, tmp_path):
     first, last = results_of("experiments.measured.rows_of_a_batch", tmp_path, "--quick")["summary"]
     assert 0.0 < last["nats"] < first["nats"]
