@@ -130,9 +130,9 @@ def is_wanted(stream: str, setting: Setting) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    streams, settings, size = STREAMS, SETTINGS, SIZE
-    if arguments.quick:
-        streams, settings, size = STREAMS[-1:], (SETTINGS[0], SETTINGS[3]), QUICK_SIZE
+    streams = list(STREAMS)[-1:] if arguments.quick else list(STREAMS)
+    settings = [SETTINGS[0], SETTINGS[3]] if arguments.quick else list(SETTINGS)
+    size = QUICK_SIZE if arguments.quick else SIZE
     path = arguments.out / "results.json"
     rows = json.loads(path.read_text())["summary"] if path.exists() else []
     done = {(row["stream"], row["of"], row["setting"]) for row in rows}

@@ -508,7 +508,8 @@ class EveryUpdate:
 @typed
 @dataclass(frozen=True)
 class WhenGrown:
-    """Learn when the stream has grown by so much since it learned last.
+    """Learn when the stream has grown by so much since it learned last, or comes nearer to that
+    than with another batch of the mean size.
 
     A short stream learns when it has grown by a fifth, as its data say much of ε each, and their
     evidence costs little; and so does one whose batch is not as predicted, as what was learned may
@@ -530,7 +531,8 @@ class WhenGrown:
             raise InvalidDataError(f"by must be above 1, got {self.by!r}")
 
     def wants(self, arrival: Arrival) -> bool:
-        if arrival.num_updates == 0 or arrival.growth >= self.by:
+        half_a_batch = math.sqrt(1.0 + 1.0 / (arrival.num_updates + 1))
+        if arrival.num_updates == 0 or arrival.growth * half_a_batch >= self.by:
             return True
         if arrival.growth < GROWTH_OF_SHORT:
             return False
