@@ -47,6 +47,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """One test at the top waits for a process that loads TensorFlow: it is not to be the last."""
+    items.sort(key=lambda item: item.path.parent.name != "tests")
     for item in items:
         if {"barrett", "mnist", "wine", "kin8nm"} & set(item.fixturenames):
             item.add_marker("data")
