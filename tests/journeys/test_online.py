@@ -579,6 +579,7 @@ def test_a_bad_observation_changes_nothing(untouched, new_inputs, x, y):
     assert_predicts_as(online, untouched, new_inputs)
 
 
+@pytest.mark.usefixtures("eager")
 def test_models_that_cannot_learn_point_by_point_say_so(data, untouched):
     with pytest.raises(InvalidDataError, match="learned a batch"):
         known_model(EVERY_INPUT).online()

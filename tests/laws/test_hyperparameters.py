@@ -651,14 +651,8 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("half Cauchy", marks=pytest.mark.slow),
-        "inverse gamma",
-        pytest.param("log normal", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEAVY)
 def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
     kernel, likelihood = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1)
     for parameter in (kernel.variance, kernel.lengthscales, likelihood.variance):
