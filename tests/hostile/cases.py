@@ -1,6 +1,14 @@
 """Cases as data: every tenth is fast, and the rest run with the slow tests."""
 
+import numpy as np
 import pytest
+
+
+def changed(array, index, value):
+    """A copy that has another value at an index."""
+    copy = np.array(array)
+    copy[index] = value
+    return copy
 
 
 def every_tenth(names, cases, first=0):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
+from tests.hostile.cases import changed
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -16,13 +17,6 @@ from tests.oracles.builders import (
     regressor,
 )
 from tests.oracles.reference import smooth_data
-
-
-def changed(array, index, value):
-    copy = np.array(array)
-    copy[index] = value
-    return copy
-
 
 GPFLOW_LIKELIHOODS = {
     "Exponential": (gpflow.likelihoods.Exponential(), lambda f, rng: rng.exponential(np.exp(f))),
