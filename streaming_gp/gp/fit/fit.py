@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.gp.fit.bounds import LocalBound
@@ -384,10 +383,7 @@ class Fitter:
         """The negative log prior of a point ε; q(ε) has not moved."""
         if cavity.hyperparameters is not None:
             return 0.0
-        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
-        unmoved = tf.constant(hyperparameters.unmoved(parameters.size), tf.float64)
-        with parameters.substituted(tf.constant(epsilon, tf.float64)):
-            return float(hyperparameters.penalty(unmoved, parameters))
+        return -self.local.log_prior(epsilon)
 
 
 def _no_surer(one: PseudoObservations, root: float) -> PseudoObservations:

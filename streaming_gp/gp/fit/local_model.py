@@ -72,9 +72,14 @@ class LocalModel:
 
     def log_prior(self, epsilon: np.ndarray) -> float:
         """Minus the penalty of a point ε [E]: its log prior density, in nats."""
-        unmoved = tf.constant(self.hyperparameters.unmoved(self.parameters.size), tf.float64)
-        with self.parameters.substituted(tf.constant(epsilon, tf.float64)):
-            return -float(self.hyperparameters.penalty(unmoved, self.parameters))
+        unmoved = self.hyperparameters.unmoved(self.parameters.size)
+
+        def log_prior(at: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+            with self.parameters.substituted(at):
+                return -self.hyperparameters.penalty(offsets, self.parameters)
+
+        given = spec(self.parameters.size), spec(len(unmoved))
+        return float(self.graphs_of_fits.compiled(log_prior, *given)(epsilon, unmoved))
 
     def grouped(self, values: np.ndarray) -> np.ndarray:
         """Values of latent functions [N, L] by their groups [G, N, C]."""
