@@ -44,7 +44,7 @@ SWEEPS, DAMPING = 3, 0.7
 """Further sweeps over them, and ρ of these."""
 EVIDENCE_ROWS = 500
 """The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
-COMPARED, FARTHER, WORTHWHILE = 256, 4, 0.02
+COMPARED, FARTHER, WORTHWHILE = 500, 4, 0.02
 """So many random rows are predicted from their neighbours, from so many times as many, and from
 those by which ε is learned; other ones are better by a gain of so many nats for each row."""
 SURPRISES, MEDIAN_OF_SQUARE = 100, 0.4549
@@ -282,11 +282,14 @@ class DataFits:
             return found
 
         logs = logs_given(some)
-        if few < some and _is_better(logs_given(few), logs, rows.weights):
-            return replace(settings, num_neighbors_pred=few, dense_up_to=few)
+        if few < some:
+            gain, error = _gain(logs_given(few), logs, rows.weights)
+            if gain > max(WORTHWHILE, 2.0 * error):
+                return replace(settings, num_neighbors_pred=few, dense_up_to=few)
         if not NEAR_ROWS < number <= settings.dense_up_to:
             return settings
-        if _is_better(logs_given(FARTHER * some), logs, rows.weights):
+        gain, _ = _gain(logs_given(FARTHER * some), logs, rows.weights)
+        if gain > WORTHWHILE:  # where the kernel is right, more rows never say less
             return settings
         return replace(settings, dense_up_to=NEAR_ROWS)
 
@@ -612,13 +615,10 @@ def _posterior(
     return (prior_mean + shift).T, variance.T, float(kl)
 
 
-def _is_better(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether log densities [N] of rows are larger in the mean, by so much that it is worthwhile
-    and by two standard errors.
-    """
+def _gain(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """By how much log densities [N] of rows are larger in the mean, and its standard error."""
     gain = weights * (logs - others) / weights.mean()
-    error = gain.std() / np.sqrt(len(gain))
-    return bool(gain.mean() > max(WORTHWHILE, 2.0 * error))
+    return float(gain.mean()), float(gain.std() / np.sqrt(len(gain)))
 
 
 def _raised(look: Look, weights: np.ndarray) -> Look:

@@ -60,8 +60,9 @@ FEWEST, MOST, SHARE = 300, 1000, 0.25
 them take twice as many."""
 MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
-START_ITERATIONS, ROUNDS, ROUND_ITERATIONS = 15, 4, 8
-"""Of the optimiser from each start; further rounds, each with fresh rows, and its iterations."""
+START_ITERATIONS, ROUND_ITERATIONS, MOST_ROUNDS = 15, 8, 20
+"""Of the optimiser from each start, and in each of the rounds with fresh rows that follow. They end
+where one is no better than the one before it on the rows of the next."""
 LEAST_STEP = 0.02
 """In nats of the rows at hand: an iteration on random rows that gains less is the last one."""
 EXACT_ITERATIONS = 50
@@ -170,20 +171,21 @@ class Evidence:
             rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
         return Sample(self._arguments(rows, weights, number, epsilon), scale)
 
-    def fresh(self, epsilon: np.ndarray, center: np.ndarray) -> Sample:
+    def fresh(self, size: int, epsilon: np.ndarray, center: np.ndarray) -> Sample:
         """Random rows [s] on which values of ε are compared, each by its share of its place.
 
         A place where the data rest says as much of what is not seen yet as one that they have
         passed once: by their number, rows at rest would choose a noise that explains nothing else.
 
+        :param size: The number s of rows, at most.
         :param epsilon: The neighbours are those at this ε [E].
         :param center: Places are those at this one.
         """
         crowd = crowding(PriorAt(self.local.prior, center[None]), self._pool.Z)
         number = min(self._number, self._num_pool - 1)
         rows = np.arange(max(self._first, min(number, self._num_pool // 2)), self._num_pool)
-        if not self.is_exact and len(rows) > FEWEST:
-            rows = np.sort(self._rng.choice(rows, FEWEST, replace=False))
+        if not self.is_exact and len(rows) > size:
+            rows = np.sort(self._rng.choice(rows, size, replace=False))
         weights = self._pool.weights[rows] / crowd[rows]
         weights *= len(rows) / weights.sum()
         return Sample(self._arguments(rows, weights, number, epsilon), 1.0)
@@ -539,17 +541,26 @@ class _Search:
                 ends.append(end(belief.mean, low))
             if floor is not None and (ends[-1][0] < floor).any():
                 ends.append(end(belief.mean, np.maximum(floor, low)))
-        epsilon, lowest = self._best(ends)
+        epsilon, lowest = self._best(ends, size)
         if not evidence.is_exact and only is None:
-            for _ in long_work(range(ROUNDS), "learning"):
+            before = None
+            for _ in long_work(range(MOST_ROUNDS), "learning"):
                 fresh = evidence.sample(2 * size, epsilon)
+                if before is not None:
+                    here, there = (self._objective(one, fresh)[0] for one in (epsilon, before))
+                    if not here < there:
+                        epsilon = before
+                        break
+                before = epsilon
                 epsilon = self._optimum(epsilon, lowest, fresh, ROUND_ITERATIONS)
         if belief.prior is None:
             return Learned(epsilon, None, self._iterations)
         mean, precision = self._gaussian(epsilon)
         return Learned(mean, _of_family(belief.prior, mean, precision), self._iterations)
 
-    def _best(self, ends: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    def _best(
+        self, ends: list[tuple[np.ndarray, np.ndarray]], size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The best on fresh rows, or where these are all that there are, with the prior.
 
         Of equals it is the first.
@@ -561,7 +572,7 @@ class _Search:
         state = evidence._rng.bit_generator.state
         for epsilon, _ in ends:  # the same rows, with neighbours by each one's own lengthscales
             evidence._rng.bit_generator.state = state
-            sample = evidence.fresh(epsilon, self._belief.mean)
+            sample = evidence.fresh(size, epsilon, self._belief.mean)
             score = evidence.value_and_gradient(epsilon, sample)[0]
             scores.append(score + evidence.is_exact * self._belief(epsilon)[0])
         return ends[int(np.argmax(np.array(scores) >= max(scores) - LEAST_GAIN))]
