@@ -2,7 +2,6 @@
 
 import gc
 import os
-import typing
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -89,24 +88,6 @@ def unchecked_shapes(request):
 
     is_law = "laws" in request.path.parts and _is_quick(request.config)
     with disable_check_shapes() if is_law else nullcontext():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def values_that_are_computed(request):
-    """To look whether a parameter's value is known takes TensorFlow Probability thrice as long as
-    to compute it, and to look what a protocol consists of, as Python does below 3.12 at each
-    ``isinstance``, as long again: the quick suite computes, and looks once.
-    """
-    from tensorflow_probability.python.internal.cache_util import BijectorCache
-
-    def forward(cache, x, **options):
-        return cache._invoke(x, cache._forward_name, options, {})
-
-    with pytest.MonkeyPatch.context() as patch:
-        if _is_quick(request.config):
-            patch.setattr(BijectorCache, "forward", forward)
-            patch.setattr(typing, "_get_protocol_attrs", cache(typing._get_protocol_attrs))
         yield
 
 

@@ -362,6 +362,7 @@ def run(out, *options):
 def test_a_run_that_does_not_end_well_is_told_apart(program, message, monkeypatch):
     main = importlib.import_module("experiments.benchmarks.__main__")
     monkeypatch.setattr(main, "_most_bytes", lambda: 2**29)
+    monkeypatch.setattr(main, "SLACK", 600)  # of wall time, on a machine that has other work
     assert message in main._ended([sys.executable, "-c", program], 1.0)
 
 
