@@ -282,16 +282,14 @@ class DataFits:
             return found
 
         logs = logs_given(some)
-        if few < some:
-            gain, error = _gain(logs_given(few), logs, rows.weights)
-            if gain > max(WORTHWHILE, 2.0 * error):
-                return replace(settings, num_neighbors_pred=few, dense_up_to=few)
-        if not NEAR_ROWS < number <= settings.dense_up_to:
+        if few < some and _is_better(logs_given(few), logs, rows.weights):
+            return replace(settings, num_neighbors_pred=few, dense_up_to=few)
+        if number <= NEAR_ROWS:
             return settings
-        gain, _ = _gain(logs_given(FARTHER * some), logs, rows.weights)
-        if gain > WORTHWHILE:  # where the kernel is right, more rows never say less
+        may_be_dense = number <= settings.dense_up_to
+        if may_be_dense and _is_better(logs_given(FARTHER * some), logs, rows.weights):
             return settings
-        return replace(settings, dense_up_to=NEAR_ROWS)
+        return replace(settings, dense_up_to=min(NEAR_ROWS, settings.dense_up_to))
 
     @one_blas_thread()
     def surprise(self, process: Process, data: Data, conditioning: Conditioning) -> float:
@@ -615,10 +613,13 @@ def _posterior(
     return (prior_mean + shift).T, variance.T, float(kl)
 
 
-def _gain(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """By how much log densities [N] of rows are larger in the mean, and its standard error."""
+def _is_better(logs: np.ndarray, others: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether log densities [N] of rows are larger in the mean, by so much that it is worthwhile
+    and by two standard errors.
+    """
     gain = weights * (logs - others) / weights.mean()
-    return float(gain.mean()), float(gain.std() / np.sqrt(len(gain)))
+    error = gain.std() / np.sqrt(len(gain))
+    return bool(gain.mean() > max(WORTHWHILE, 2.0 * error))
 
 
 def _raised(look: Look, weights: np.ndarray) -> Look:

@@ -60,7 +60,7 @@ FEWEST, MOST, SHARE = 300, 1000, 0.25
 them take twice as many."""
 MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
-START_ITERATIONS, ROUND_ITERATIONS, MOST_ROUNDS = 15, 8, 20
+START_ITERATIONS, ROUND_ITERATIONS, MOST_ROUNDS = 15, 8, 8
 """Of the optimiser from each start, and in each of the rounds with fresh rows that follow. They end
 where one is no better than the one before it on the rows of the next."""
 LEAST_STEP = 0.02

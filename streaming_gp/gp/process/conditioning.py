@@ -55,8 +55,8 @@ class NearestNeighbors:
     :param dense_up_to: Up to so many points all of them are conditioned on, as :class:`Dense`; 0
         for never. Otherwise each update that learns from more than 600 rows asks how many
         neighbours predict random rows better, by a fiftieth of a nat each at least: where they are
-        surely as few as ``num_neighbors``, so many are conditioned on from then on; and more than
-        2,000 points are all conditioned on only where it is four times ``num_neighbors_pred``.
+        as few as ``num_neighbors``, so many are conditioned on from then on; and more than 2,000
+        points are all conditioned on only where it is four times ``num_neighbors_pred``.
     :raises InvalidDataError: if a number is not a positive integer.
 
     >>> near = sgp.StreamingGP(*parts, conditioning=sgp.NearestNeighbors(num_neighbors_pred=200))
