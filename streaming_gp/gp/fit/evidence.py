@@ -60,9 +60,11 @@ FEWEST, MOST, SHARE = 300, 1000, 0.25
 them take twice as many."""
 MOST_POOL = 2**17
 """Of more rows a random sample of so many stands for all."""
-START_ITERATIONS, ROUND_ITERATIONS, MOST_ROUNDS = 15, 8, 8
-"""Of the optimiser from each start, and in each of the rounds with fresh rows that follow. They end
-where one is no better than the one before it on the rows of the next."""
+START_ITERATIONS, ROUND_ITERATIONS = 15, 8
+"""Of the optimiser from each start, and in each of the rounds with fresh rows that follow."""
+LEAST_ROUNDS, MOST_ROUNDS = 2, 8
+"""Rounds end where one is no better than the one before it on the rows of the next; not at once, as
+starts end on fewer rows, and to be no better is also chance."""
 LEAST_STEP = 0.02
 """In nats of the rows at hand: an iteration on random rows that gains less is the last one."""
 EXACT_ITERATIONS = 50
@@ -543,10 +545,10 @@ class _Search:
                 ends.append(end(belief.mean, np.maximum(floor, low)))
         epsilon, lowest = self._best(ends, size)
         if not evidence.is_exact and only is None:
-            before = None
-            for _ in long_work(range(MOST_ROUNDS), "learning"):
+            before = epsilon
+            for number in long_work(range(MOST_ROUNDS), "learning"):
                 fresh = evidence.sample(2 * size, epsilon)
-                if before is not None:
+                if number >= LEAST_ROUNDS:
                     here, there = (self._objective(one, fresh)[0] for one in (epsilon, before))
                     if not here < there:
                         epsilon = before
