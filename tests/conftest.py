@@ -39,7 +39,7 @@ def pytest_configure(config):
         quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
         os.environ.setdefault("XLA_FLAGS", quick)
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
-        _collect_garbage_seldom()  # who only hands tests to workers needs no TensorFlow
+        _import_what_stays()  # who only hands tests to workers needs no TensorFlow
     if "STREAMING_GP_DATA" not in os.environ and _NEIGHBOUR.is_dir():
         os.environ["STREAMING_GP_DATA"] = str(_NEIGHBOUR)
 
@@ -53,9 +53,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker("data")
 
 
-def _collect_garbage_seldom():
-    """Tracing makes millions of objects that stay: to look through them takes an eighth more. And
-    to write what shapes GPflow checks into its docstrings takes a third of the time to import it.
+def _import_what_stays():
+    """TensorFlow and what tracing makes are millions of objects: to look through them for garbage
+    takes an eighth more, and that GPflow writes shapes into docstrings a third of its import.
     """
     import check_shapes
     import tensorflow  # noqa: F401  most of what stays

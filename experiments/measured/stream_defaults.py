@@ -21,7 +21,7 @@ from typing import Any
 
 import gpflow
 import numpy as np
-from common import Results, parser, run, write_results
+from common import COMMIT_DATE, Results, parser, run, write_results
 from tqdm import tqdm
 
 import streaming_gp as sgp
@@ -29,9 +29,8 @@ from experiments.benchmarks.streams import Stream, load
 from streaming_gp.gp.fit import evidence
 from streaming_gp.gp.process import nearest
 
-STREAMS = "power-500", "kin8nm-500", "barrett3-by1-500", "noisy"
-SIZE, QUICK_SIZE = 20_000, 2000
-"""The rows of the made stream."""
+STREAMS = "power-500", "kin8nm-500", "barrett3-by1-500", "noisy-20000"
+QUICK_STREAM = "noisy-2000"
 NEVER = 10**9
 MARGIN = 1.645
 """Of a 90 % interval, in standard deviations."""
@@ -88,14 +87,14 @@ def noisy(size: int) -> Stream:
     return Stream(batches, *rows(2000, 0.3), classes=False, points=0)
 
 
-def measured(data: Path | None, seed: int, size: int, task: tuple[str, str]) -> Results:
+def measured(data: Path | None, seed: int, task: tuple[str, str]) -> Results:
     """One run: error, density, coverage of 90 % intervals, and CPU seconds."""
-    os.nice(5)
     name, title = task
     setting = next(one for one in SETTINGS if one.name == title)
     if setting.limit is not None:
         setattr(*setting.limit)
-    stream = noisy(size) if name == "noisy" else load(name, data)
+    made, _, size = name.partition("noisy-")
+    stream = load(name, data) if made else noisy(int(size))
     D = stream.X_test.shape[1]
     choices = {"conditioning": setting.conditioning, "learning": setting.learning}
     model = sgp.StreamingGP(
@@ -130,11 +129,11 @@ def is_wanted(stream: str, setting: Setting) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    streams = list(STREAMS)[-1:] if arguments.quick else list(STREAMS)
+    streams = [QUICK_STREAM] if arguments.quick else list(STREAMS)
     settings = [SETTINGS[0], SETTINGS[3]] if arguments.quick else list(SETTINGS)
-    size = QUICK_SIZE if arguments.quick else SIZE
     path = arguments.out / "results.json"
-    rows = json.loads(path.read_text())["summary"] if path.exists() else []
+    kept = json.loads(path.read_text()) if path.exists() else {"summary": []}
+    rows, date = kept["summary"], kept.get("commit_date", COMMIT_DATE)  # that of the oldest row
     done = {(row["stream"], row["of"], row["setting"]) for row in rows}
     tasks = [
         (stream, one.name)
@@ -142,11 +141,11 @@ def main(arguments: argparse.Namespace) -> None:
         for one in settings
         if is_wanted(stream, one) and (stream, one.of, one.title) not in done
     ]
-    work = partial(measured, arguments.data, arguments.seed, size)
+    work = partial(measured, arguments.data, arguments.seed)
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for row in tqdm(pool.imap(work, tasks, chunksize=1), total=len(tasks)):
             rows.append(row)
-            write_results(arguments.out, {"summary": rows})
+            write_results(arguments.out, {"summary": rows}, date)
 
 
 if __name__ == "__main__":

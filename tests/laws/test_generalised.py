@@ -500,13 +500,13 @@ def test_an_opinion_pool_of_equal_weights_is_the_default_damping(rng):
 # ---- Gaussian processes ----
 
 
-def streamed(likelihood, X, Y, optimiser=None):
+def streamed(likelihood, X, Y, optimise_locations=True, optimiser=None):
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(),
         likelihood,
-        pseudo_points=sgp.PrivatePseudoPoints(12, optimise_locations=optimiser is None),
-        optimiser=optimiser,
+        pseudo_points=sgp.PrivatePseudoPoints(12, optimise_locations),
         hyperparameters=sgp.FixedHyperparameters(),
+        optimiser=optimiser,
     )
     for rows in (slice(0, None, 2), slice(1, None, 2)):
         info = model.update((X[rows], Y[rows]))
@@ -528,9 +528,9 @@ def test_a_gp_under_a_loss_tends_to_that_under_the_likelihood(rng, make, loss):
     X = rng.uniform(0.0, 6.0, (60, 1))  # on a grid rounding would choose among points
     Y = np.sin(1.5 * X) + 0.1 * rng.standard_normal(X.shape)
     Y = (Y > 0.0).astype(float) if make is gpflow.likelihoods.Bernoulli else Y
-    to_the_end = sgp.LocalOptimiser(rounds=1, site_steps=200)
-    found, _ = streamed(losses.GeneralisedLikelihood(make(), loss), X, Y, to_the_end)
-    wanted, _ = streamed(make(), X, Y, to_the_end)
+    to_the_end = False, sgp.LocalOptimiser(rounds=1, site_steps=200)
+    found, _ = streamed(losses.GeneralisedLikelihood(make(), loss), X, Y, *to_the_end)
+    wanted, _ = streamed(make(), X, Y, *to_the_end)
     for a, b in zip(found.predict_f(X), wanted.predict_f(X), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
     np.testing.assert_allclose(
