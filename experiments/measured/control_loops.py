@@ -16,6 +16,7 @@ import argparse
 import gc
 import json
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import scipy.linalg
+import tensorflow as tf
 from common import Results, parser, run, write_results
 from river import linear_model, tree
 
@@ -162,6 +164,10 @@ def learn(X: np.ndarray, Y: np.ndarray, done: Any, give: Callable[[Any], None]) 
 
 
 def learn_elsewhere(X: np.ndarray, Y: np.ndarray, has_begun: Any, pipe: Any) -> None:
+    """In a process that leaves the loop a processor: of one thread, and last in line."""
+    os.nice(19)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     has_begun.set()
     learn(X, Y, threading.Event(), lambda model: pipe.send(model.online(POINTS)))
 

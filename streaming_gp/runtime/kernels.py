@@ -164,7 +164,8 @@ class Isotropic(Kernel):
     def covariance_with(self, X: np.ndarray, x: np.ndarray) -> np.ndarray:
         differences = Kernel.prepared(self, X - x)
         differences *= 1.0 / self.lengthscales
-        return self.of_squared_distance(np.einsum("nd,nd->n", differences, differences))
+        differences *= differences
+        return self.of_squared_distance(differences @ np.ones(differences.shape[1]))
 
     def of_squared_distance(self, r2: np.ndarray) -> np.ndarray:
         """The covariance at r²; rounding may have left it below zero."""

@@ -54,13 +54,16 @@ class Watch:
         least = noise / (float(variances.mean()) if len(variances) else 1.0)
         self._size = np.minimum(least, 1.0) ** np.linspace(0.0, 1.0, NUM_SIZES)  # [C, J]
         self._noise, self._group = noise, prior.group
-        self._root = np.sqrt(1.0 - self._size)
+        self._left = 1.0 - self._size
+        self._lost = 1.0 - np.sqrt(self._left)  # of the mean
         self._is_off, self._enough = rate == 0.0, -np.log(max(rate, 1e-300))
-        self._limit = np.array([np.inf, self._enough / LEAST_OBSERVATIONS])[:, None, None]
+        of_each = self._enough / LEAST_OBSERVATIONS
+        self._limit, self._most = np.array([np.inf, of_each])[:, None, None], 2.0 * of_each
         self._logs = np.full((2, *self._size.shape), -np.inf)  # as it is, and of limited ratios
         self._memory = prior.memory
         self._scale = np.ones(len(prior.group))
-        self._count = np.zeros(len(prior.group))  # of observations since the first alarm
+        # In how many observations a scale is followed: none is before the first alarm.
+        self._followed = np.full(len(prior.group), np.inf)
         self._has_changed = False
 
     def variance(self, at: Projection) -> np.ndarray:
@@ -77,36 +80,37 @@ class Watch:
         noise = self._noise[:, 0]
         return np.asarray(np.maximum(self._scale, 1.0) * (variance + noise) - noise)
 
-    def see(self, at: Projection, y: np.ndarray) -> tuple[int, float] | None:
+    def see(self, at: Projection, y: np.ndarray, densities: np.ndarray) -> tuple[int, float] | None:
         """Look at an observation before it is learned.
 
         :param at: The state about its input.
         :param y: The observation [C].
+        :param densities: Its log densities [C] as nothing changed, in nats.
         :returns: the column that has changed and the size of its change, if one has.
         """
         if self._is_off:
             return None
-        variance = at.variance[self._group][:, None]
-        centred, shift = (y - at.prior_mean)[:, None], (at.mean - at.prior_mean)[:, None]
-        changed = variance + self._size * (at.prior_variance - variance) + self._noise
-        ratio = log_densities(centred - self._root * shift, changed)
-        ratio -= log_densities(centred - shift, variance + self._noise)
+        variance = at.variance[:, None]
+        changed = self._left * variance + self._size * at.prior_variance + self._noise
+        residual, shift = (y - at.mean)[:, None], (at.mean - at.prior_mean)[:, None]
+        ratio = log_densities(residual + self._lost * shift, changed) - densities[:, None]
         if self._has_changed:
-            self._follow(((centred - shift) ** 2 / (variance + self._noise))[:, 0])
+            self._follow((residual * residual / (variance + self._noise))[:, 0])
         logs = np.logaddexp(0.0, self._logs) + np.minimum(ratio, self._limit)
         self._logs = logs
+        if logs[1].max() < self._enough:  # the mean is less than the largest
+            return None
         if np.logaddexp.reduce(logs[1], axis=None) - np.log(ratio.size) < self._enough:
             return None
         column, place = np.unravel_index(logs[0].argmax(), ratio.shape)
         has_changed = self._group == self._group[column]
-        self._count[has_changed & (self._count == 0.0)] = LEAST_OBSERVATIONS
+        is_first = has_changed & np.isinf(self._followed)
+        self._followed[is_first] = min(LEAST_OBSERVATIONS, self._memory)
         logs[:, has_changed], self._has_changed = -np.inf, True
         return int(column), float(self._size[column, place])
 
     def _follow(self, squares: np.ndarray) -> None:
         """Errors in predicted variances [C], of which none counts for more than for an alarm."""
-        most = 2.0 * float(self._limit[1, 0, 0]) * np.maximum(self._scale, 1.0)
-        weight = np.minimum(self._count, self._memory)
-        change = (np.minimum(squares, most) - self._scale) / np.maximum(weight, 1.0)
-        self._scale += np.where(self._count > 0.0, change, 0.0)
-        self._count += self._count > 0.0
+        most = self._most * np.maximum(self._scale, 1.0)
+        self._scale += (np.minimum(squares, most) - self._scale) / self._followed
+        self._followed += self._followed < self._memory

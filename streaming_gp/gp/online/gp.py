@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from streaming_gp.gp.online.state import (
     OnlineState,
     Projection,
     forget,
-    log_density,
+    log_densities_of,
     observe,
     own_observations,
     project,
@@ -151,20 +152,20 @@ class OnlineGP:
         :raises NumericalError: if they are so large that covariances or densities overflow.
         """
         with self._lock, one_blas_thread():
-            y = _vector("y", np.ravel(_numbers("y", y)), self._num_outputs)
+            y = _vector("y", _numbers("y", y).reshape(-1), self._num_outputs)
             projections, parts = self._project(x), self._parts
             densities = [
-                log_density(prior, at, y[prior.columns])
+                log_densities_of(prior, at, y[prior.columns])
                 for (prior, _), at in zip(parts, projections, strict=True)
             ]
             self._count += 1
-            alarms = self._changes(projections, y)
+            alarms = self._changes(projections, y, densities)
             if alarms:
                 self._at = None
                 projections = self._project(x)
-            for (prior, state), at, density in zip(parts, projections, densities, strict=True):
+            for (prior, state), at, own in zip(parts, projections, densities, strict=True):
                 observe(prior, state, at, y[prior.columns])
-                state.log_evidence += density
+                state.log_evidence += float(own.sum())
             self._at = None
             if self._missed is not None:
                 self._missed += [*alarms, (projections[0].x, y.copy())]
@@ -177,12 +178,14 @@ class OnlineGP:
             self._at = [project(prior, state, x) for prior, state in self._parts]
         return self._at
 
-    def _changes(self, projections: list[Projection], y: np.ndarray) -> list[Alarm]:
+    def _changes(
+        self, projections: list[Projection], y: np.ndarray, densities: list[np.ndarray]
+    ) -> list[Alarm]:
         """What an observation says of changes; what has changed is forgotten."""
         alarms = []
-        watched = zip(self._parts, self._watches, projections, strict=True)
-        for (prior, state), watch, at in watched:
-            found = watch.see(at, y[prior.columns])
+        watched = zip(self._parts, self._watches, projections, densities, strict=True)
+        for (prior, state), watch, at, own in watched:
+            found = watch.see(at, y[prior.columns], own)
             if found is not None:
                 column, size = found
                 forget(prior, state, int(prior.group[column]), size)
@@ -324,9 +327,9 @@ def _replay(parts: tuple[Part, ...], events: Iterable[_Event]) -> None:
             if not isinstance(event, Alarm):
                 x, y = event
                 at = project(prior, state, x)
-                density = log_density(prior, at, y[prior.columns])
+                density = log_densities_of(prior, at, y[prior.columns])
                 observe(prior, state, at, y[prior.columns])
-                state.log_evidence += density
+                state.log_evidence += float(density.sum())
             elif event.output in prior.columns:
                 place = int(np.flatnonzero(prior.columns == event.output)[0])
                 forget(prior, state, int(prior.group[place]), event.size)
@@ -391,7 +394,7 @@ def factor_of(
 def _vector(name: str, value: Any, length: int) -> np.ndarray:
     """A finite vector of this length, checked in microseconds."""
     array = _numbers(name, value)
-    if array.shape != (length,) or not np.isfinite(array).all():
+    if array.shape != (length,) or not (isfinite(array @ array) or np.isfinite(array).all()):
         raise InvalidDataError(
             f"{name} must be a finite vector of length {length}, got shape {list(array.shape)} "
             f"with {int(np.sum(~np.isfinite(array)))} entries that are not finite"

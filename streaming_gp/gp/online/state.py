@@ -190,16 +190,16 @@ def log_densities(residual: np.ndarray, variance: np.ndarray) -> np.ndarray:
 # ---- learn ----
 
 
-def log_density(prior: OnlinePrior, at: Projection, y: np.ndarray) -> float:
-    """``log p(y | past)`` of an observation [C], in nats.
+def log_densities_of(prior: OnlinePrior, at: Projection, y: np.ndarray) -> np.ndarray:
+    """``log p(y | past)`` of each entry of an observation [C], in nats.
 
     :param at: The state about its input.
     :raises NumericalError: if it overflows.
     """
     residual = y - at.mean
-    if not float(np.abs(residual).max()) < LARGEST:
+    if not residual @ residual < LARGEST**2:
         raise NumericalError("densities overflow: wanted smaller targets")
-    return float(log_densities(residual, (at.variance + prior.noise)[prior.group]).sum())
+    return log_densities(residual, at.variance + prior.noise)
 
 
 def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarray) -> None:
@@ -213,7 +213,9 @@ def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarra
     state.relevance *= exp(-1.0 / prior.memory)
     np.maximum(state.relevance, correlation, out=state.relevance)
     slot, novelty = int(state.is_used.argmin()), at.novelty + prior.nugget
-    least = _least(prior, state, at, slot, novelty)
+    precision = state.precision + at.q * at.q / novelty
+    precision[slot] = 1.0 / novelty
+    least = _least(prior, state, precision, slot)
     is_added = least != slot
     gains = at.s
     if is_added:
@@ -224,41 +226,40 @@ def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarra
             symmetric.put(S, slot, gain)
     for S, gain, variance in zip(state.S, gains, of_y.tolist(), strict=True):
         symmetric.add_outer(S, -1.0 / variance, gain)
-    state.U += gains[prior.group].T * (residual / of_y[prior.group])
+    state.U += gains.T * (residual / of_y)
     if is_added:
         _add(prior, state, at, slot, novelty)
+        state.precision = precision
         state.seen[slot], state.weight[slot] = y, 1.0 / (prior.noise - prior.nugget)
         if least >= 0:
             _remove(state, least)
     state.is_whole = state.is_whole and least < 0
 
 
-def _least(
-    prior: OnlinePrior, state: OnlineState, at: Projection, slot: int, novelty: float
-) -> int:
+def _least(prior: OnlinePrior, state: OnlineState, precision: np.ndarray, slot: int) -> int:
     """The slot of the point that matters least after a new one, which is among them; −1 where
     there is room for all.
+
+    :param precision: The diagonal of K⁻¹ with the new point [slots].
+    :param slot: Of the new point.
     """
     if np.count_nonzero(state.is_used) < prior.budget:
         return -1
-    precision = state.precision + at.q * at.q / novelty
-    precision[slot] = 1.0 / novelty
-    matters = np.log1p(1.0 / (float(prior.noise.min()) * precision))
-    matters[:slot] *= state.relevance[:slot]  # of the new point it is one
-    matters[slot + 1 :] *= state.relevance[slot + 1 :]
+    matters = np.log1p(1.0 / (min(prior.noise.tolist()) * precision))
+    of_new = matters[slot]  # its relevance is one
+    matters *= state.relevance
+    matters[slot] = of_new
     return int(matters.argmin())
 
 
 def _add(prior: OnlinePrior, state: OnlineState, at: Projection, slot: int, novelty: float) -> None:
-    """A point at x in an empty slot, but for its part of q(u)."""
+    """A point at x in an empty slot, but for its part of q(u) and of the precision."""
     state.Z[slot], state.is_used[slot], state.name[slot] = at.x, True, -1
     state.relevance[slot], state.scale[slot] = 1.0, sqrt(at.prior_variance)
     symmetric.put(state.K, slot, at.k)
     state.K[slot, slot] = at.prior_variance + prior.nugget
     state.root[slot] = at.q / -sqrt(novelty)
     state.root[slot, slot] = 1.0 / sqrt(novelty)
-    state.precision += at.q * at.q / novelty
-    state.precision[slot] = 1.0 / novelty
 
 
 def _remove(state: OnlineState, j: int) -> None:
