@@ -237,6 +237,22 @@ def test_targets_far_from_the_prior_are_warned_of_under_a_distribution(size):
     assert all("targets of size" in one and "larger prior_log_scale" in one for one in warned)
 
 
+@pytest.mark.parametrize("size", [0.5, 2.0])
+def test_one_draw_of_a_smooth_function_has_a_size_of_its_own(size):
+    """Where the prior leaves the variances no room, a draw may still be half or twice as large."""
+    kernel, noise = (
+        gpflow.kernels.SquaredExponential(lengthscales=3.0),
+        gpflow.likelihoods.Gaussian(0.1),
+    )
+    gpflow.set_trainable(kernel.variance, False)
+    gpflow.set_trainable(noise.variance, False)
+    model = sgp.StreamingGP(kernel, noise, optimiser=sgp.LocalOptimiser(max_iterations=2))
+    X = np.linspace(-3.0, 3.0, 12)[:, None]
+    assert not streamed(model, [(X, size * np.cos(X / 3.0))])
+    with pytest.warns(OverconfidenceWarning, match="targets of size"):
+        sgp.StreamingGP(kernel, noise).update((X, 1e3 * size * np.cos(X / 3.0)))
+
+
 # ---- poor fits ----
 
 

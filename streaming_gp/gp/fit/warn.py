@@ -145,7 +145,8 @@ class Warnings:
         of_f = PriorAt(local.prior, draws).variance(X).reshape(NUM_DRAWS, -1).mean(axis=1)
         noise = [np.mean(1.0 / local.noise_precision(epsilon, X)) for epsilon in draws]
         log_variance = np.log(of_f + np.asarray(noise))
-        expected, width = float(log_variance.mean()), float(log_variance.std())
+        expected = float(log_variance.mean())
+        width = float(np.hypot(log_variance.std(), _of_mean_square(local, center, X)))
         if np.isfinite(mean_square) and abs(mean_square - expected) > MOST_WIDTHS * width:
             size, wanted = np.exp(0.5 * mean_square), np.exp(0.5 * expected)
             self._warn(
@@ -164,7 +165,7 @@ class Warnings:
         """
         if len(X) < LEAST_LOOKED_AT:
             return
-        local, few = self._local, X[:: -(-len(X) // MOST_LOOKED_AT)]
+        local, few = self._local, _spread(X)
         longest = np.asarray(q.mean) + MOST_WIDTHS * np.linalg.norm(q.scale, axis=1)
         kernels = list(chain(*map(_with_lengthscales, latent_kernels(local.gp.kernel))))
         with local.parameters.substituted(tf.constant(longest)):
@@ -179,6 +180,21 @@ class Warnings:
                 "prior_log_scale",
                 PoorFitWarning,
             )
+
+
+def _spread(X: np.ndarray) -> np.ndarray:
+    """A few of the rows, from all along them."""
+    return X[:: -(-len(X) // MOST_LOOKED_AT)]
+
+
+def _of_mean_square(local: LocalModel, epsilon: np.ndarray, X: np.ndarray) -> float:
+    """The standard deviation of the logarithm of the mean square of targets at inputs [N, D], which
+    the prior has at ε [E]: ``√(2 tr K²) / tr K``. A smooth function of few inputs is one draw.
+    """
+    few = _spread(X)
+    K = PriorAt(local.prior, epsilon[None]).covariance(few).mean(axis=0)
+    K += np.mean(1.0 / local.noise_precision(epsilon, few)) * np.eye(len(few))
+    return float(np.sqrt(2.0) * np.linalg.norm(K) / np.trace(K))
 
 
 def _with_lengthscales(kernel: Kernel) -> Iterator[Stationary]:
