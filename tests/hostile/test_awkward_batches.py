@@ -77,7 +77,10 @@ class Begun:
 
 @pytest.fixture(
     scope="module",
-    params=[sgp.VariationalHyperparameters(), sgp.PointHyperparameters()],
+    params=[
+        sgp.VariationalHyperparameters(),
+        pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
+    ],
     ids=["VI", "ML"],
 )
 def of_numbers(request):
@@ -85,6 +88,7 @@ def of_numbers(request):
     return Begun(regressor(hyperparameters=request.param), data)
 
 
+@pytest.mark.slow
 def test_targets_of_another_size_are_learned_whatever_the_seed():
     X, Y = data = smooth_data(np.random.default_rng(20181127))
     model, _ = Begun(regressor(hyperparameters=sgp.VariationalHyperparameters()), data).again()
@@ -235,7 +239,7 @@ def heavy_tails():
     [
         (EVERY_INPUT, 0),
         pytest.param(EVERY_INPUT, 3, marks=pytest.mark.slow),
-        (sgp.ConditionalPseudoPoints(20), 1),
+        pytest.param(sgp.ConditionalPseudoPoints(20), 1, marks=pytest.mark.slow),
     ],
     ids=["all", "all of another seed", "conditional"],
 )
@@ -255,7 +259,7 @@ def test_a_function_is_found_among_outliers(points, seed):
 @pytest.mark.parametrize(
     ("points", "learn"),
     [
-        (EVERY_INPUT, True),
+        pytest.param(EVERY_INPUT, True, marks=pytest.mark.slow),
         (sgp.PrivatePseudoPoints(8), False),
         (sgp.SharedPseudoPoints(12), False),
         pytest.param(sgp.SharedPseudoPoints(12), True, marks=pytest.mark.slow),
@@ -276,7 +280,7 @@ def test_counts_in_the_hundreds_are_learned(points, learn, rng):
     assert np.mean(model.predict_log_density((X[60:], Y[60:]))) > -6.0
 
 
-@pytest.mark.parametrize("noise", [1e-10, 1e-6, 1e-3])
+@pytest.mark.parametrize("noise", [1e-10, pytest.param(1e-6, marks=pytest.mark.slow), 1e-3])
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_functions_without_noise_are_learned_for_ever(noise, dimension):
     rng = np.random.default_rng(0)

@@ -338,7 +338,9 @@ def test_inputs_that_say_nothing_of_one_another():
         model.update((X, np.float64(X > 5e3)))
 
 
-@pytest.mark.parametrize("kernel", ["SquaredExponential", "Periodic", "Linear"])
+@pytest.mark.parametrize(
+    "kernel", ["SquaredExponential", pytest.param("Periodic", marks=pytest.mark.slow), "Linear"]
+)
 def test_inputs_in_units_of_lengthscales_are_nothing_to_warn_of(kernel):
     periodic = gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential())
     made = periodic if kernel == "Periodic" else getattr(gpflow.kernels, kernel)()

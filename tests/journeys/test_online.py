@@ -292,14 +292,14 @@ def over_time(kernel, start):
     return model, X[60:], Y[60:]
 
 
-OF_A_PRODUCT = "smooth", "wave"
-"""Terms of what is tried anyway."""
+OTHERS_ALIKE = "smooth", "rough", "many scales", "wave", "sum"
+"""As others, or terms of what is tried anyway."""
 
 
 @pytest.mark.parametrize(
     "kernel",
     [
-        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in OF_A_PRODUCT))
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in OTHERS_ALIKE))
         for name, make in SINCE.items()
     ],
 )
@@ -351,11 +351,12 @@ def test_a_kernel_that_loses_its_digits_far_from_zero_is_refused(kernel):
 @pytest.mark.parametrize(
     ("make", "noise"),
     [
-        pytest.param(kernel, [0.05, 0.4], id="noise"),
+        pytest.param(kernel, [0.05, 0.4], id="noise", marks=pytest.mark.slow),
         pytest.param(
             lambda: gk.SeparateIndependent([kernel(), gk.Matern52(lengthscales=[2.0, 0.7])]),
             0.05,
             id="kernels",
+            marks=pytest.mark.slow,
         ),
         pytest.param(lambda: gk.SeparateIndependent([kernel(), kernel()]), [0.05, 0.4], id="both"),
     ],
@@ -449,7 +450,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("function", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(change, id=name, marks=[pytest.mark.slow] * (name in ("shift", "load")))
+        for name, change in CHANGES.items()
+    ],
+)
 def test_a_change_is_noticed_and_forgotten(function):
     squares, alarms, online = changing(function)
     assert alarms

@@ -103,7 +103,15 @@ def learned(make):
     return model
 
 
-MODELS = [mixture, separate, columns, labels, near, near_by_correlation, near_labels]
+MODELS = [
+    mixture,
+    pytest.param(separate, marks=pytest.mark.slow),
+    columns,
+    labels,
+    pytest.param(near, marks=pytest.mark.slow),
+    near_by_correlation,
+    near_labels,
+]
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def test_a_function_without_noise_is_learned_row_by_row():
     assert model.model.likelihood.variance.numpy() >= 1e-4
 
 
-@pytest.mark.parametrize("number", [30, 110])
+@pytest.mark.parametrize("number", [30, pytest.param(110, marks=pytest.mark.slow)])
 def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
     """Of a machine that is off, or that is off for longer than rows wait."""
     model = StreamingGPRegressor(batch_size=5)

@@ -194,7 +194,10 @@ def test_a_stream_continues_bit_for_bit_in_another_process(streams, tmp_path, na
 
 @pytest.mark.parametrize(
     "name",
-    ["variational", "fixed", *(pytest.param(n, marks=pytest.mark.slow) for n in LONG_STREAMS)],
+    [
+        "fixed",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("variational", *LONG_STREAMS)),
+    ],
 )
 def test_a_state_is_a_value(saved, name):
     """It can be pickled, as scikit-learn does, and makes the same model again."""

@@ -82,7 +82,14 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("sequential", "simulated")),
+        "synchronous",
+        "asynchronous",
+    ],
+)
 def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, name, tmp_path):
     """In the middle of a run, with questions open; and from a file, whoever is there."""
     (X, Y), model = regression_data(rng), conjugate_model()
@@ -184,7 +191,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one == "averaging")) for one in RUNS],
+)
 def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path, name):
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_iid(*labelled_data(rng), 3)

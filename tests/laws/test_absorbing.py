@@ -29,7 +29,7 @@ STRATEGIES = {
 @pytest.mark.parametrize(
     "points",
     [
-        pytest.param(points, id=name, marks=[pytest.mark.slow] * (name == "shared"))
+        pytest.param(points, id=name, marks=[pytest.mark.slow] * (name != "all"))
         for name, points in STRATEGIES.items()
     ],
 )
@@ -63,6 +63,7 @@ def test_absorbing_labels_is_an_update_at_known_hyperparameters(rng, new_inputs)
     assert_same_arrays(*found, 1e-6)  # where the steps on the sites rest
 
 
+@pytest.mark.slow
 def test_a_schedule_says_which_updates_learn(data, tmp_path):
     X, Y = data
     model = regressor(pseudo_points=EVERY_INPUT, learning=sgp.EveryUpdate(every=2))
@@ -163,6 +164,7 @@ def test_q_of_the_hyperparameters_stays_the_prior_until_there_are_two_classes(la
     assert not np.allclose(model.hyperparameter_posterior.mean, prior.mean)
 
 
+@pytest.mark.slow
 def test_the_two_classes_may_have_come_in_different_batches_of_one_label(labels):
     X, Y = labels
     model = at_every_input()

@@ -275,7 +275,7 @@ def test_federated_averaging_is_the_mean_of_maximum_likelihood_fits(rng):
         np.testing.assert_allclose(found.posterior.variance, 1e-3**2, rtol=ALGEBRA)
 
 
-@pytest.mark.parametrize("mean", [0.0, 3.0])
+@pytest.mark.parametrize("mean", [pytest.param(0.0, marks=pytest.mark.slow), 3.0])
 def test_federated_averaging_is_the_mean_of_fits_under_any_prior_of_the_server(mean, rng):
     """The pool ``Π q^share`` has the width of each q, and the prior is not in it."""
     X = rng.standard_normal((40, 2))

@@ -75,7 +75,7 @@ class Unregistered(Variational):
     [
         (object(), "derives from streaming_gp.gp.LocalBound"),
         (Unregistered(), "Unregistered is registered by streaming_gp.serialization.storable"),
-        (Halved(), "the free energy is the log evidence"),
+        pytest.param(Halved(), "the free energy is the log evidence", marks=pytest.mark.slow),
         pytest.param(Stopped(), "is that which finite differences find", marks=pytest.mark.slow),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
@@ -85,7 +85,13 @@ def test_bounds_that_break_the_contract_are_found(bound, sentence):
         testing.check_local_bound(bound)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[pytest.mark.slow] * (family is expfam.NormalWishart))
+        for family in FAMILIES  # of which one is a product with it
+    ],
+)
 def test_families_obey_their_laws(family):
     testing.check_family(family, [random_member(family, seed) for seed in (0, 1)])
 
@@ -205,9 +211,9 @@ EXACT = [
     pvi.AnalyticUpdate(),
     pvi.FixedPointUpdate(),
     slow(pvi.FixedPointUpdate(steps=3, damping=0.5)),
-    LBFGS,
+    slow(LBFGS),
     slow(pvi.PowerEPUpdate(sweeps=4)),
-    pvi.PowerEPUpdate(alpha=0.5, sweeps=2, damping=1.0, sequential=True),
+    slow(pvi.PowerEPUpdate(alpha=0.5, sweeps=2, damping=1.0, sequential=True)),
     pvi.StochasticEPUpdate(),
     pvi.StochasticNaturalGradientUpdate(batch_size=None),
 ]
@@ -221,10 +227,10 @@ SAMPLED_AND_APPROXIMATE = [
     pvi.DistributedEPUpdate(pvi.AnalyticUpdate()),
     pvi.SNEPUpdate(SGLD, sync=3),
     slow(pvi.MomentSharingUpdate(NUTS)),
-    pvi.SplitPriorUpdate(LBFGS, 0.5),
+    slow(pvi.SplitPriorUpdate(LBFGS, 0.5)),
 ]
 MEAN_FIELD = [
-    pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton()),
+    slow(pvi.VariationalUpdate(optimiser=pvi.VariationalOnlineNewton())),
     slow(pvi.AveragingUpdate(0.5, pvi.VariationalUpdate())),
     pvi.DownpourUpdate(sync=2),
     pvi.ElasticUpdate(sync=2),

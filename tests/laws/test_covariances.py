@@ -35,7 +35,7 @@ def data(rng, columns=1, number=15):
     [
         gk.SquaredExponential(lengthscales=0.3),
         gk.Matern52() + gk.White(0.2) + gk.Bias(0.1),
-        gk.Matern32() * gk.RationalQuadratic(),
+        pytest.param(gk.Matern32() * gk.RationalQuadratic(), marks=pytest.mark.slow),
     ],
     ids=lambda kernel: kernel.name,
 )
@@ -72,13 +72,17 @@ class Doubled(gk.Matern32):
 @pytest.mark.parametrize(
     "kernel",
     [
-        gk.SquaredExponential() + gk.Linear(),
+        pytest.param(gk.SquaredExponential() + gk.Linear(), marks=pytest.mark.slow),
         gk.ChangePoints([gk.Matern32(), gk.Matern52()], locations=[0.3]),
         CityBlock(),
         Doubled(),
-        gk.RationalQuadratic(alpha=0.4, active_dims=[0, 3, 4, 5]),
+        pytest.param(
+            gk.RationalQuadratic(alpha=0.4, active_dims=[0, 3, 4, 5]), marks=pytest.mark.slow
+        ),
         gk.Matern12(active_dims=[1]) * gk.Matern52(lengthscales=np.arange(1.0, 7.0)),
-        gk.Cosine(lengthscales=2.0) + gk.Exponential(variance=3.0),
+        pytest.param(
+            gk.Cosine(lengthscales=2.0) + gk.Exponential(variance=3.0), marks=pytest.mark.slow
+        ),
         gk.Linear(active_dims=[2]) + gk.SquaredExponential(active_dims=slice(0, 5)),
     ],
     ids=lambda kernel: kernel.name,
@@ -102,7 +106,9 @@ def equal_in_places(rng, number, short, dimension=6):
     return X, lengthscales
 
 
-@pytest.mark.parametrize(("dimension", "short"), [(3, 3), (6, 1)])
+@pytest.mark.parametrize(
+    ("dimension", "short"), [(3, 3), pytest.param(6, 1, marks=pytest.mark.slow)]
+)
 def test_columns_of_next_to_no_lengthscale_tell_inputs_apart_or_not(dimension, short, rng):
     X, lengthscales = equal_in_places(rng, 40, short, dimension)
     Y, new = np.sin(X[:, -1:]), X[rng.permutation(40)[:9]] + 0.3 * (lengthscales > SHORT)

@@ -51,6 +51,7 @@ def test_it_anneals_a_rule_and_what_is_usual(rng):
     assert_same(usual.posterior, named.posterior, 1e-12)
 
 
+@pytest.mark.slow
 def test_what_answers_disagree_on_by_chance_is_averaged(rng):
     """Clients of one class each, who fit by few minibatches: the last one has the last word."""
     X, Y = labelled_data(rng)

@@ -64,7 +64,7 @@ def one_by_one(X, Y):
 @pytest.mark.parametrize(
     ("num_clients", "alpha"),
     [
-        (1, 1.0),
+        pytest.param(1, 1.0, marks=slow),
         (4, 0.5),
         pytest.param(4, 1e-3, marks=slow),
         *(pytest.param(60, alpha, marks=slow) for alpha in (1.0, 0.5, 1e-3)),
@@ -127,7 +127,10 @@ def test_assumed_density_filtering_is_one_sequential_pass(rng):
 
 @pytest.mark.parametrize(
     "update",
-    [pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True), pvi.AssumedDensityUpdate()],
+    [
+        pytest.param(pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True), marks=slow),
+        pvi.AssumedDensityUpdate(),
+    ],
 )
 def test_a_pass_over_one_client_takes_each_datum_under_those_before(rng, update):
     """From sites that say nothing that is assumed density filtering, in the order of the pass."""
@@ -184,10 +187,11 @@ def exact_moments(X, Y, log_p=log_logistic):
     return mean, np.sqrt(np.diag(covariance)), evidence
 
 
+@slow
 @pytest.mark.parametrize(
     ("make", "log_p"),
     [
-        pytest.param(linear.probit_regression, scipy.stats.norm.logcdf, marks=slow),
+        (linear.probit_regression, scipy.stats.norm.logcdf),
         (linear.logistic_regression, log_logistic),
     ],
 )
@@ -367,7 +371,8 @@ def test_distributed_ep_says_when_its_proposal_is_poor(rng):
 # ---- one site for all data ----
 
 
-@pytest.mark.parametrize("num_clients", [pytest.param(1, marks=slow), 3])
+@slow
+@pytest.mark.parametrize("num_clients", [1, 3])
 def test_a_single_sweep_without_damping_is_averaged_ep(rng, num_clients):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
     shards = datasets.partition_iid(X, Y, num_clients)
@@ -466,14 +471,15 @@ class Counting(linear.GeneralisedLinearModel):
 # ---- what may go wrong ----
 
 
-def each_once(power, stochastic):
-    """Both rules and both families; the other pairs run with the slow tests."""
-    return [
+def one_of_each(power, stochastic, quick):
+    """One pair of a rule and a family; the others run with the slow tests."""
+    pairs = [
         (power, Normal),
         (stochastic, MeanFieldNormal),
-        pytest.param(power, MeanFieldNormal, marks=slow),
-        pytest.param(stochastic, Normal, marks=slow),
+        (power, MeanFieldNormal),
+        (stochastic, Normal),
     ]
+    return [pytest.param(*one, marks=[slow] * (one != pairs[quick])) for one in pairs]
 
 
 class DeafToSome(linear.GeneralisedLinearModel):
@@ -486,7 +492,7 @@ class DeafToSome(linear.GeneralisedLinearModel):
 
 @pytest.mark.parametrize(
     ("update", "family"),
-    each_once(pvi.PowerEPUpdate(sweeps=9, damping=1.0), pvi.StochasticEPUpdate(steps=9)),
+    one_of_each(pvi.PowerEPUpdate(sweeps=9, damping=1.0), pvi.StochasticEPUpdate(steps=9), 1),
 )
 def test_data_without_a_tilted_distribution_keep_their_sites(rng, family, update):
     X, Y = labelled_data(rng)
@@ -512,7 +518,8 @@ def test_assumed_density_filtering_leaves_out_what_has_no_tilted_distribution(rn
 
 
 @pytest.mark.parametrize(
-    ("update", "family"), each_once(pvi.PowerEPUpdate(sweeps=2), pvi.StochasticEPUpdate(steps=2))
+    ("update", "family"),
+    one_of_each(pvi.PowerEPUpdate(sweeps=2), pvi.StochasticEPUpdate(steps=2), 0),
 )
 def test_a_site_under_an_improper_cavity_stays(rng, family, update):
     model = linear.probit_regression(2, family=family)

@@ -51,7 +51,7 @@ def rough(points, likelihood, mean_function=None, make=rough_kernel):
 @pytest.mark.parametrize(
     ("num_columns", "num_batches"),
     [
-        (1, 20),
+        pytest.param(1, 20, marks=pytest.mark.slow),
         (3, 3),
         *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 1), (1, 3), (3, 1), (3, 20))),
     ],
@@ -77,7 +77,7 @@ STILL = {"optimise_locations": False}
     "points",
     [
         EVERY_INPUT,
-        sgp.PrivatePseudoPoints(1, **STILL),
+        pytest.param(sgp.PrivatePseudoPoints(1, **STILL), marks=pytest.mark.slow),
         sgp.ConditionalPseudoPoints(1, **STILL),
         sgp.IndependentPseudoPoints(1, **STILL),
     ],
@@ -401,13 +401,14 @@ def expectation_propagation(K, mean, likelihood, Y, alpha):
     return energy + np.sum(np.log(Z) - of_sites) / alpha, m, v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "alpha"),
     [
         (gpflow.likelihoods.Bernoulli, 1.0),
         (gpflow.likelihoods.Poisson, 0.5),
-        pytest.param(gpflow.likelihoods.Bernoulli, 0.5, marks=pytest.mark.slow),
-        pytest.param(gpflow.likelihoods.Poisson, 1.0, marks=pytest.mark.slow),
+        (gpflow.likelihoods.Bernoulli, 0.5),
+        (gpflow.likelihoods.Poisson, 1.0),
     ],
 )
 def test_power_ep_with_a_point_at_every_input_is_that_of_the_data(likelihood, alpha):

@@ -111,7 +111,12 @@ def _log_likelihood(theta, X, Y):
 
 
 @pytest.mark.parametrize(
-    "schedule", [pvi.Sequential(), pvi.Synchronous(), pvi.Asynchronous(durations=1.0)]
+    "schedule",
+    [
+        pvi.Sequential(),
+        pvi.Synchronous(),
+        pytest.param(pvi.Asynchronous(durations=1.0), marks=pytest.mark.slow),
+    ],
 )
 def test_the_posterior_is_prior_times_factors_after_every_round(rng, schedule):
     """Property 2."""
@@ -122,7 +127,7 @@ def test_the_posterior_is_prior_times_factors_after_every_round(rng, schedule):
         assert_same(found.posterior, found.prior.times(found.factors.values()), ALGEBRA)
 
 
-@pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
+@pytest.mark.parametrize("family", [pytest.param(Normal, marks=pytest.mark.slow), MeanFieldNormal])
 def test_a_local_optimum_s_factor_is_its_natural_gradient(rng, family):
     """Property 4, with the Fisher information (eq. 8) and by mean parameters (eq. 9)."""
     X, Y = labelled_data(rng)

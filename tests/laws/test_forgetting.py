@@ -47,6 +47,7 @@ LAW = {
     "shared": (sgp.SharedPseudoPoints(DISTINCT), THROUGH_NUGGET),
     "shared, fixed": (sgp.SharedPseudoPoints(DISTINCT, optimise_locations=False), THROUGH_NUGGET),
 }  # fmt: skip
+WITH_OTHERS_ALIKE = {"all, budget not reached", "private", "shared"}
 TIMES = {"batches": [None] * 4, "times": [10.0, 10.5, 13.0, 13.0]}
 AGES = {"batches": [3.0, 2.0, 1.0, 0.0], "times": [3.0, 2.5, 0.0, 0.0]}
 
@@ -123,7 +124,10 @@ def at_every_epsilon(model, batches, weights, X_new):
 
 
 @pytest.mark.parametrize("rule", WEIGHTS)
-@pytest.mark.parametrize("name", LAW)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE)) for one in LAW],
+)
 def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rule, rng):
     if rule == "window" and LAW[name][0].allowed.window == 0:
         pytest.skip("within a budget there is no window")
@@ -137,8 +141,15 @@ def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rul
     ("name", "hyperparameters", "rule"),
     [
         ("all", sgp.PointHyperparameters(), "window"),
-        ("all, near", sgp.VariationalHyperparameters(full_covariance=True), "fading"),
-        ("all, budget not reached", sgp.PointHyperparameters(), "fading"),
+        pytest.param(
+            "all, near",
+            sgp.VariationalHyperparameters(full_covariance=True),
+            "fading",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "all, budget not reached", sgp.PointHyperparameters(), "fading", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_with_learned_epsilon_it_is_what_that_epsilon_says(name, hyperparameters, rule, rng):

@@ -101,11 +101,12 @@ def test_total_variation_has_the_gradient_of_its_integral():
         expfam.TotalVariation()(member(Normal, 1), member(Normal, 2).as_factor())
 
 
+OF_MATRICES = {expfam.NormalWishart, expfam.DirichletNormalWishart}
 IN_EVERY_FAMILY = pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, marks=[pytest.mark.slow] * (family is expfam.NormalWishart))
-        for family in expfam.FAMILIES  # of which one is a product with it
+        pytest.param(family, marks=[pytest.mark.slow] * (family in OF_MATRICES))
+        for family in expfam.FAMILIES
     ],
 )
 
@@ -297,9 +298,11 @@ OTHER_DIVERGENCES_AND_LOSSES = [
     ("settings", "family"),
     [
         *((settings, MeanFieldNormal) for settings in OTHER_DIVERGENCES_AND_LOSSES),
-        (OTHER_DIVERGENCES_AND_LOSSES[0], Normal),
+        pytest.param(OTHER_DIVERGENCES_AND_LOSSES[0], Normal, marks=pytest.mark.slow),
         (OTHER_DIVERGENCES_AND_LOSSES[4], Normal),
-        (OTHER_DIVERGENCES_AND_LOSSES[-1], expfam.IsotropicNormal),
+        pytest.param(
+            OTHER_DIVERGENCES_AND_LOSSES[-1], expfam.IsotropicNormal, marks=pytest.mark.slow
+        ),
         *(
             pytest.param(settings, family, marks=pytest.mark.slow)
             for family, some in (
@@ -364,7 +367,9 @@ def test_quadrature_of_the_loss_agrees_with_the_expected_log_likelihood(rng):
     np.testing.assert_allclose(-loss, expected, rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize(("alpha", "apart"), [(1.0, 0.0), (0.5, 0.02)])
+@pytest.mark.parametrize(
+    ("alpha", "apart"), [pytest.param(1.0, 0.0, marks=pytest.mark.slow), (0.5, 0.02)]
+)
 def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apart):
     model, data = linear.logistic_regression(2), labelled(rng)
     update = pvi.VariationalUpdate(
@@ -391,6 +396,7 @@ def test_a_smaller_alpha_gives_a_wider_posterior(rng):
     assert np.linalg.slogdet(wide.covariance)[1] > np.linalg.slogdet(narrow.covariance)[1]
 
 
+@pytest.mark.slow
 def test_loss_and_divergence_are_exchanged_apart(rng):
     """PGVI, theorem 19: the loss says whether outliers are followed, whatever the divergence; and
     the divergence how wide q is and what a prior that is wrong costs.

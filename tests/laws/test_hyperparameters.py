@@ -198,7 +198,7 @@ def test_unusual_kernels_learn_a_distribution(rng, make):
     assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.7 * np.var(Y)
 
 
-@pytest.mark.parametrize("full_covariance", [False, True])
+@pytest.mark.parametrize("full_covariance", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_to_learn_is_allowed(rng, full_covariance):
     k, likelihood = kernel(), gpflow.likelihoods.Gaussian(0.1)
     gpflow.set_trainable(k, False)
@@ -393,7 +393,10 @@ def test_other_likelihoods_have_both_memories_and_a_file_keeps_the_name(rng, tmp
 @pytest.mark.parametrize(
     "options",
     [
-        {"pseudo_points": sgp.PrivatePseudoPoints(10, budget=30), "alpha": 0.5},
+        pytest.param(
+            {"pseudo_points": sgp.PrivatePseudoPoints(10, budget=30), "alpha": 0.5},
+            marks=pytest.mark.slow,
+        ),
         {"pseudo_points": sgp.SharedPseudoPoints(20)},
     ],
     ids=["power EP within a budget", "shared"],
@@ -664,7 +667,9 @@ def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
     assert np.sqrt(np.mean((np.asarray(model.predict_f(X)[0]) - np.sin(2.0 * X)) ** 2)) < 0.06
 
 
-@pytest.mark.parametrize("name", ["inverse gamma", "Student t of ε"])
+@pytest.mark.parametrize(
+    "name", ["inverse gamma", pytest.param("Student t of ε", marks=pytest.mark.slow)]
+)
 def test_few_data_meet_a_prior_by_its_own_density(name, rng):
     """One parameter, so that its exact posterior is a sum over a grid."""
     X = np.linspace(0.0, 1.0, 8)[:, None]

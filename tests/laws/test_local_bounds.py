@@ -148,17 +148,17 @@ CASES = [
     case("white noise", "private", slow=True),
     case("sloping noise", "private", slow=True),
     case("two outputs", "private", slow=True),
-    case("two kernels", "private"),
+    case("two kernels", "private", slow=True),
     case("labels", "private"),
     case("counts", "private", slow=True),
-    case("heavy tails", "all"),
+    case("heavy tails", "all", slow=True),
     case("two kernels", "all", slow=True),
     case("labels", "all", slow=True),
     case("two kernels", "shared"),
-    case("labels", "shared"),
+    case("labels", "shared", slow=True),
     case("white noise", "shared", slow=True),
     case("regression", "conditional"),
-    case("regression", "independent"),
+    case("regression", "independent", slow=True),
 ]
 
 
@@ -226,15 +226,15 @@ def point_case(name, points, memory=True, slow=False):
 
 
 OF_A_POINT = [
-    point_case("regression", "private"),
+    point_case("regression", "private", slow=True),
     point_case("regression", "private", "divergence"),
     point_case("two kernels", "private", slow=True),
     point_case("labels", "private", slow=True),
-    point_case("regression", "shared", "evidence"),
+    point_case("regression", "shared", "evidence", slow=True),
     point_case("two kernels", "shared", "divergence", slow=True),
     point_case("regression", "shared", False, slow=True),
     point_case("labels", "shared", slow=True),
-    point_case("regression", "conditional"),
+    point_case("regression", "conditional", slow=True),
     point_case("regression", "conditional", False, slow=True),
 ]
 
@@ -284,7 +284,11 @@ def test_a_point_and_locations_are_where_the_bound_with_its_memory_is_largest(
 
 
 @pytest.mark.parametrize(
-    "name", ["regression", pytest.param("two outputs", marks=pytest.mark.slow), "sloping noise"]
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("regression", "two outputs")),
+        "sloping noise",
+    ],
 )
 def test_with_a_point_at_every_input_it_is_where_the_evidence_of_all_data_is_largest(rng, name):
     """Of earlier batches as of the newest, at the noise of this ε."""
@@ -315,7 +319,9 @@ class SameNoise(sgp.VariationalHyperparameters):
         return super().noise(size, 7, *rest)
 
 
-@pytest.mark.parametrize("points", ["conditional", "independent"])
+@pytest.mark.parametrize(
+    "points", ["conditional", pytest.param("independent", marks=pytest.mark.slow)]
+)
 def test_q_of_epsilon_is_where_the_mean_of_the_bounds_less_its_divergence_is_largest(rng, points):
     """PVI 2018, eq. 94: what is kept does not depend on ε, and is held while q(ε) takes a step."""
     strategy = SameNoise(num_samples=2)

@@ -242,6 +242,7 @@ def fit(task, epochs=EPOCHS, stopping=None):
     return update(task)
 
 
+@pytest.mark.slow
 def test_a_fit_ends_when_the_expected_log_likelihood_rests_and_not_before(task):
     plateau = pvi.Plateau(patience=3, tolerance=0.01)
     found = fit(task, stopping=plateau)
@@ -335,6 +336,7 @@ def distance_from_exact(model, shards, stateful):
     return (away / np.sqrt(exact.posterior.variance)).item()
 
 
+@pytest.mark.slow
 def test_rounds_end_at_the_mean_of_gradients_and_not_at_that_of_their_signs(skewed):
     model = linear.BayesianLinearRegression(1, noise_variance=LARGE)
     forgetful, stateful = (distance_from_exact(model, skewed, which) for which in (False, True))

@@ -68,7 +68,10 @@ def outputs_alone(model_of_output):
 @pytest.mark.parametrize(
     ("make", "number"),
     [
-        *((make, None) for make in KERNELS),
+        *(
+            pytest.param(make, None, marks=[pytest.mark.slow] * (make != separate_kernels))
+            for make in KERNELS
+        ),
         (not_stationary, 100),
         *(pytest.param(make, 100, marks=pytest.mark.slow) for make in KERNELS[:-1]),
     ],

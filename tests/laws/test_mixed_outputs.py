@@ -169,14 +169,8 @@ LIKELIHOODS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "regression",
-        pytest.param("classification", marks=pytest.mark.slow),
-        pytest.param("heavy tails", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regression", "classification", "heavy tails"])
 def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, name):
     likelihood, observed = LIKELIHOODS[name]
     X, Y = smooth_data(rng, 24, 3)

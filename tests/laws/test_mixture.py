@@ -84,13 +84,12 @@ def constants(model, Y):
 DURATIONS = {"c0": 3.0, "c1": 1.0, "c2": 1.0, "c3": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "rounds"),
     [
         (pvi.Synchronous(damping=0.6), 50),
-        pytest.param(
-            pvi.Asynchronous(damping=0.6, durations=DURATIONS), 100, marks=pytest.mark.slow
-        ),
+        (pvi.Asynchronous(damping=0.6, durations=DURATIONS), 100),
     ],
 )
 def test_clients_and_schedules_agree(schedule, rounds):
@@ -148,6 +147,7 @@ def test_a_client_for_each_datum_passes_the_messages_of_the_literature():
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_closed_natural_gradient_is_that_of_the_expectation():
     Y = clusters()[:20]
     model = gaussian_mixture(centres=Y[:3])
@@ -374,7 +374,9 @@ def test_expectations_are_integrals():
     np.testing.assert_allclose(found, expected, rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("dimension", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "dimension", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2)), 3]
+)
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
 def test_without_clutter_it_is_conjugate(rng, dimension, family):
     Y = rng.standard_normal((12, dimension)) + 1.0

@@ -42,7 +42,11 @@ def affine():
     return tfb.Chain([tfb.Shift(SHIFT), tfb.ScaleMatvecTriL(SHEAR)])
 
 
-@pytest.mark.parametrize("bijector", [tfb.Identity(), affine()], ids=["identity", "affine"])
+@pytest.mark.parametrize(
+    "bijector",
+    [pytest.param(tfb.Identity(), marks=pytest.mark.slow), affine()],
+    ids=["identity", "affine"],
+)
 def test_through_a_linear_map_the_posterior_is_the_exact_one(data, bijector):
     model = linear.BayesianLinearRegression(2, 0.09)
     flow = FlowModel(model, bijector, num_data=12)
@@ -331,7 +335,8 @@ def on_a_dense_grid(log_p, y, mean, deviation, alpha):
 
 
 @pytest.mark.parametrize(
-    ("deviation", "alpha"), [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), (200.0, 1.0)]
+    ("deviation", "alpha"),
+    [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), pytest.param(200.0, 1.0, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_value_and_gradients_are_those_of_the_tilted_density(kind, deviation, alpha):

@@ -118,7 +118,7 @@ KERNELS = {
 }  # fmt: skip
 
 
-QUICK_KERNELS = {"squared exponential", "sum", "periodic"}
+QUICK_KERNELS = {"squared exponential", "periodic"}
 """Beside merged points others are tried; the rest differ by a number or a formula alone."""
 
 
@@ -141,7 +141,9 @@ def test_where_all_rows_are_near_it_is_the_dense_process(rng, name):
     assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
 
 
-@pytest.mark.parametrize("name", ["linear", "separate", "mixing"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "separate")), "mixing"]
+)
 def test_the_residual_of_merged_points_has_neighbours_too(rng, name):
     make, columns = KERNELS[name]
     known = Known(make(), columns)
@@ -368,6 +370,7 @@ def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
     agree()
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_same_under_both(rng):
     both = models(hyperparameters=sgp.VariationalHyperparameters())
     for batch in (smooth_data(rng, 30), smooth_data(rng, 40)):
@@ -467,7 +470,7 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(
 
 @pytest.mark.parametrize(
     "name",
-    ["sum", "mixing", *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "separate"))],
+    ["sum", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mixing", "linear", "separate"))],
 )
 def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
     """Of all rows together, and of some of them given their neighbours."""
@@ -499,6 +502,7 @@ def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng):
     assert np.std(values) < uniform
 
 
+@pytest.mark.slow
 def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):
     """A grid integral says what it is."""
     k, likelihood = kernel(), gpflow.likelihoods.Gaussian(NOISE)

@@ -456,6 +456,7 @@ def test_predictions_average_over_the_noise(noisy, q, rng):
         np.testing.assert_allclose(noisy.log_tilted(q, X[row], Y[row], 1.0), found, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_noise_that_is_known_gives_what_the_network_without_learning_gives(rng):
     """The limit of a narrow prior, in a pass of EP."""
     X, Y = rng.standard_normal((6, 2)), rng.standard_normal((6, 1))
@@ -629,7 +630,7 @@ def one_weight_at_a_time(rng, number=12):
     [
         pytest.param(SEQUENTIAL, marks=pytest.mark.slow),
         pvi.PowerEPUpdate(0.5, 1, 1.0, sequential=True),
-        pvi.AssumedDensityUpdate(),
+        pytest.param(pvi.AssumedDensityUpdate(), marks=pytest.mark.slow),
     ],
 )
 def test_of_a_linear_model_with_separate_weights_one_pass_is_exact(rng, update):
@@ -716,6 +717,7 @@ def test_the_compiled_loop_is_one_moment_match_after_another(rng, small_network,
     assert_same(found, wanted, 1e-9)
 
 
+@pytest.mark.slow
 def test_sequential_and_parallel_sweeps_end_at_the_same_sites(rng):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
     task = task_of(model, X, Y)

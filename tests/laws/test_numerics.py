@@ -186,7 +186,15 @@ def assert_is_the_same_function(kernel, rng):
     np.testing.assert_allclose(ours.variance(X), kernel(X, full_cov=False), rtol=EXPORTED)
 
 
-@pytest.mark.parametrize("columns", [ALL, BY_NUMBER, SLICE, FROM_THE_END], ids=str)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ALL,
+        BY_NUMBER,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (SLICE, FROM_THE_END)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("ard", [False, True])
 @pytest.mark.parametrize("name", SIMPLE)
 def test_a_kernel_is_that_of_gpflow(rng, name, ard, columns):

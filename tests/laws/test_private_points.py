@@ -64,6 +64,7 @@ def test_automatic_points_leave_little_to_gain(rng):
     assert 0.0 <= exact.free_energy - chosen.free_energy < 2 * 0.01 * 150
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
     fitted = known_model(sgp.PrivatePseudoPoints(6, budget=40))
     for _ in range(12):
@@ -90,7 +91,9 @@ def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     np.testing.assert_allclose(fitted.hyperparameter_posterior.mean, before.mean, rtol=ALGEBRA)
 
 
-@pytest.mark.parametrize("size", [200, 40, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", [pytest.param(200, marks=pytest.mark.slow), 40, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
     X, Y = smooth_data(rng, 200)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
@@ -255,7 +258,10 @@ def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, 
 
 @pytest.mark.parametrize(
     ("hyperparameters", "noise"),
-    [(sgp.VariationalHyperparameters(), 30.0), (sgp.PointHyperparameters(), 0.5)],
+    [
+        pytest.param(sgp.VariationalHyperparameters(), 30.0, marks=pytest.mark.slow),
+        (sgp.PointHyperparameters(), 0.5),
+    ],
     ids=["a distribution", "a point"],  # which has no other start than where it stands
 )
 def test_without_a_batch_epsilon_is_what_the_others_say(rng, new_inputs, hyperparameters, noise):
@@ -344,7 +350,7 @@ def log_evidence(model, known, Z, nugget):
         ("two kernels", "all, moved"),
         ("one kernel", "all, some of them"),
         pytest.param("two kernels", "all, some of them", marks=pytest.mark.slow),
-        ("one kernel", "private, moved"),
+        pytest.param("one kernel", "private, moved", marks=pytest.mark.slow),
     ],
 )
 def test_it_is_the_expected_log_factor_and_a_bound_of_the_evidence(rng, kernel, points):

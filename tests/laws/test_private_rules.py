@@ -325,7 +325,13 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+WITH_OTHERS_ALIKE = {"full covariance", "adam", "sgd"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE)) for one in RULES],
+)
 def test_without_noise_and_clipping_the_rule_is_the_rule(rng, name):
     family = Normal if name == "full covariance" else MeanFieldNormal
     model = linear.logistic_regression(3, family=family)
@@ -570,7 +576,9 @@ LOCAL_RULES = {
 }
 
 
-WITH_PARTS_ALIKE = {"variational", "expectation propagation", "stochastic", "sampled"}
+WITH_PARTS_ALIKE = {
+    "variational", "minibatches", "expectation propagation", "stochastic", "sampled",
+}  # fmt: skip
 """What is clipped is the change of each part, by whatever rule it came."""
 
 

@@ -88,6 +88,7 @@ def test_the_noise_variance_learned_across_clients_is_the_likeliest(
     assert not any(one.refused for one in history)
 
 
+@pytest.mark.slow
 def test_a_start_beyond_the_range_of_exponentials_is_left_behind(precise, shared):
     (shards, best), model = precise, starting(shared, 1e4)
     found = server(model, shards, pvi.AnalyticUpdate())

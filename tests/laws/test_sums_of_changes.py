@@ -116,7 +116,11 @@ def kept_in(folder, name):
     return serialization.read(folder / f"{name}.npz", KIND, classes, SiteRecord)
 
 
-@pytest.mark.parametrize("engine", [pvi.Serial(), Together()], ids=["one by one", "summed"])
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(pvi.Serial(), marks=pytest.mark.slow), Together()],
+    ids=["one by one", "summed"],
+)
 def test_a_run_is_the_plain_one_to_the_resolution(engine, tmp_path):
     rule = rule_in(tmp_path)
     server = server_of(rule)
