@@ -17,7 +17,7 @@ PINS = experiments/benchmarks/constraints.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: demo house test test-runs test-slow test-nvflare test-flower test-all lint docs linkcheck notebooks wheel newest \
-	bench bench-streams mutate clean
+	newest-packages bench bench-streams mutate clean
 
 # An environment that has the package of another checkout is left alone.
 OTHERS = import importlib.metadata as metadata, json, sys; \
@@ -29,7 +29,7 @@ unless_of_another = @test ! -x $(1)/bin/python || $(1)/bin/python -I -c '$(OTHER
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(call unless_of_another,$(VENV))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
 
 demo: $(READY)
@@ -47,7 +47,7 @@ test-slow: $(READY)
 # Sites as processes, with certificates that NVFlare provisions: its extra comes on top.
 test-nvflare: $(READY)
 	$(call unless_of_another,$(VENV))
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,nvflare]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,nvflare]"
 	$(BIN)/python -m pytest -m nvflare
 
 # SuperLink and SuperNodes as processes. Flower's pins replace some of the others: an environment of its own.
@@ -55,7 +55,7 @@ $(FLOWER_READY): setup.cfg constraints.txt constraints-flower.txt
 	$(call unless_of_another,$(FLOWER_VENV))
 	$(PYTHON) -m venv $(FLOWER_VENV)
 	grep -v -E "^(packaging|protobuf|rich)==" constraints.txt > $(FLOWER_VENV)/constraints.txt
-	$(FLOWER_VENV)/bin/pip install --quiet --constraint $(FLOWER_VENV)/constraints.txt \
+	$(FLOWER_VENV)/bin/pip install --quiet --no-compile --constraint $(FLOWER_VENV)/constraints.txt \
 		--constraint constraints-flower.txt --editable ".[test,flower]"
 	touch $(FLOWER_READY)
 
@@ -88,18 +88,20 @@ wheel: $(READY)
 	rm -rf dist $(WHEEL_VENV)
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv $(WHEEL_VENV)
-	$(WHEEL_VENV)/bin/pip install --quiet --constraint constraints.txt dist/streaming_gp-*.whl
+	$(WHEEL_VENV)/bin/pip install --quiet --no-compile --constraint constraints.txt dist/streaming_gp-*.whl
 	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo
 	$(WHEEL_VENV)/bin/pip install --quiet --no-deps --force-reinstall dist/streaming_gp-*.tar.gz
 	cd / && $(abspath $(WHEEL_VENV))/bin/streaming-gp demo --seed 1
 
 # The demo under the newest of everything, against the metadata of GPflow, which holds NumPy below 2 and
 # Python below 3.13. It may fail for reasons that lie outside.
-newest:
-	$(NEWEST_PYTHON) -m venv $(NEWEST_VENV)
-	$(NEWEST_VENV)/bin/pip install --quiet $(NEWEST)
+newest: newest-packages
 	$(NEWEST_VENV)/bin/pip install --quiet --no-deps --ignore-requires-python gpflow .
 	cd / && $(abspath $(NEWEST_VENV))/bin/python -W error::DeprecationWarning:streaming_gp -m streaming_gp demo
+
+newest-packages:
+	$(NEWEST_PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/pip install --quiet --no-compile $(NEWEST)
 
 # The size of the package, and the files that a batch, a prediction and an answer pass.
 house: $(READY)
@@ -116,7 +118,7 @@ mutate: $(READY)
 $(BENCH_READY): setup.cfg constraints.txt $(PINS)
 	$(call unless_of_another,$(BENCH_VENV))
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/pip install --quiet --constraint constraints.txt --constraint $(PINS) \
+	$(BENCH_VENV)/bin/pip install --quiet --no-compile --constraint constraints.txt --constraint $(PINS) \
 		--editable ".[benchmarks]"
 	touch $(BENCH_READY)
 

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.linalg import blas
 
 
-def zeros(size: int) -> np.ndarray:
-    """The zero matrix."""
-    return np.zeros((size, size), order="F")
+def zeros(size: int, *number: int) -> np.ndarray:
+    """The zero matrix, or so many, [size, size, number]."""
+    return np.zeros((size, size, *number), order="F")
 
 
 def times(A: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -64,13 +64,13 @@ def inner(A: np.ndarray, B: np.ndarray) -> float:
 
 
 def put(A: np.ndarray, j: int, values: np.ndarray) -> None:
-    """Make row and column j these values."""
+    """Make row and column j these values [N], or of K matrices [N, N, K] these [N, K]."""
     A[j, :j] = values[:j]
     A[j:, j] = values[j:]
 
 
 def clear(A: np.ndarray, j: int) -> None:
-    """Make row and column j zero."""
+    """Make row and column j zero, of one matrix or of each [N, N, K]."""
     A[j, :j] = 0.0
     A[j:, j] = 0.0
 

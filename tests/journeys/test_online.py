@@ -172,7 +172,7 @@ class Oracle:
         (self.prior, state), *_ = online._parts
         used = state.is_used
         self.Z, self.U = state.Z[used], state.U[used, 0]
-        lower = np.tril(state.S[0][np.ix_(used, used)])
+        lower = np.tril(state.S[:, :, 0][np.ix_(used, used)])
         self.S, self.relevance = lower + np.tril(lower, -1).T, state.relevance[used]
 
     def moments(self, x):
@@ -220,7 +220,7 @@ def test_changes_of_low_rank_are_the_whole_computation(begun, halves, new_inputs
 def arrays(online):
     """Copies of all that a state is made of."""
     (_, state), *_ = online._parts
-    values = {**vars(state.copy()), "S": state.S[0].copy()}
+    values = {**vars(state.copy()), "S": state.S[:, :, 0].copy()}
     return {name: value for name, value in values.items() if name != "base"}
 
 

@@ -276,8 +276,7 @@ def _part(
         W_own = infos[-1][0]
         W[:, num_base:], h[:, num_base:] = 0.0, 0.0
         state = state_on(prior, Z[kept], *_marginal(prior, K, W, h, kept))
-    for matrix, one in zip(state.S, S, strict=True):
-        matrix[: len(kept), : len(kept)] = one
+    state.S[: len(kept), : len(kept)] = np.moveaxis(S, 0, -1)
     state.U[: len(kept)] = U
     state.is_whole = own.is_diagonal and len(kept) == len(Z)
     if state.is_whole:

@@ -99,7 +99,8 @@ class OnlineState:
     :param root: M [slots, slots].
     :param precision: The diagonal of K⁻¹ [slots].
     :param K: The prior covariance of u [slots, slots].
-    :param S: Its posterior covariance for each noise variance, G matrices [slots, slots].
+    :param S: Its posterior covariance for each noise variance [slots, slots, G], each as
+        :mod:`streaming_gp.numerics.symmetric` has it.
     :param U: Its posterior mean less the prior's [slots, C].
     :param kept: What is left of the correlation of f with what it was at the base [G].
     :param seen: What was observed at points that came since [slots, C].
@@ -118,7 +119,7 @@ class OnlineState:
     root: np.ndarray
     precision: np.ndarray
     K: np.ndarray
-    S: list[np.ndarray]
+    S: np.ndarray
     U: np.ndarray
     kept: np.ndarray
     seen: np.ndarray
@@ -133,7 +134,7 @@ class OnlineState:
         for name, value in values.items():
             if isinstance(value, np.ndarray):
                 values[name] = value.copy(order="K")
-        return OnlineState(**values | {"S": [S.copy(order="K") for S in self.S]})
+        return OnlineState(**values)
 
 
 class Projection(NamedTuple):
@@ -174,9 +175,9 @@ def project(prior: OnlinePrior, state: OnlineState, x: np.ndarray) -> Projection
         raise NumericalError("covariances overflow: wanted smaller inputs")
     if own > prior.most_variance:
         raise NumericalError(lost_digits(x))
-    novelty, s = max(left, 0.0), np.empty((len(state.S), len(q)))
-    for row, S in zip(s, state.S, strict=True):
-        row[:] = symmetric.times(S, q)
+    novelty, s = max(left, 0.0), np.empty((state.S.shape[-1], len(q)))
+    for group, row in enumerate(s):
+        row[:] = symmetric.times(state.S[:, :, group], q)
     variance = np.maximum(novelty + blas.dgemv(1.0, s.T, q, trans=1), SMALLEST_VARIANCE * own)
     mean = prior_mean + blas.dgemv(1.0, state.U.T, q)
     return Projection(x.copy(), k, q, s, novelty, own, prior_mean, mean, variance)
@@ -222,10 +223,9 @@ def observe(prior: OnlinePrior, state: OnlineState, at: Projection, y: np.ndarra
         gains = gains.copy()
         gains[:, slot] = at.variance + prior.nugget
         state.U[slot] = at.mean - at.prior_mean
-        for S, gain in zip(state.S, gains, strict=True):
-            symmetric.put(S, slot, gain)
-    for S, gain, variance in zip(state.S, gains, of_y.tolist(), strict=True):
-        symmetric.add_outer(S, -1.0 / variance, gain)
+        symmetric.put(state.S, slot, gains.T)
+    for group, (gain, variance) in enumerate(zip(gains, of_y.tolist(), strict=True)):
+        symmetric.add_outer(state.S[:, :, group], -1.0 / variance, gain)
     state.U += gains.T * (residual / of_y)
     if is_added:
         _add(prior, state, at, slot, novelty)
@@ -276,8 +276,8 @@ def _remove(state: OnlineState, j: int) -> None:
     root[:, j] = 0.0
     state.precision -= onto * onto / onto[j]
     state.precision[j] = 0.0
-    for matrix in (state.K, *state.S):
-        symmetric.clear(matrix, j)
+    symmetric.clear(state.K, j)
+    symmetric.clear(state.S, j)
     state.U[j], state.weight[j], state.relevance[j], state.is_used[j] = 0.0, 0.0, 0.0, False
 
 
@@ -287,8 +287,8 @@ def forget(prior: OnlinePrior, state: OnlineState, group: int, size: float) -> N
     :param group: Of the columns that have changed.
     :param size: c in [0, 1].
     """
-    state.S[group] *= 1.0 - size
-    state.S[group] += size * state.K
+    state.S[:, :, group] *= 1.0 - size
+    state.S[:, :, group] += size * state.K
     state.U[:, prior.group == group] *= sqrt(1.0 - size)
     state.kept[group] *= sqrt(1.0 - size)
     state.is_whole = False
@@ -306,7 +306,7 @@ def state_on(prior: OnlinePrior, Z: np.ndarray, S: np.ndarray, U: np.ndarray) ->
     """
     M, slots = len(Z), prior.budget + 1
     points, scale, root = np.zeros((slots, Z.shape[1])), np.ones(slots), np.zeros((slots, slots))
-    K, matrices = symmetric.zeros(slots), [symmetric.zeros(slots) for _ in prior.noise]
+    K, covariances = symmetric.zeros(slots), symmetric.zeros(slots, len(prior.noise))
     mean, is_used = np.zeros((slots, len(prior.columns))), np.arange(slots) < M
     if M:
         among = prior.among(Z)
@@ -314,8 +314,7 @@ def state_on(prior: OnlinePrior, Z: np.ndarray, S: np.ndarray, U: np.ndarray) ->
             chol = linalg.cholesky(among, lower=True)
         root[:M, :M] = linalg.solve_triangular(chol, np.eye(M), lower=True)
         points[:M], scale[:M], K[:M, :M] = Z, np.sqrt(prior.kernel.variance(Z)), among
-        for matrix, one in zip(matrices, S, strict=True):
-            matrix[:M, :M] = one
+        covariances[:M, :M] = np.moveaxis(S, 0, -1)
         mean[:M] = U
     precision = np.einsum("ij,ij->j", root, root)
     nothing, groups = np.zeros(0), len(prior.noise)
@@ -328,7 +327,7 @@ def state_on(prior: OnlinePrior, Z: np.ndarray, S: np.ndarray, U: np.ndarray) ->
         root,
         precision,
         K,
-        matrices,
+        covariances,
         mean,
         nothing,
         np.zeros_like(mean),
@@ -341,7 +340,7 @@ def state_on(prior: OnlinePrior, Z: np.ndarray, S: np.ndarray, U: np.ndarray) ->
 def settle(state: OnlineState) -> None:
     """Let what was learned be a part of what was known before."""
     state.name = np.where(state.is_used, np.arange(len(state.Z)), -1)
-    state.kept, state.log_evidence, state.base = np.ones(len(state.S)), 0.0, None
+    state.kept, state.log_evidence, state.base = np.ones(state.S.shape[-1]), 0.0, None
     state.weight[:], state.is_whole = 0.0, True
     state.base = state.copy()
 
@@ -359,11 +358,11 @@ def own_observations(prior: OnlinePrior, state: OnlineState) -> PseudoObservatio
     Z, means = state.Z[used], prior.mean(state.Z[used])
     covariances, shifts = _of_base(prior, state, used)
     roots, targets = [], []
-    for group, (S, S_base) in enumerate(zip(state.S, covariances, strict=True)):
+    for group, S_base in enumerate(covariances):
         mine = prior.group == group
         with positive_covariances():
             L = linalg.cholesky(S_base, lower=True)
-        own = symmetric.full(S[np.ix_(used, used)])
+        own = symmetric.full(state.S[:, :, group][np.ix_(used, used)])
         half = linalg.solve_triangular(L, own, lower=True)
         values, V = linalg.eigh(linalg.solve_triangular(L, half.T, lower=True))
         is_learned = values < 1.0 - NOTHING
@@ -411,8 +410,8 @@ def _of_base(
         weights[new] = white @ base.root
         novelty[np.ix_(new, new)] = K[np.ix_(new, new)] - white @ white.T
     covariances = []
-    for S, left in zip(base.S, state.kept**2, strict=True):
-        known = novelty + weights @ symmetric.full(S) @ weights.T
+    for group, left in enumerate(state.kept**2):
+        known = novelty + weights @ symmetric.full(base.S[:, :, group]) @ weights.T
         covariances.append(left * known + (1.0 - left) * K)
     return covariances, state.kept[prior.group] * (weights @ base.U)
 
