@@ -351,7 +351,7 @@ def test_a_kernel_that_loses_its_digits_far_from_zero_is_refused(kernel):
 @pytest.mark.parametrize(
     ("make", "noise"),
     [
-        pytest.param(kernel, [0.05, 0.4], id="noise", marks=pytest.mark.slow),
+        pytest.param(kernel, [0.05, 0.4], id="noise"),
         pytest.param(
             lambda: gk.SeparateIndependent([kernel(), gk.Matern52(lengthscales=[2.0, 0.7])]),
             0.05,
