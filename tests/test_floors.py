@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ FLOORS = [
     {"command_line"},
     {"__init__", "__main__"},
 ]
-LIBRARIES, MODELS = 4, 7
+LIBRARIES = 4
 GP_LIBRARIES = {"gpflow", "tensorflow_probability"}  # only from floor LIBRARIES up
 
 
@@ -34,6 +35,7 @@ def floor_of(room):
     return matching[0]
 
 
+@cache
 def room_of(module):
     """The room of this package that a module belongs to, or None."""
     package, _, rest = module.partition(".")
@@ -42,40 +44,35 @@ def room_of(module):
     return room if package == "streaming_gp" and room and is_room else None
 
 
+@cache
 def imports(path):
     """Every module a file imports, including those inside functions."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def files():
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if "_data" not in path.parts]
+    """Every file of the package, and its room."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "_data" not in path.parts:
+            yield path, path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down(path):
-    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    level = floor_of(room)
-    for module in imports(path):
-        assert level >= LIBRARIES or module.split(".")[0] not in GP_LIBRARIES, module
-        other = room_of(module)
-        if other is not None and other != room:
-            assert floor_of(other) < level or floor_of(other) == level == 0, module
-
-
-def test_rooms_of_one_floor_do_not_import_one_another():
-    for path in files():
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if floor_of(room) != MODELS:
-            continue
+def test_imports_go_down():
+    for path, room in files():
+        level = floor_of(room)
         for module in imports(path):
+            named = f"{path} imports {module}"
+            assert level >= LIBRARIES or module.split(".")[0] not in GP_LIBRARIES, named
             other = room_of(module)
-            assert other in (None, room) or floor_of(other) < MODELS, module
+            if other not in (None, room):
+                assert floor_of(other) < level or floor_of(other) == level == 0, named
 
 
 def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
@@ -96,13 +93,13 @@ def test_libraries_that_weigh_much_are_imported_only_where_they_are_used():
         "dp_accounting": {"pvi"},
         "mujoco": {"datasets"},
     }
-    for path in files():
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for path, room in files():
         for module in imports(path):
             library = module.split(".")[0]
             assert room in homes.get(library, {room}), f"{path} imports {library}"
 
 
+@pytest.mark.slow
 def test_federated_learning_loads_no_gaussian_processes_before_a_file_may_hold_some():
     """GPflow, and what it stands on, which others import without being asked."""
     code = """
