@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from streaming_gp.pvi.task import (
 )
 from streaming_gp.testing.rounds import regression, shards_of_regression
 from tests.hostile.cases import every_tenth
+from tests.hostile.streams import QUICK
 from tests.oracles.builders import regressor
 from tests.oracles.reference import assert_same, smooth_data
 from tests.oracles.trees import same
@@ -132,6 +133,24 @@ class RelativeOfFloat(float):
     __add__ = __radd__ = RelativeOfInt.__add__
 
 
+WRONG = [
+    *(("free_energy", value) for value in ("much", None, np.inf, np.zeros(2), 1j)),
+    *(("skipped", value) for value in ("1", 0.5, -1, RelativeOfInt(3))),
+    *(("steps", value) for value in (None, True)),
+    *(("version", value) for value in ("0", 10**30, -(10**9))),
+    *(("num_data", value) for value in ("4", np.nan)),
+    ("free_energy", RelativeOfFloat(3.0)),
+    ("diagnostics", "fine"),
+    ("sequence", None),
+    ("hyperparameters", "ε"),
+]
+
+
+def is_wrong(field, value):
+    message = f"{field} is {value!r:.12}"
+    return with_result(**{field: value}), field if "array" in message else message
+
+
 HALF = "\ud800"
 """Half a surrogate pair: JSON may hold it, and no encoding can."""
 KINDS = {
@@ -160,23 +179,11 @@ KINDS = {
     "scale text": (with_factor(log_scale="1.0"), "log constant is '1.0'"),
     "scale None": (with_factor(log_scale=None), "log constant is None"),
     "scale array": (with_factor(log_scale=np.zeros(2)), "log constant"),
-    "energy text": (with_result(free_energy="much"), "free_energy is 'much'"),
-    "energy None": (with_result(free_energy=None), "free_energy is None"),
-    "energy inf": (with_result(free_energy=np.inf), "free_energy is inf"),
-    "energy array": (with_result(free_energy=np.zeros(2)), "free_energy"),
-    "energy complex": (with_result(free_energy=1j), "free_energy"),
-    "skipped text": (with_result(skipped="1"), "skipped is '1'"),
-    "skipped half": (with_result(skipped=0.5), "skipped is 0.5"),
-    "skipped negative": (with_result(skipped=-1), "skipped is -1"),
-    "steps None": (with_result(steps=None), "steps is None"),
-    "steps true": (with_result(steps=True), "steps is True"),
-    "diagnostics text": (with_result(diagnostics="fine"), "diagnostics is 'fine'"),
+    **{f"{field} {value!s:.9}": is_wrong(field, value) for field, value in WRONG},
     "diagnostics keys": (with_result(diagnostics={1: 1.0}), "diagnostics"),
     "diagnostics values": (with_result(diagnostics={"a": "b"}), "diagnostic 'a' is 'b'"),
     "a dict": (vars, "no LocalResult but a dict"),
-    "version text": (lambda a: replace(a, version="0"), "version is '0'"),
     "version early": (lambda a: replace(a, version=a.version + 1), "speaks of version"),
-    "version huge": (lambda a: replace(a, version=10**30), "version is 1000"),
     "skipped of 5,000 digits": (with_result(skipped=10**5000), "skipped is a number of very many"),
     "more data": (lambda a: replace(a, num_data=5), "5 data points, of which its client has 4"),
     "epsilon below zero": (with_result(diagnostics={"epsilon": -5.0}), "epsilon is -5.0"),
@@ -184,11 +191,7 @@ KINDS = {
     "too large a message": (lambda a: encode_answer(a) + bytes(10**6), "it is too large: 100"),
     "too many numbers": (with_factor(natural=(np.zeros(10**5),) * 2), "it is too large: 160"),
     "masked": (with_natural(np.ma.array), "floating-point"),
-    "version negative": (lambda a: replace(a, version=-(10**9)), "version is -1000000000"),
-    "sequence None": (lambda a: replace(a, sequence=None), "sequence is None"),
     "sequence other": (lambda a: replace(a, sequence=a.sequence + 1), "is not open"),
-    "data text": (lambda a: replace(a, num_data="4"), "num_data is '4'"),
-    "data nan": (lambda a: replace(a, num_data=np.nan), "num_data is nan"),
     "other name": (lambda a: replace(a, client_id="c0"), "in the name of 'c0'"),
     "nobody": (lambda a: replace(a, client_id="c9"), "in the name of 'c9'"),
     "name None": (lambda a: replace(a, client_id=None), "in the name of None"),
@@ -197,7 +200,6 @@ KINDS = {
     "no nonce": (lambda a: replace(a, nonce=""), "does not carry the nonce"),
     "nonce None": (lambda a: replace(a, nonce=None), "nonce is None"),
     "nonce bytes": (lambda a: replace(a, nonce=a.nonce.encode()), "nonce is b"),
-    "epsilon text": (lambda a: replace(a, hyperparameters="ε"), "hyperparameters is"),
     "text": (lambda a: "answer", "no LocalResult but a str"),
     "number": (lambda a: 1, "no LocalResult but a int"),
     "pair": (lambda a: ("c1", a), "no LocalResult but a tuple"),
@@ -219,8 +221,6 @@ KINDS = {
     "failure of no encoding": (lambda a: encode_answer(Failure("", HALF, True)), r"\ud800"),
     "diagnostic of no encoding": (with_result(diagnostics={HALF: 1.0}), "diagnostics is"),
     "diagnostics of a class": (with_result(diagnostics=Relative(a=1.0)), "diagnostics is"),
-    "skipped of a class": (with_result(skipped=RelativeOfInt(3)), "skipped is"),
-    "energy of a class": (with_result(free_energy=RelativeOfFloat(3.0)), "free_energy is"),
 }  # fmt: skip
 SCHEDULES = {
     "synchronous": pvi.Synchronous(damping=1.0),
@@ -321,24 +321,18 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
     max_leaves=5,
 )  # fmt: skip
-FIELDS = {
-    **{("answer", name): None for name in ("client_id", "sequence", "version", "num_data")},
-    **{("answer", name): None for name in ("factor", "free_energy", "steps", "skipped")},
-    **{("answer", name): None for name in ("diagnostics", "nonce", "hyperparameters")},
-    **{("factor", name): None for name in ("family", "natural", "log_scale")},
-}
-
-
-def replaced(answer, place, value):
-    part, name = place
-    return (with_result if part == "answer" else with_factor)(**{name: value})(answer)
+FIELDS = [
+    *((with_result, field.name) for field in fields(pvi.LocalResult)),
+    *((with_factor, name) for name in ("family", "natural", "log_scale")),
+]
 
 
 def check_nothing_raises(place, value, as_message):
+    change, name = place
     server = pvi.Server(MODEL.prior(), clients())
     ask = server.ask("c1")
     honest = server.clients["c1"].answer(ask)
-    came = replaced(honest, place, value)
+    came = change(**{name: value})(honest)
     if as_message:
         try:
             came = encode_answer(came)
@@ -356,7 +350,7 @@ def check_nothing_raises(place, value, as_message):
 
 @pytest.mark.parametrize("number", [15, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_field_of_an_answer_can_raise(number):
-    given_anything = given(st.sampled_from(sorted(FIELDS)), ANYTHING, st.booleans())
+    given_anything = given(st.sampled_from(FIELDS), ANYTHING, st.booleans())
     checked = settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
     checked(given_anything(check_nothing_raises))()
 
@@ -424,9 +418,9 @@ def at_work():
 
 def test_a_question_survives_its_message_bit_for_bit(rng):
     gp = regressor(
-        pseudo_points=sgp.PrivatePseudoPoints(3),
+        pseudo_points=sgp.PrivatePseudoPoints(3), optimiser=QUICK,
         hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
-    )
+    )  # fmt: skip
     X, Y = smooth_data(rng, 10)
     client = pvi.Client("a", gp, (X, Y), sgp.GPUpdate())
     server = pvi.Server(gp.prior(), [client])

@@ -120,14 +120,18 @@ def check_load(path):
     return model
 
 
+def damaged(parts, name):
+    """Files with one value at every sixteenth of all places in the tree, and these places."""
+    header, arrays = parts
+    for at in list(places(header["tree"]))[list(DAMAGE).index(name) :: 16]:
+        tree = with_value(header["tree"], at, DAMAGE[name])
+        yield at, packed({**header, "tree": tree}, arrays)
+
+
 @every_tenth("name", DAMAGE.keys(), first=6)
 def test_a_damaged_tree_is_refused_or_sound(saved, tmp_path, name):
-    """Of one value for every eighth of all places in it."""
-    header, arrays = saved
-    shift = list(DAMAGE).index(name)
-    for at in list(places(header["tree"]))[shift % 8 :: 8]:
-        damaged = {**header, "tree": with_value(header["tree"], at, DAMAGE[name])}
-        (tmp_path / "damaged.npz").write_bytes(packed(damaged, arrays))
+    for _, data in damaged(saved, name):
+        (tmp_path / "damaged.npz").write_bytes(data)
         check_load(tmp_path / "damaged.npz")
 
 
@@ -167,7 +171,7 @@ def test_the_parts_as_they_were_are_loaded(saved, tmp_path):
 
 
 def swelling(header, arrays):
-    return packed(header, {**arrays, "array_0": np.zeros(10**7)}, np.savez_compressed)
+    return packed(header, {**arrays, "array_0": np.zeros(10**6)}, np.savez_compressed)
 
 
 def lying(header, arrays):
@@ -187,16 +191,17 @@ def test_a_file_that_unpacks_to_more_than_it_is_is_not_unpacked(saved, tmp_path,
         sgp.StreamingGP.load(path, **regression(2.0))
 
 
-@pytest.mark.parametrize("key", ["format", "version", "package", "kind", "tree"])
-def test_a_header_without_an_entry_is_refused(saved, tmp_path, key):
+def test_a_header_without_an_entry_is_refused(saved, tmp_path):
     header, arrays = saved
-    header = {name: value for name, value in header.items() if name != key}
-    (tmp_path / "headless.npz").write_bytes(packed(header, arrays))
-    if key == "package":  # that is for errors alone
-        assert check_load(tmp_path / "headless.npz") is not None
-    else:
-        with pytest.raises(FileFormatError):
-            sgp.StreamingGP.load(tmp_path / "headless.npz", **regression(2.0))
+    path = tmp_path / "headless.npz"
+    for key in ("format", "version", "package", "kind", "tree"):
+        lacking = {name: value for name, value in header.items() if name != key}
+        path.write_bytes(packed(lacking, arrays))
+        if key == "package":  # that is for errors alone
+            assert check_load(path) is not None
+        else:
+            with pytest.raises(FileFormatError):
+                sgp.StreamingGP.load(path, **regression(2.0))
 
 
 def test_a_pipe_is_no_file(tmp_path):
@@ -214,8 +219,9 @@ def load_model(path):
     before = values(modules)
     try:
         return sgp.StreamingGP.load(path, **modules)
-    finally:
+    except StreamingGPError:
         assert same(values(modules), before)
+        raise
 
 
 FILES = {
@@ -266,17 +272,21 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILED)
 @pytest.mark.parametrize("kind", FILES)
-def test_a_bad_file_gets_one_clear_error_and_changes_nothing(tmp_path, kind, name):
-    (save, load), (spoil, message) = FILES[kind], SPOILED[name]
-    save(tmp_path / "file.npz")
-    spoil(tmp_path / "file.npz")
-    with pytest.raises(FileFormatError, match=message) as caught:
-        load(tmp_path / "file.npz")
-    assert "\n" not in str(caught.value)
-    if name == "another kind":
-        assert str(caught.value).endswith(kind)
+def test_a_bad_file_gets_one_clear_error_and_changes_nothing(tmp_path, kind):
+    (save, load), path = FILES[kind], tmp_path / "file.npz"
+    save(path)
+    whole = path.read_bytes()
+    for name, (spoil, message) in SPOILED.items():
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(whole)
+        spoil(path)
+        with pytest.raises(FileFormatError, match=message) as caught:
+            load(path)
+        assert "\n" not in str(caught.value), name
+        if name == "another kind":
+            assert str(caught.value).endswith(kind)
 
 
 # ---- journals ----
@@ -335,11 +345,8 @@ def test_entries_that_are_no_files_are_refused(streams, tmp_path):
 def test_a_damaged_server_is_refused_or_sound(tmp_path, name):
     path = tmp_path / "server.npz"
     run(pvi.Synchronous(damping=1.0)).save(path)
-    header, arrays = parts_of(path.read_bytes())
-    shift = list(DAMAGE).index(name)
-    for at in list(places(header["tree"]))[shift % 8 :: 8]:
-        damaged = {**header, "tree": with_value(header["tree"], at, DAMAGE[name])}
-        path.write_bytes(packed(damaged, arrays))
+    for at, data in damaged(parts_of(path.read_bytes()), name):
+        path.write_bytes(data)
         try:
             server = pvi.Server.load(path, MODEL.prior(), clients())
             mean = server.posterior.mean
@@ -359,7 +366,7 @@ def test_models_that_were_loaded_from_changed_arrays_predict(saved, tmp_path):
         assert model is None or np.isfinite(predictions(model)).all()
 
 
-# ---- two hundred files that were cut or changed anywhere ----
+# ---- files that were cut or changed anywhere ----
 
 ROWS = 12
 
@@ -417,17 +424,13 @@ def read_journal(path):
 
 
 WRITTEN = {
-    "a streaming GP": (
-        FILES["a streaming GP"][0], lambda path: sgp.StreamingGP.load(path, **regression(2.0))
-    ),
-    "a federated server": FILES["a federated server"],
-    "a predictor": FILES["a predictor"],
+    **FILES,
     "a journal": (write_journal, read_journal),
     "the folder of a fit": (write_fit, read_fit),
     "packed text": (write_csv_gz, read_table),
     "Parquet": (write_parquet, lambda path: read_table(path) and None),  # names have no checksum
 }  # fmt: skip
-EACH = 30
+EACH = 12
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
