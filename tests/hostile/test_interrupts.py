@@ -1,9 +1,10 @@
-"""An interrupt at any line of a commit: journal and memory agree, and the stream goes on."""
+"""An interrupt or a kill at any line of a commit: journal and memory agree, and streams go on."""
 
 import dis
 import json
 import linecache
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from streaming_gp.gp import journal as journals
 from streaming_gp.gp import store
 from streaming_gp.gp.journal import Journal
 from tests.hostile.streams import digest
-from tests.oracles.builders import EVERY_INPUT
 from tests.oracles.saved_streams import (
     batch,
     begun,
@@ -45,15 +45,17 @@ class Interrupt(KeyboardInterrupt):
     pass
 
 
-class Interrupting:
-    """Raises at the n-th line of the watched functions.
+class Watching:
+    """Does something at the lines of the watched functions.
 
     A ``with`` is traced a second time when its block is left, where Python itself never raises an
     interrupt: after the last call of the block it is still within, and then ``__exit__`` is called.
+
+    :param act: Called with the number of a line, from 1, and where it is.
     """
 
-    def __init__(self, at):
-        self.at, self.count, self.where = at, 0, None
+    def __init__(self, act):
+        self.act, self.count = act, 0
 
     def __call__(self, frame, event, argument):
         names = WATCHED.get(frame.f_code.co_filename, ())
@@ -62,9 +64,7 @@ class Interrupting:
     def line(self, frame, event, argument):
         if event == "line" and not self.leaves_block(frame):
             self.count += 1
-            if self.count == self.at:
-                self.where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                raise Interrupt(self.where)
+            self.act(self.count, f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
         return self.line
 
     @staticmethod
@@ -105,20 +105,24 @@ def journaled(folder, learn):
 
 def check_all_lines(tmp_path, name, every=1, learn=True):
     """Interrupt one change after another, each a few lines later, until one is over before that."""
-    folder, seen, at = tmp_path / "journal", [], every
+    folder, seen = tmp_path / "journal", []
     model = journaled(folder, learn)
-    while True:
+
+    def interrupt(number, where):
+        if number == every * (1 + len(seen)):
+            seen.append(where)
+            raise Interrupt
+
+    is_over = False
+    while not is_over:
         before, entries = model.state, len(os.listdir(folder))
-        with Interrupting(at) as watch, suppress(Interrupt):
+        with Watching(interrupt), suppress(Interrupt):
             CHANGES[name](model)
-        if watch.where is None:
-            break
+            is_over = True
         after = model.state
-        assert same(Journal.resumed(folder)[1], after), watch.where
+        assert same(Journal.resumed(folder)[1], after), seen[-1]
         is_done = not same(after, before)
-        assert len(os.listdir(folder)) == entries + is_done, watch.where
-        seen.append(watch.where)
-        at += every
+        assert len(os.listdir(folder)) == entries + is_done, seen[-1]
     assert content(resumed(folder), tmp_path) == digest(model)
     assert any("store" in where for where in seen)
     return len(seen)
@@ -137,21 +141,39 @@ def test_an_interrupt_at_some_lines_leaves_journal_and_memory_alike(tmp_path):
 # ---- streams that are killed ----
 
 
-def fresh(name, **options):
-    """Known hyperparameters have a point at every input: nothing has to be compiled."""
-    points = {"pseudo_points": EVERY_INPUT} if name == "fixed" else {}
-    return begun(name, **points, **options)
+def test_a_killed_stream_resumes_bit_for_bit(tmp_path):
+    """From all that a kill at any line of a commit can leave: the folder as it is there."""
+    folder, left = tmp_path / "journal", {}
+    model = journaled(folder, learn=False)
+
+    def keep(number, where):
+        there = frozenset((file.name, file.stat().st_size) for file in folder.iterdir())
+        if there not in left:
+            left[there] = shutil.copytree(folder, tmp_path / f"killed at line {number}")
+
+    with Watching(keep):
+        CHANGES["update"](model)
+    assert any(list(one.glob("*.part")) for one in left.values())
+    seen = set()
+    for one in left.values():
+        again = resumed(one)
+        seen.add(again.num_updates)
+        if again.num_updates == 2:
+            CHANGES["update"](again)
+        assert digest(again) == digest(model), one.name
+        assert len(os.listdir(one)) == len(os.listdir(folder)), one.name
+    assert seen == {2, 3}
 
 
-def stream_on(name, folder, number):
+def stream_on(folder, number):
     """Begin or resume a journaled stream and finish it."""
     journal = Path(folder, "journal")
     if (journal / "00000000.npz").exists():
         model = resumed(journal)
     else:
-        model = fresh(name, journal=journal)
+        model = begun("variational", journal=journal)
     for index in range(model.num_updates, int(number)):
-        model.update(batch(name, index))
+        model.update(batch("variational", index))
         print("learned", index, flush=True)
     model.save(Path(folder, "final.npz"))
     np.save(Path(folder, "predictions.npy"), predictions(model))
@@ -167,37 +189,24 @@ def within_a_write(journal, rng):
         pass
 
 
-def kill_once(arguments, moment, rng):
-    """Kill a child at a moment after its first update, so that all its functions are compiled."""
-    child = in_another_process(stream_on, *arguments, stdout=subprocess.PIPE)
-    assert child.stdout.readline().startswith("learned")
-    moment(arguments[1] / "journal", rng)
-    child.kill()
-    child.communicate()
-    assert child.returncode == -signal.SIGKILL
-
-
-def check_that_kills_do_not_show(name, folder, number, moments):
-    rng, arguments = np.random.default_rng(9), (name, folder, number)
-    for moment in moments:
-        kill_once(arguments, moment, rng)
-    stream_on(*arguments)
-    uninterrupted = fresh(name)
-    for index in range(number):
-        uninterrupted.update(batch(name, index))
-    there = np.load(folder / "predictions.npy")
-    np.testing.assert_array_equal(there, predictions(uninterrupted))
-    assert content(uninterrupted, folder) == (folder / "final.npz").read_bytes()
-
-
-def test_a_killed_stream_resumes_bit_for_bit(tmp_path):
-    check_that_kills_do_not_show("fixed", tmp_path, 12, [within_a_write])
-
-
 @pytest.mark.slow
 def test_twenty_kills_do_not_show(tmp_path):
-    moments = 10 * [within_an_update, within_a_write]
-    check_that_kills_do_not_show("variational", tmp_path, 120, moments)
+    """Each at a moment after the first update of a process, so that all functions are compiled."""
+    rng, number = np.random.default_rng(9), 120
+    for moment in 10 * [within_an_update, within_a_write]:
+        child = in_another_process(stream_on, tmp_path, number, stdout=subprocess.PIPE)
+        assert child.stdout.readline().startswith("learned")
+        moment(tmp_path / "journal", rng)
+        child.kill()
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+    stream_on(tmp_path, number)
+    uninterrupted = begun("variational")
+    for index in range(number):
+        uninterrupted.update(batch("variational", index))
+    there = np.load(tmp_path / "predictions.npy")
+    np.testing.assert_array_equal(there, predictions(uninterrupted))
+    assert content(uninterrupted, tmp_path) == (tmp_path / "final.npz").read_bytes()
 
 
 # ---- federations that are killed ----
