@@ -98,21 +98,20 @@ def of_kernels(names):
     return [pytest.param(one, marks=() if one == FAST else pytest.mark.slow) for one in names]
 
 
-@pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kernel", of_kernels(KERNELS))
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-def test_predictions_far_away_are_finite_or_refused(models, kernel, door, far):
+def test_predictions_far_away_are_finite_or_refused(models, kernel, door):
     if (kernel, door) == ("arc cosine", "runtime"):
         pytest.skip("has no NumPy form")
-    model = models(kernel)
-    try:
-        found = DOORS[door](model, FAR[far])
-    except NumericalError:
-        return
-    for part in found:
-        assert np.isfinite(part).all()
-        assert np.abs(part).max() < 10.0 or kernel in ("linear", "polynomial", "sum")
+    for far in FAR.values():
+        try:
+            found = DOORS[door](models(kernel), far)
+        except NumericalError:
+            continue
+        for part in found:
+            assert np.isfinite(part).all(), far
+            assert np.abs(part).max() < 10.0 or kernel in ("linear", "polynomial", "sum"), far
 
 
 @pytest.mark.parametrize("budget", [5, pytest.param(20, marks=pytest.mark.slow)])
@@ -152,9 +151,6 @@ def test_one_point_at_a_time_is_sound_after_what_it_refused(models, kernel):
     assert np.isfinite(online.log_evidence)
 
 
-QUICKEST = sgp.LocalOptimiser(max_iterations=2, rounds=1)
-
-
 POINTS = {
     "private": sgp.PrivatePseudoPoints(3, budget=12),
     "every input": sgp.PrivatePseudoPoints("all", budget=20),
@@ -162,27 +158,19 @@ POINTS = {
 }
 
 
-def check_stream(kernel, points, number):
-    rng = np.random.default_rng(0)
-    model = sgp.StreamingGP(
-        kernel(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=points,
-        hyperparameters=sgp.PointHyperparameters(), optimiser=QUICKEST,
-    )  # fmt: skip
-    for _ in range(number):
-        X = np.c_[rng.uniform(-3.0, 3.0, 4), rng.integers(0, 2, 4)][:, : 1 + (kernel is tasks)]
-        model.update((X, np.sin(X[:, :1]) + 0.1 * rng.standard_normal((4, 1))))
-    mean, variance = model.predict_f(X)
-    assert np.isfinite(mean).all()
-    assert (np.asarray(variance) >= 0.0).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("points", POINTS)
 @pytest.mark.parametrize("kernel", ALL_KERNELS)
 def test_any_kernel_bears_thirty_batches(kernel, points):
-    check_stream(ALL_KERNELS[kernel], POINTS[points], 30)
-
-
-@pytest.mark.slow
-def test_white_noise_alone_bears_a_merge():
-    check_stream(ALL_KERNELS["white"], POINTS["private"], 6)
+    rng = np.random.default_rng(0)
+    model = sgp.StreamingGP(
+        ALL_KERNELS[kernel](), gpflow.likelihoods.Gaussian(0.1), pseudo_points=POINTS[points],
+        hyperparameters=sgp.PointHyperparameters(),
+        optimiser=sgp.LocalOptimiser(max_iterations=2, rounds=1),
+    )  # fmt: skip
+    for _ in range(30):
+        X = np.c_[rng.uniform(-3.0, 3.0, 4), rng.integers(0, 2, 4)][:, : 1 + (kernel == "tasks")]
+        model.update((X, np.sin(X[:, :1]) + 0.1 * rng.standard_normal((4, 1))))
+    mean, variance = model.predict_f(X)
+    assert np.isfinite(mean).all()
+    assert (np.asarray(variance) >= 0.0).all()
