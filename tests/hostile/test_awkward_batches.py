@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
+from tests.hostile import streams
 from tests.hostile.cases import changed
 from tests.oracles.builders import (
     EVERY_INPUT,
@@ -51,7 +52,6 @@ def test_other_likelihoods_of_gpflow_stream(rng, name):
 
 SOUND = {
     "duplicated rows": lambda X, Y: (np.repeat(X[:3], 20, axis=0), np.repeat(Y[:3], 20, axis=0)),
-    "all rows alike": lambda X, Y: (np.repeat(X[:1], 60, axis=0), Y),
     "constant column": lambda X, Y: (changed(X, np.s_[:, 1], 7.0), Y),
     "one point": lambda X, Y: (X[:1], Y[:1]),
     "far away": lambda X, Y: (X + 1e6, Y),
@@ -78,24 +78,14 @@ class Begun:
 @pytest.fixture(
     scope="module",
     params=[
-        sgp.VariationalHyperparameters(),
+        sgp.VariationalHyperparameters(num_samples=2),
         pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
     ],
     ids=["VI", "ML"],
 )
 def of_numbers(request):
     data = smooth_data(np.random.default_rng(20181127))
-    return Begun(regressor(hyperparameters=request.param), data)
-
-
-@pytest.mark.slow
-def test_targets_of_another_size_are_learned_whatever_the_seed():
-    X, Y = data = smooth_data(np.random.default_rng(20181127))
-    model, _ = Begun(regressor(hyperparameters=sgp.VariationalHyperparameters()), data).again()
-    start = model.ledger
-    for number in range(1, 4):  # of the batch: its random numbers go with it
-        model.adopt(start)
-        assert np.isfinite(model.update((X, 1e4 * Y)).free_energy), number
+    return Begun(regressor(hyperparameters=request.param, optimiser=streams.QUICK), data)
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +95,13 @@ def of_labels():
 
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.filterwarnings("ignore:.*nugget.*")
-def test_awkward_batches_give_sound_updates(rng, of_numbers, name):
+def test_awkward_batches_give_sound_updates_and_are_not_changed(rng, of_numbers, name):
     model, (X, Y) = of_numbers.again()
     for data in (SOUND[name](X, Y), smooth_data(rng)):
+        given = [part.copy() for part in data]
         assert np.isfinite(model.update(data).free_energy)
+        for one, other in zip(data, given, strict=True):
+            np.testing.assert_array_equal(one, other)
         mean, variance = (np.asarray(t) for t in model.predict_f(data[0]))
         assert np.isfinite(mean).all()
         assert (variance > 0.0).all()
@@ -131,23 +124,26 @@ def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
     assert info.num_pseudo_points == 3
 
 
-@pytest.mark.parametrize("budget", [None, pytest.param(220, marks=pytest.mark.slow)])
-def test_a_batch_far_from_all_others_is_learned_from(rng, budget):
+@pytest.mark.parametrize(
+    ("known", "budget"), [(310, None), pytest.param(40, 80, marks=pytest.mark.slow)]
+)
+def test_a_batch_far_from_all_others_is_learned_from(rng, known, budget):
     """Its covariance with them is zero, and there are too many of them to look at all."""
     model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1), optimiser=QUICK,
-        pseudo_points=sgp.PrivatePseudoPoints("all", budget=budget),
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=budget), optimiser=streams.QUICK,
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
     )  # fmt: skip
-    for number, offset in enumerate((0.0, 0.0, 0.0, 1e4, 0.0)):
-        X, Y = smooth_data(rng, 110)
-        info = model.update((X + offset, Y), learn=number in (0, 3))
-        assert np.isfinite(info.free_energy), number
+    for number, offset, learn in ((20, 0.0, True), (known, 0.0, False), (40, 1e4, True)):
+        X, Y = smooth_data(rng, number)
+        info = model.update((X + offset, Y), learn=learn)
+        assert np.isfinite(info.free_energy), offset
         mean, _ = model.predict_f(X + offset)
         assert np.mean((np.asarray(mean) - Y) ** 2) < 0.5 * np.var(Y)
 
 
 def test_rest_does_not_say_what_the_noise_of_motion_is(rng):
-    """Two batches at one input with next to no noise; then motion, where the deviation is 0.1."""
+    """A batch at one input with next to no noise; then motion, where the deviation is 0.1."""
     at = rng.uniform(-2.0, 2.0, (1, 2))
 
     def observed(X, deviation):
@@ -155,11 +151,13 @@ def test_rest_does_not_say_what_the_noise_of_motion_is(rng):
             (len(X), 1)
         )
 
-    stream = [observed(np.tile(at, (60, 1)), 1e-3) for _ in range(2)]
-    stream += [observed(rng.uniform(-2.0, 2.0, (60, 2)), 0.1) for _ in range(3)]
+    stream = [observed(np.tile(at, (30, 1)), 1e-3)]
+    stream += [observed(rng.uniform(-2.0, 2.0, (30, 2)), 0.1) for _ in range(2)]
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(lengthscales=np.ones(2)),
         gpflow.likelihoods.Gaussian(0.1),
+        pseudo_points=EVERY_INPUT,
+        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
         seed=0,
     )
     for batch in stream:
@@ -180,16 +178,8 @@ def test_any_real_dtype_is_taken(of_labels, dtype):
     Y = np.arange(6)[:, None] % 2
     X, Y = (tf.cast(a, dtype) if dtype is tf.float32 else a.astype(dtype) for a in (X, Y))
     model, _ = of_labels.again()
-    model.update((X, Y))
+    model.update((X, Y), learn=False)
     assert model.predict_f(X)[0].dtype == tf.float64
-
-
-def test_inputs_are_not_mutated(rng, of_numbers):
-    X, Y = smooth_data(rng, 20)
-    copies = X.copy(), Y.copy()
-    of_numbers.again()[0].update((X, Y))
-    np.testing.assert_array_equal(X, copies[0])
-    np.testing.assert_array_equal(Y, copies[1])
 
 
 class Cauchy(gpflow.likelihoods.ScalarLikelihood):
@@ -227,13 +217,6 @@ def test_hyperparameters_in_the_thousands_are_learned(rng, points):
     assert model.kernel.lengthscales.numpy() > 1000.0
 
 
-SCALE, DF = 0.1, 3.0
-
-
-def heavy_tails():
-    return gpflow.likelihoods.StudentT(scale=SCALE, df=DF)
-
-
 @pytest.mark.parametrize(
     ("points", "seed"),
     [
@@ -249,7 +232,10 @@ def test_a_function_is_found_among_outliers(points, seed):
     X = rng.uniform(-3.0, 3.0, (150, 1))
     F = 2.0 * np.sin(X)
     kernel = gpflow.kernels.SquaredExponential(variance=4.0)
-    model = sgp.StreamingGP(kernel, heavy_tails(), pseudo_points=points, hyperparameters=FIXED)
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.StudentT(scale=0.1, df=3.0), pseudo_points=points,
+        hyperparameters=FIXED,
+    )  # fmt: skip
     info = model.update((X, F + 0.1 * rng.standard_t(2, F.shape)))
     mean, _ = model.predict_f(X)
     assert np.sqrt(np.mean((mean - F) ** 2)) < 0.07
@@ -280,17 +266,16 @@ def test_counts_in_the_hundreds_are_learned(points, learn, rng):
     assert np.mean(model.predict_log_density((X[60:], Y[60:]))) > -6.0
 
 
-@pytest.mark.parametrize("noise", [1e-10, pytest.param(1e-6, marks=pytest.mark.slow), 1e-3])
-@pytest.mark.parametrize("dimension", [1, 3])
+@pytest.mark.parametrize(("noise", "dimension"), [(1e-10, 1), (1e-10, 3), (1e-3, 3)])
 def test_functions_without_noise_are_learned_for_ever(noise, dimension):
     rng = np.random.default_rng(0)
     slope = rng.standard_normal((dimension, 1))
-    X = rng.standard_normal((1500, dimension))
+    X = rng.standard_normal((800, dimension))
     Y = X @ slope
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(variance=10.0, lengthscales=np.full(dimension, 5.0)),
         gpflow.likelihoods.Gaussian(noise, variance_lower_bound=0.0),
-        pseudo_points=sgp.PrivatePseudoPoints("all"),
+        pseudo_points=EVERY_INPUT,
         hyperparameters=FIXED,
     )
     model.update((X[:20], Y[:20]))
@@ -302,7 +287,7 @@ def test_functions_without_noise_are_learned_for_ever(noise, dimension):
         online.update(x, y)
     assert np.isfinite(online.log_evidence)
     assert max(errors) < 6.0
-    assert max(errors[700:]) < 4.0
+    assert max(errors[400:]) < 4.0
 
 
 WIDE, RARE = 25.0, 0.1
@@ -371,7 +356,7 @@ def test_so_does_one_with_a_distribution_over_hyperparameters(contaminated):
 
 def test_at_narrow_noise_sites_end_at_the_optimum(contaminated):
     """That of GPflow, whose q(f) is free: means are stationary where sites are cut off, too."""
-    data = X, _ = tuple(part[:100] for part in contaminated)
+    data = X, _ = tuple(part[:40] for part in contaminated)
     smooth, likelihood = gpflow.kernels.SquaredExponential(0.8, [0.9, 1.4]), Contaminated(0.015)
     model = sgp.StreamingGP(smooth, likelihood, hyperparameters=FIXED)
     found = model.update(data, learn=False).free_energy
