@@ -48,8 +48,7 @@ LAW = {
     "shared, fixed": (sgp.SharedPseudoPoints(DISTINCT, optimise_locations=False), THROUGH_NUGGET),
 }  # fmt: skip
 WITH_OTHERS_ALIKE = {"all, budget not reached", "private", "shared"}
-TIMES = {"batches": [None] * 4, "times": [10.0, 10.5, 13.0, 13.0]}
-AGES = {"batches": [3.0, 2.0, 1.0, 0.0], "times": [3.0, 2.5, 0.0, 0.0]}
+TIMES, AGES = [10.0, 10.5, 13.0, 13.0], np.array([3.0, 2.5, 0.0, 0.0])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +97,7 @@ def law_model(name, rule, hyperparameters, batches):
     near = sgp.NearestNeighbors(num_neighbors_pred=4 * DISTINCT - 1)  # of four times as many, all
     model = known_model(
         points, hyperparameters=hyperparameters, forgetting=WEIGHTS[rule][0],
-        conditioning=near if "near" in name else None,
+        conditioning=near if "near" in name else None, optimiser=QUICK,
     )  # fmt: skip
     for data in batches:
         model.update(data, learn=None if hyperparameters is FIXED else True)
@@ -126,7 +125,11 @@ def at_every_epsilon(model, batches, weights, X_new):
 @pytest.mark.parametrize("rule", WEIGHTS)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE)) for one in LAW],
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE))
+        for one in LAW
+        if one != "all"  # of which the next tests see more
+    ],
 )
 def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rule, rng):
     if rule == "window" and LAW[name][0].allowed.window == 0:
@@ -164,13 +167,14 @@ def test_merges_do_not_undo_fading_where_epsilon_is_learned(rng):
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(),
         gpflow.likelihoods.Gaussian(0.01),
-        pseudo_points=sgp.PrivatePseudoPoints("all", budget=50),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
         hyperparameters=sgp.PointHyperparameters(),
         forgetting=sgp.Fading(0.4),
+        optimiser=QUICK,
     )
-    for number in range(12):
-        X = rng.uniform(-3.0, 3.0, (20, 1))
-        sign = -1.0 if number >= 6 else 1.0
+    for number in range(10):
+        X = rng.uniform(-3.0, 3.0, (16, 1))
+        sign = -1.0 if number >= 4 else 1.0
         model.update((X, sign * np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)))
     X_new = np.linspace(-2.8, 2.8, 50)[:, None]
     error = np.asarray(model.predict_f(X_new)[0]) + np.sin(2.0 * X_new)
@@ -181,12 +185,11 @@ def log_density(Y, mean, covariance):
     return scipy.stats.multivariate_normal.logpdf(np.ravel(Y), np.ravel(mean), covariance)
 
 
-@pytest.mark.parametrize("clock", TIMES)
-def test_fading_is_the_exact_gp_whose_noise_grows_with_age(batches, clock, rng):
+def test_fading_is_the_exact_gp_whose_noise_grows_with_age(batches, rng):
     X_new = rng.uniform(-2.0, 2.0, (20, 2))
     model = known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER))
-    infos = [model.update(data, time=t) for data, t in zip(batches, TIMES[clock], strict=True)]
-    weights = POWER ** np.array(AGES[clock])
+    infos = [model.update(data, time=t) for data, t in zip(batches, TIMES, strict=True)]
+    weights = POWER**AGES
     mean, covariance = exact(batches, weights, X_new)
     assert_same_arrays(model.predict_f(X_new, True), (mean, covariance[None]), ALGEBRA)
     X, Y = joined(batches)
@@ -204,11 +207,10 @@ def test_fading_is_the_exact_gp_whose_noise_grows_with_age(batches, clock, rng):
 def test_a_window_is_the_exact_gp_on_its_batches(batches, rng):
     X_new = rng.uniform(-2.0, 2.0, (20, 2))
     model = known_model(EVERY_INPUT, forgetting=sgp.SlidingWindow(2))
-    for number, data in enumerate(batches):
+    for data in batches:
         model.update(data)
-        window = batches[max(0, number - 1) : number + 1]
-        mean, covariance = exact(window, np.ones(len(window)), X_new)
-        assert_same_arrays(model.predict_f(X_new), (mean, np.diag(covariance)[:, None]), ALGEBRA)
+    mean, covariance = exact(batches[2:], np.ones(2), X_new)
+    assert_same_arrays(model.predict_f(X_new, True), (mean, covariance[None]), ALGEBRA)
     assert list(model.factors) == ["batch-2", "batch-3"]
     X, Y = joined(batches[2:])
     known = log_density(Y, np.full_like(Y, MEAN), kernel()(X).numpy() + NOISE * np.eye(len(X)))
@@ -247,10 +249,8 @@ def test_batches_that_leave_a_window_still_speak_of_epsilon(learned):
 
 
 def test_a_fade_by_hand_is_that_of_one_batch(batches, new_inputs):
-    by_hand, fades = (
-        known_model(EVERY_INPUT),
-        known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER)),
-    )
+    by_hand = known_model(EVERY_INPUT)
+    fades = known_model(EVERY_INPUT, forgetting=sgp.Fading(POWER))
     by_hand.fade(0.0)  # before any data there is nothing to fade
     by_hand.update(batches[0])
     fades.update(batches[0])
@@ -264,12 +264,12 @@ def test_a_fade_by_hand_is_that_of_one_batch(batches, new_inputs):
 
 
 def test_within_a_budget_the_faded_gp_is_hardly_lost(rng):
-    X, Y = smooth_data(rng, 200)
-    model = known_model(sgp.PrivatePseudoPoints("all", budget=80), forgetting=sgp.Fading(POWER))
-    parts = [(X[i : i + 25], Y[i : i + 25] + MEAN) for i in range(0, 200, 25)]
+    X, Y = smooth_data(rng, 120)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=60), forgetting=sgp.Fading(POWER))
+    parts = [(X[i : i + 15], Y[i : i + 15] + MEAN) for i in range(0, 120, 15)]
     for data in parts:
         model.update(data)
-    assert model.posterior_process.num_pseudo_points <= 80
+    assert model.posterior_process.num_pseudo_points <= 60
     X_new = rng.uniform(-2.0, 2.0, (40, 2))
     mean, covariance = exact(parts, POWER ** np.arange(7.0, -1.0, -1.0), X_new)
     found, variance = predicted(model, X_new)
@@ -284,7 +284,9 @@ CONTINUED = {
 
 
 @pytest.mark.parametrize("name", ["fixed", pytest.param("variational", marks=pytest.mark.slow)])
-def test_files_journals_and_copies_go_on_alike(tmp_path, name):
+def test_files_journals_and_copies_go_on_alike(tmp_path, name, request):
+    if name == "fixed":  # each copy is a kind of its own, and asked for next to nothing
+        request.getfixturevalue("eager")
     journal = tmp_path / "journal"
     model = begun(name, journal=journal, **CONTINUED[name])
     for index, time in enumerate((0.0, 2.0, None)):
@@ -349,14 +351,12 @@ def test_what_cannot_be_forgotten_is_refused(name):
 def test_what_has_faded_counts_by_its_weight_where_epsilon_is_learned(rng):
     """The evidence of all data, weights and constants included, is where the model says it is."""
     model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(),
-        gpflow.likelihoods.Gaussian(0.1),
-        hyperparameters=sgp.PointHyperparameters(),
-        seed=0,
-    )
-    model.update(smooth_data(rng, 30))
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
+        hyperparameters=sgp.PointHyperparameters(), seed=0,
+    )  # fmt: skip
+    model.update(smooth_data(rng, 20, input_dim=1))
     model.fade(0.3)
-    model.update(smooth_data(rng, 20), learn=True)
+    model.update(smooth_data(rng, 15, input_dim=1), learn=True)
     with tf.GradientTape() as tape:
         value = model.maximum_log_likelihood_objective()
     slopes = tape.gradient(value, model.trainable_variables)
