@@ -40,7 +40,7 @@ def test_automatic_points_follow_what_can_be_gained(rng):
     for lengthscale in (0.3, 3.0):
         model = sgp.StreamingGP(
             gpflow.kernels.SquaredExponential(lengthscales=lengthscale),
-            gpflow.likelihoods.Gaussian(0.1), hyperparameters=sgp.FixedHyperparameters(),
+            gpflow.likelihoods.Gaussian(0.1), hyperparameters=FIXED,
             pseudo_points=sgp.PrivatePseudoPoints("auto"),
         )  # fmt: skip
         X, Y = smooth_data(rng, 200)
@@ -53,13 +53,10 @@ def test_automatic_points_follow_what_can_be_gained(rng):
 
 def test_automatic_points_leave_little_to_gain(rng):
     """The bound with chosen points is within the tolerance of the exact evidence."""
-    X, Y = smooth_data(rng, 150)
-    make = lambda number: sgp.StreamingGP(  # noqa: E731
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
-        hyperparameters=sgp.FixedHyperparameters(), pseudo_points=number,
-    )  # fmt: skip
-    chosen = make(sgp.PrivatePseudoPoints("auto", tolerance=0.01)).update((X, Y))
-    exact = make(sgp.PrivatePseudoPoints("all")).update((X, Y))
+    data = smooth_data(rng, 150)
+    auto = sgp.PrivatePseudoPoints("auto", tolerance=0.01, optimise_locations=False)
+    chosen = known_model(auto).update(data)
+    exact = known_model(EVERY_INPUT).update(data)
     assert chosen.num_pseudo_points < 75
     assert 0.0 <= exact.free_energy - chosen.free_energy < 2 * 0.01 * 150
 
@@ -92,12 +89,12 @@ def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(200, marks=pytest.mark.slow), 40, pytest.param(4, marks=pytest.mark.slow)]
+    "size", [pytest.param(120, marks=pytest.mark.slow), 30, pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
-    X, Y = smooth_data(rng, 200)
+    X, Y = smooth_data(rng, 120)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
-    for start in range(0, 200, size):
+    for start in range(0, 120, size):
         model.update((X[start : start + size], Y[start : start + size] + 2.0))
         assert model.posterior_process.num_pseudo_points <= 60
     exact = exact_gp((X, Y + 2.0))
@@ -106,15 +103,15 @@ def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
     exact_mean, exact_variance = exact.predict_f(new)
     assert np.max(np.abs(mean - exact_mean)) < 0.02
     assert np.mean(np.abs(variance / exact_variance - 1.0)) < 0.2
-    assert next(iter(model.factors)) == ("batch-0" if size == 200 else MERGED)
+    assert next(iter(model.factors)) == ("batch-0" if size == 120 else MERGED)
     lost = float(exact.log_marginal_likelihood() - model.maximum_log_likelihood_objective())
     assert 0.0 < lost < 1.0  # the projection is a bound
 
 
 def test_the_newest_small_batches_stay_apart(rng):
-    X, Y = smooth_data(rng, 120)
-    model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
-    for start in range(0, 120, 3):
+    X, Y = smooth_data(rng, 60)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=30))
+    for start in range(0, 60, 3):
         model.update((X[start : start + 3], Y[start : start + 3]))
     newest = list(model.factors)[-1]
     model.revisit(newest, (X[-3:], Y[-3:]))
@@ -125,29 +122,29 @@ def test_the_newest_small_batches_stay_apart(rng):
 def test_merged_points_stay_where_newer_batches_lie_as_well():
     """Those will be merged later on, and then their points may go."""
     alone, beside = 20.0 * np.arange(40.0), 20.0 * np.arange(10.0) + 0.5
-    X = np.concatenate([alone, beside])[:, None]
+    X = np.c_[np.concatenate([alone, beside]), np.zeros(50)]
     model = known_model(sgp.PrivatePseudoPoints("all", budget=50, optimise_locations=False))
-    model.update((X, np.sin(X)))
-    model.update((X[30:35], np.sin(X[30:35])))
+    for rows in (slice(0, 50), slice(30, 35)):
+        model.update((X[rows], np.sin(X[rows, :1])))
     assert list(model.factors) == [MERGED, "batch-1"]
     assert set(X[30:35, 0]) <= set(model.factors[MERGED].Z[:, 0])
 
 
 def test_labels_keep_their_points_within_a_budget(rng):
-    X, Y = labelled(rng, 90)
+    X, Y = labelled(rng, 60)
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli(),
-        pseudo_points=sgp.PrivatePseudoPoints("all", budget=40),
-        hyperparameters=sgp.FixedHyperparameters(),
+        pseudo_points=sgp.PrivatePseudoPoints("all", budget=30),
+        hyperparameters=FIXED,
         optimiser=sgp.LocalOptimiser(max_iterations=6, rounds=2),
     )  # fmt: skip
     for data in thirds(X, Y).values():
         model.update(data)
-    assert model.posterior_process.num_pseudo_points <= 40
+    assert model.posterior_process.num_pseudo_points <= 30
     assert np.mean((np.asarray(model.predict_y(X)[0]) > 0.5) == (Y > 0.5)) > 0.85
 
 
-LAWS = settings(max_examples=25, deadline=None)
+LAWS = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
 
 
@@ -184,7 +181,7 @@ def unexplained(K, known):
     return K - K[:, known] @ np.linalg.solve(K[np.ix_(known, known)], K[known])
 
 
-def random_covariance(seed, size=25):
+def random_covariance(seed, size=15):
     X = np.random.default_rng(seed).uniform(-2, 2, (size, 2))
     return gpflow.kernels.Matern32(lengthscales=0.8)(X).numpy() + 1e-9 * np.eye(size)
 
@@ -248,7 +245,7 @@ def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
 
 def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, new_inputs):
     model = model_of(sgp.VariationalHyperparameters())
-    model.update(smooth_data(rng, 30))
+    model.update(smooth_data(rng, 20))
     before, ledger = predicted(model, new_inputs), model.ledger
     model.update(smooth_data(rng, 10), learn=False, batch_id="late")
     model.remove("late")
@@ -266,7 +263,7 @@ def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, 
 )
 def test_without_a_batch_epsilon_is_what_the_others_say(rng, new_inputs, hyperparameters, noise):
     models = [model_of(hyperparameters) for _ in range(2)]
-    data, (X, Y) = smooth_data(rng, 60), smooth_data(rng, 60)
+    data, (X, Y) = smooth_data(rng, 40), smooth_data(rng, 40)
     for model in models:
         model.update(data)
     before = models[0].likelihood.variance.numpy()
@@ -287,7 +284,8 @@ AMONG_NUGGETS = 2e-3
 
 
 def of_two_kernels():
-    return gpflow.kernels.SeparateIndependent([gpflow.kernels.Matern32(), rough_kernel()])
+    smooth = gpflow.kernels.SquaredExponential(lengthscales=[0.7, 1.1])
+    return gpflow.kernels.SeparateIndependent([gpflow.kernels.Matern32(), smooth])
 
 
 KERNELS = {"one kernel": rough_kernel, "two kernels": of_two_kernels}
@@ -383,7 +381,7 @@ def test_points_move_to_where_the_evidence_is_largest(rng, kernel):
     X = np.concatenate([each.Z for each in known])
     inside = (X.min(axis=0) < one.Z) & (X.max(axis=0) > one.Z)
     assert inside.any()
-    steps = 1e-4 * inside * rng.standard_normal((3, *one.Z.shape))
+    steps = 1e-4 * inside * rng.standard_normal((2, *one.Z.shape))
 
     @disable_check_shapes()
     def slopes(at):
@@ -410,7 +408,7 @@ def test_points_that_do_not_move_are_those_without_which_most_would_be_lost(rng)
         (group,) = projected(model, known, points, one.nugget)
         return group.constant
 
-    assert kept(one.Z) > max(kept(rng.permutation(Z)[:7]) for _ in range(40))
+    assert kept(one.Z) > max(kept(rng.permutation(Z)[:7]) for _ in range(12))
 
 
 def test_points_stay_where_points_were(rng):
@@ -433,5 +431,4 @@ def test_of_inputs_that_come_twice_one_each_is_enough(rng, points):
     before, old = model.predict_f(X), evidence(model)
     model.compress(12)
     assert evidence(model) == pytest.approx(old, abs=0.01)
-    for found, wanted in zip(model.predict_f(X), before, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert_same_arrays(model.predict_f(X), before, 1e-4)
