@@ -143,9 +143,8 @@ def test_derivatives_by_lengthscales_keep_digits_too(short, rng):
 @pytest.mark.parametrize("lengthscale", [1e-6, 1e-9, 1e-12])
 def test_variances_are_positive_and_bounded_at_any_lengthscale(lengthscale, rng):
     """Rounding makes squares of distances negative there, and GPflow's covariances infinite."""
-    X = rng.standard_normal((30, 6))
-    kernel = gk.SquaredExponential(variance=2.0, lengthscales=np.full(6, lengthscale))
-    model = learned(kernel, X, X[:, :1])
+    X = rng.standard_normal((30, 50))
+    model = learned(gk.SquaredExponential(variance=2.0, lengthscales=lengthscale), X, X[:, :1])
     _, variance = model.predict_f(np.concatenate([X, X + 1.0]))
     assert np.all((variance > 0.0) & (variance <= 2.0))
 
