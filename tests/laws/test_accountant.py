@@ -45,7 +45,7 @@ def losses(rng, release, steps, number, with_row):
 
 @pytest.mark.parametrize("release", [Release(1.5), Release(1.0, 0.2)])
 def test_simulated_privacy_losses_have_the_delta_that_is_reported(rng, release):
-    steps, delta, number = 4, 0.01, 400_000
+    steps, delta, number = 4, 0.01, 200_000
     epsilon = epsilon_of(((release, steps),), delta)
 
     def estimates(epsilon):
@@ -67,13 +67,11 @@ def test_kinds_of_releases_add_up():
     np.testing.assert_allclose(both, epsilon_of(((other, 5), (one, 2)), 1e-5), rtol=1e-3)
 
 
-GRID = [
-    ((Release(sigma, rate), number),) for sigma in (1.0, 4.0) for rate in (1.0, 0.1)
-    for number in (1, 30)
-]  # fmt: skip
+ONCE, OFTEN = (Release(1.0), 1), (Release(1.0, 0.1), 30)
+WITH_MUCH_NOISE = [(Release(4.0), 30), (Release(4.0, 0.1), 1)]
 
 
-@pytest.mark.parametrize("spent", [*GRID, GRID[0] + GRID[3], GRID[1] + GRID[5] + GRID[7]])
+@pytest.mark.parametrize("spent", [(ONCE,), (OFTEN,), (ONCE, OFTEN), (ONCE, *WITH_MUCH_NOISE)])
 @pytest.mark.parametrize("delta", [1e-5, pytest.param(1e-2, marks=pytest.mark.slow)])
 def test_epsilon_is_that_of_dp_accounting(spent, delta):
     import dp_accounting as dp

@@ -87,8 +87,8 @@ def momentum_server(rng, checks=None):
 
 def test_momentum_ends_at_the_optimum_with_every_client_s_own_factor(rng):
     found, model, (X, Y) = momentum_server(rng)
-    rule = pvi.Momentum(learning_rate=0.3, precision_rate=0.3, momentum=0.5)
-    pvi.fit(found, pvi.Synchronous(damping=rule), 300)
+    rule = pvi.Momentum(learning_rate=1.0, precision_rate=0.5, momentum=0.5)
+    pvi.fit(found, pvi.Synchronous(damping=rule), 80)
     optimum = server(model, [(X, Y)], LBFGS)
     pvi.fit(optimum)
     assert_same(found.posterior, optimum.posterior, FIXED_POINT)
@@ -232,44 +232,37 @@ def test_the_first_steps_are_those_of_the_published_formulas(name):
     np.testing.assert_allclose(fitted(rule), published(step), rtol=ALGEBRA)
 
 
-def clients_of(rng, rule, number=3):
-    X = rng.standard_normal((60, 3))
-    noise = rng.uniform(size=(60, 1))
-    Y = (noise < 1.0 / (1.0 + np.exp(-X @ np.array([[1.0], [-2.0], [0.5]])))).astype(float)
-    model = linear.logistic_regression(3, family=MeanFieldNormal)
-    clients = pvi.make_clients(model, datasets.partition_iid(X, Y, number), rule)
-    share = {name: client.num_data / len(X) for name, client in clients.items()}
-    return model, {
-        name: replace(client, update=pvi.AveragingUpdate(share[name], rule))
-        for name, client in clients.items()
-    }
-
-
-def test_with_learning_rate_one_it_is_federated_averaging_factor_by_factor(rng):
-    rule = pvi.VariationalUpdate(epochs=3, batch_size=7, learning_rate=0.05)
-    model, clients = clients_of(rng, rule, number=4)
-    servers = []
-    for damping in (1.0, pvi.FedAvg(), pvi.MaskedAveraging(threshold=0.0)):
-        server = pvi.Server(model.prior(), clients)
-        pvi.fit(server, pvi.Synchronous(damping=damping), 3)
-        servers.append(server)
-    plain = servers[0]
-    for server in servers[1:]:
+def test_with_learning_rate_one_it_is_federated_averaging_factor_by_factor():
+    servers = [averaging_server() for _ in range(3)]
+    dampings = (1.0, pvi.FedAvg(), pvi.MaskedAveraging(threshold=0.0))
+    for one, damping in zip(servers, dampings, strict=True):
+        pvi.fit(one, pvi.Synchronous(damping=damping), 3)
+    plain, *others = servers
+    for other in others:
         for name, factor in plain.factors.items():
-            for a, b in zip(factor.natural, server.factors[name].natural, strict=True):
-                np.testing.assert_allclose(a, b, rtol=ALGEBRA)
+            assert_same(other.factors[name], factor, ALGEBRA)
+
+
+def after_two_answers(rule):
+    """The server after a round of all and an answer of c0 and c2, where it was before, and c1's
+    factor then.
+    """
+    server = averaging_server()
+    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
+    before, absent = np.asarray(server.posterior.mean), server.factors["c1"]
+    answers = [server.clients[name].answer(server.ask(name)) for name in ("c0", "c2")]
+    assert not server.accept(answers, rule).refused
+    return server, before, absent
+
+
+def change_of_two(before):
+    return 0.3 * (SHARES[[0, 2]] @ (TARGETS[[0, 2]] - before)) / 0.8
 
 
 def test_those_who_answer_are_averaged_among_themselves():
-    server = averaging_server()
-    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
-    before = np.asarray(server.posterior.mean)
-    absent = server.factors["c1"]
-    asks = [server.ask(name) for name in ("c0", "c2")]
-    answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
-    assert not server.accept(answers, pvi.FedAvg()).refused
-    change = 0.3 * (np.array([0.5, 0.3]) @ (TARGETS[[0, 2]] - before)) / 0.8
-    np.testing.assert_allclose(server.posterior.mean, before + change, rtol=ALGEBRA)
+    server, before, absent = after_two_answers(pvi.FedAvg())
+    wanted = before + change_of_two(before)
+    np.testing.assert_allclose(server.posterior.mean, wanted, rtol=ALGEBRA)
     assert server.factors["c1"] is absent
 
 
@@ -298,16 +291,10 @@ def test_masks_are_those_of_the_published_formula(threshold, soft):
 @pytest.mark.parametrize(("threshold", "moves"), [(0.6, True), (0.7, False)])
 def test_agreement_is_a_share_of_all_clients_whoever_answered(threshold, moves):
     """Eq. 2.13 of PGVI: two of three that agree are two thirds."""
-    server = averaging_server()
-    pvi.fit(server, pvi.Synchronous(damping=pvi.FedAvg()))
-    before = np.asarray(server.posterior.mean)
-    asks = [server.ask(name) for name in ("c0", "c2")]
-    answers = [server.clients[ask.client_id].answer(ask) for ask in asks]
-    server.accept(answers, pvi.MaskedAveraging(threshold))
+    server, before, _ = after_two_answers(pvi.MaskedAveraging(threshold))
     agreed = np.sign(TARGETS[0] - before) == np.sign(TARGETS[2] - before)
     assert agreed.tolist() == [True, True, False]
-    change = 0.3 * (np.array([0.5, 0.3]) @ (TARGETS[[0, 2]] - before)) / 0.8
-    wanted = before + moves * agreed * change
+    wanted = before + moves * agreed * change_of_two(before)
     np.testing.assert_allclose(server.posterior.mean, wanted, rtol=ALGEBRA)
 
 
@@ -337,30 +324,24 @@ def test_generalised_pvi_tends_to_federated_averaging_as_the_divergence_fades(rn
     """``E_q[−log p] + w KL``: as w → 0 its optimum narrows about the maximum of likelihood, which
     is the answer of a member of federated averaging.
     """
-    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
-    model, clients = clients_of(rng, rule, number=1)
-    X, Y = clients["c0"].data
+    X, Y = labelled_data(rng)
+    model = linear.logistic_regression(3, family=MeanFieldNormal)
     signs = 2.0 * Y[:, 0] - 1.0
     best = scipy.optimize.minimize(
         lambda theta: np.logaddexp(0.0, -signs * (X @ theta)).sum(), np.zeros(3), tol=1e-12
     ).x
-    averaging = pvi.Server(model.prior(), clients)
-    pvi.fit(averaging)
-    np.testing.assert_allclose(averaging.posterior.mean, best, atol=1e-4)
 
-    def weakly(weight):
-        update = replace(rule, divergence=KL(weight))
-        alone = {"c0": replace(clients["c0"], update=update)}
-        server = pvi.Server(model.prior(), alone, checks=pvi.NO_LIMITS)
-        pvi.fit(server)
-        return server.posterior
+    def fitted_by(rule):
+        found = server(model, [(X, Y)], rule, checks=pvi.NO_LIMITS)
+        pvi.fit(found)
+        return found.posterior
 
-    weights = [1e-1, 1e-2, 1e-3, 1e-5]
-    found = [weakly(weight) for weight in weights]
-    errors = [np.abs(np.asarray(q.mean) - averaging.posterior.mean).max() for q in found]
+    averaging = fitted_by(pvi.AveragingUpdate(1.0, LBFGS))
+    np.testing.assert_allclose(averaging.mean, best, atol=1e-4)
+    found = [fitted_by(replace(LBFGS, divergence=KL(weight))) for weight in (1e-2, 1e-3, 1e-5)]
+    errors = [np.abs(np.asarray(q.mean) - averaging.mean).max() for q in found]
     widths = [np.max(q.variance) for q in found]
     for values in (errors, widths):
-        ratios = np.divide(values[:2], values[1:3])
-        assert ((ratios > 5.0) & (ratios < 15.0)).all(), values  # in proportion to the weight
+        assert 5.0 < values[0] / values[1] < 15.0, values  # in proportion to the weight
     assert errors[-1] < 2e-4
     assert widths[-1] < 1e-4

@@ -27,16 +27,13 @@ LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 SCHEDULES = {
     "sequential": (pvi.Sequential(), 1),
-    "backwards": (pvi.Sequential(order=["c4", "c3", "c2", "c1", "c0"]), 1),
+    "backwards": (pvi.Sequential(order=["c2", "c1", "c0"]), 1),
     "random": (pvi.Sequential(order="random", seed=3), 2),
     "synchronous": (pvi.Synchronous(damping=1.0), 1),
     "damped": (pvi.Synchronous(damping=0.5), 40),
-    "by client": (pvi.Synchronous(damping={"c0": 1.0, "c1": 0.5, "c2": 0.6, "c3": 0.8}), 110),
-    "sampled": (pvi.Synchronous(damping=1.0, fraction=0.4), 20),
-    "asynchronous": (
-        pvi.Asynchronous(damping=1.0, durations={f"c{i}": 1 + i for i in range(5)}),
-        5,
-    ),
+    "by client": (pvi.Synchronous(damping={"c0": 1.0, "c1": 0.5}), 60),
+    "sampled": (pvi.Synchronous(damping=1.0, fraction=0.4), 12),
+    "asynchronous": (pvi.Asynchronous(damping=1.0, durations={"c0": 1, "c1": 2, "c2": 3}), 3),
 }
 
 
@@ -47,12 +44,12 @@ OF_EITHER_RULE += [(pvi.AnalyticUpdate(), name) for name in ("sequential", "sync
 @pytest.mark.parametrize(("update", "name"), OF_EITHER_RULE)
 def test_conjugate_clients_reach_the_pooled_posterior(rng, name, update):
     (X, Y), model = regression_data(rng), conjugate_model()
-    found = server(model, datasets.partition_iid(X, Y, 5), update)
+    found = server(model, datasets.partition_iid(X, Y, 3), update)
     schedule, rounds = SCHEDULES[name]
     history = pvi.fit(found, schedule, rounds)
     assert_same(found.posterior, pooled(model, X, Y), 1e-9)
     assert not history[-1].refused
-    assert set(found.factors) == {f"c{i}" for i in range(5)}
+    assert set(found.factors) == {"c0", "c1", "c2"}
 
 
 def test_evidence_adds_up_over_sequential_clients(rng):
@@ -86,21 +83,18 @@ def test_any_schedule_and_rule_reaches_the_optimum_of_global_vi(rng, make, famil
 
 def test_a_local_free_energy_is_the_divergence_from_the_tilted_distribution(rng):
     """Property 1: ``F(q) = log Z − KL(q ‖ tilted)`` for any q, so that both have one optimum."""
-    X, Y = rng.standard_normal((20, 1)), (rng.uniform(size=(20, 1)) < 0.5).astype(float)
+    X, Y = rng.standard_normal((10, 1)), (rng.uniform(size=(10, 1)) < 0.5).astype(float)
     model = linear.logistic_regression(1)
-    found = server(model, datasets.partition_iid(X, Y, 2), LBFGS)
-    pvi.fit(found, pvi.Sequential(), 2)
-    cavity, data = found.cavity("c0"), found.clients["c0"].data
+    cavity = Normal.from_mean_covariance(np.array([0.4]), np.array([[0.8]]))
     grid = np.linspace(-12.0, 12.0, 20_001)[:, None]
-    log_tilted = cavity.log_prob(grid).numpy() + _log_likelihood(grid, *data)
+    log_tilted = cavity.log_prob(grid).numpy() + _log_likelihood(grid, X, Y)
     evidence = scipy.integrate.simpson(np.exp(log_tilted), x=grid[:, 0])
     for mean, variance in ((0.0, 1.0), (0.7, 0.3), (-1.0, 0.5)):
         q = Normal.from_mean_covariance(np.array([mean]), np.array([[variance]]))
         log_q = q.log_prob(grid).numpy()
         inside = np.exp(log_q) * (log_q - log_tilted + np.log(evidence))
         divergence = scipy.integrate.simpson(inside, x=grid[:, 0])
-        gain = model.expected_log_likelihood(q, *data, None)
-        free_energy = gain - q.kl_divergence(cavity)
+        free_energy = model.expected_log_likelihood(q, X, Y, None) - q.kl_divergence(cavity)
         np.testing.assert_allclose(free_energy, np.log(evidence) - divergence, rtol=FIXED_POINT)
 
 
@@ -111,17 +105,12 @@ def _log_likelihood(theta, X, Y):
 
 
 @pytest.mark.parametrize(
-    "schedule",
-    [
-        pvi.Sequential(),
-        pvi.Synchronous(),
-        pytest.param(pvi.Asynchronous(durations=1.0), marks=pytest.mark.slow),
-    ],
+    "schedule", [pvi.Sequential(), pvi.Synchronous(), pvi.Asynchronous(durations=1.0)]
 )
 def test_the_posterior_is_prior_times_factors_after_every_round(rng, schedule):
     """Property 2."""
-    X, Y = labelled_data(rng)
-    found = server(linear.logistic_regression(3), datasets.partition_iid(X, Y, 3), LBFGS)
+    shards = datasets.partition_iid(*labelled_data(rng), 3)
+    found = server(linear.logistic_regression(3), shards, pvi.FixedPointUpdate())
     for _ in range(3):
         pvi.fit(found, schedule)
         assert_same(found.posterior, found.prior.times(found.factors.values()), ALGEBRA)
@@ -149,20 +138,17 @@ def test_free_energies_of_clients_add_up_to_the_global_one(rng):
     model = linear.logistic_regression(3)
     optimum = server(model, [(X, Y)], LBFGS)
     wanted = pvi.fit(optimum)[-1].free_energy
-    found = server(model, datasets.partition_iid(X, Y, 3), LBFGS)
-    pvi.fit(found, pvi.Sequential(), 12)
+    found = server(model, datasets.partition_iid(X, Y, 2), LBFGS)
+    pvi.fit(found, pvi.Sequential(), 6)
     q, product = found.posterior, found.prior.as_factor()
     local = 0.0
     for name, client in found.clients.items():
         factor = found.factors[name]
         seed = np.zeros(2, np.int32)
-        local += model.expected_log_likelihood(q, *client.data, seed) - _expected(q, factor)
+        expected = q.expected_log(factor) - q.expected_log_base_measure()
+        local += model.expected_log_likelihood(q, *client.data, seed) - expected
         product = product * factor
     np.testing.assert_allclose(local + product.log_integral(), wanted, rtol=FIXED_POINT)
-
-
-def _expected(q, factor):
-    return q.expected_log(factor) - q.expected_log_base_measure()
 
 
 @pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
@@ -170,9 +156,9 @@ def test_parallel_fixed_point_steps_do_not_depend_on_the_partition(rng, family):
     """Property 5: the iterates themselves, not only where they end."""
     X, Y = labelled_data(rng)
     model = linear.logistic_regression(3, family=family)
-    partitions = [[(X, Y)], datasets.partition_by_label(X, Y, 2), datasets.partition_iid(X, Y, 12)]
+    partitions = [[(X, Y)], datasets.partition_by_label(X, Y, 2), datasets.partition_iid(X, Y, 5)]
     servers = [server(model, shards, pvi.FixedPointUpdate()) for shards in partitions]
-    for _ in range(4):
+    for _ in range(3):
         for one in servers:
             pvi.fit(one, pvi.Synchronous(damping=0.6))
         for other in servers[1:]:
@@ -206,21 +192,20 @@ def test_minibatches_within_a_client_and_between_clients_are_eqs_12_to_15(rng):
 
 def test_synchronous_rounds_without_damping_diverge_on_correlated_weights(rng):
     """The reason for the default 1/K (maths page, "Damping")."""
-    X = rng.standard_normal((60, 1)) + 0.3 * rng.standard_normal((60, 3))
+    X = rng.standard_normal((60, 1)) + 0.6 * rng.standard_normal((60, 3))
     Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3 * rng.standard_normal((60, 1))
     model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
-    optimum = server(model, [(X, Y)], LBFGS)
-    pvi.fit(optimum)
+    optimum = pooled(conjugate_model(), X, Y).mean
 
     def error(schedule, rounds):
         checks = pvi.Checks(max_shift=np.inf)
         shards = datasets.partition_iid(X, Y, 2)
         found = server(model, shards, pvi.FixedPointUpdate(), checks=checks)
         pvi.fit(found, schedule, rounds)
-        return np.abs(found.posterior.mean / optimum.posterior.mean - 1.0).max()
+        return np.abs(found.posterior.mean / optimum - 1.0).max()
 
     assert error(pvi.Synchronous(damping=1.0), 40) > 1e3
-    assert error(pvi.Synchronous(), 400) < 1e-4
+    assert error(pvi.Synchronous(), 120) < 1e-4
 
 
 # ---- rounds ----
@@ -253,8 +238,7 @@ def test_curves_of_several_histories_are_drawn(rng):
 
 
 def test_asynchronous_runs_replay_exactly_and_say_how_stale_answers_were(rng):
-    X, Y = labelled_data(rng)
-    model = linear.logistic_regression(3)
+    (X, Y), model = regression_data(rng), conjugate_model()
     durations = {"c0": 10.0, "c1": 1.0, "c2": 1.3}
 
     def run(**settings):
@@ -315,15 +299,12 @@ def test_no_answer_multiplies_the_factors_of_all_clients_again(second_round, mon
     assert sum(multiplied) <= 4 * NUM_CLIENTS  # out and in for each, and the whole once
 
 
-RULE = pvi.VariationalUpdate(epochs=3, batch_size=7, learning_rate=0.05)
-
-
 def test_peers_go_where_sequential_pvi_goes_visit_by_visit(rng):
     """With a rule that draws minibatches, and with damping."""
-    model = linear.logistic_regression(3)
-    shards = datasets.partition_iid(*labelled_data(rng), 3)
-    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, RULE), seed=4)
-    peers = pvi.make_peers(model, shards, RULE, damping=0.7, seed=4)
+    model, rule = conjugate_model(), pvi.FixedPointUpdate(steps=3, damping=0.3, batch_size=7)
+    shards = datasets.partition_iid(*regression_data(rng), 3)
+    server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule), seed=4)
+    peers = pvi.make_peers(model, shards, rule, damping=0.7, seed=4)
     baton = pvi.Baton(model.prior())
     for number in range(6):
         name = f"c{number % 3}"
@@ -404,16 +385,14 @@ def hierarchical_posterior(shards):
     return covariance @ A.T @ y / NOISE, covariance
 
 
-@pytest.mark.parametrize(
-    ("schedule", "rounds"), [(pvi.Sequential(), 1), (pvi.Synchronous(damping=1.0), 1)]
-)
-def test_linear_models_have_the_posterior_of_the_whole_hierarchy(rng, tmp_path, schedule, rounds):
+@pytest.mark.parametrize("schedule", [pvi.Sequential(), pvi.Synchronous(damping=1.0)])
+def test_linear_models_have_the_posterior_of_the_whole_hierarchy(rng, tmp_path, schedule):
     shards = sites(rng)
     whole = linear.BayesianLinearRegression(4, NOISE)
     model = pvi.PersonalModel(whole, PERSONAL)
     rule = pvi.PersonalUpdate(pvi.AnalyticUpdate(), folder=str(tmp_path))
     server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
-    pvi.fit(server, schedule, rounds)
+    pvi.fit(server, schedule)
     mean, covariance = hierarchical_posterior(shards)
     q = server.posterior
     np.testing.assert_allclose(q.mean, mean[:2], rtol=THROUGH_CHOLESKY)
@@ -428,33 +407,32 @@ def test_linear_models_have_the_posterior_of_the_whole_hierarchy(rng, tmp_path, 
 
 
 def test_what_goes_over_the_wire_has_the_shared_size_only(rng):
-    net = bnn.MeanFieldBNN([6, 8, 5], gpflow.likelihoods.Softmax(5))
-    last = net.layer_of_weights == net.layer_of_weights.max()
-    model = pvi.PersonalModel(net, last)
-    X, Y = rng.standard_normal((20, 6)), rng.integers(0, 5, (20, 1))
-    rule = pvi.PersonalUpdate(pvi.VariationalUpdate(epochs=2, batch_size=None))
-    client = pvi.make_clients(model, [(X, Y)], rule)["c0"]
+    size, personal = 10, range(10, 40)
+    model = pvi.PersonalModel(linear.BayesianLinearRegression(40), personal)
+    X = rng.standard_normal((20, 40))
+    rule = pvi.PersonalUpdate(pvi.AnalyticUpdate())
+    client = pvi.make_clients(model, [(X, X[:, :1])], rule)["c0"]
     ask = pvi.Server(model.prior(), {"c0": client}).ask("c0")
     answer = client.answer(ask)
-    size = net.num_parameters - last.sum()
-    assert [eta.shape for eta in (*ask.posterior.natural, *answer.factor.natural)] == [(size,)] * 4
-    assert len(encode_answer(answer)) < 4 * 2 * size + 4000
-    assert 4 * 2 * last.sum() > 300, "else the bound on bytes would not see the personal part"
+    for factor in (ask.posterior, answer.factor):
+        assert [eta.shape for eta in factor.natural] == [(size,), (size, size)]
+    assert len(encode_answer(answer)) < 8 * (size + size**2) + 4000
+    assert 8 * len(personal) ** 2 > 4000, "else the bound on bytes would not see the personal part"
 
 
 def test_what_is_personal_is_learned_and_goes_on_from_where_it_was(rng, tmp_path):
     """Two sites whose labels are each other's opposites share a layer, and not the last one."""
     net = bnn.MeanFieldBNN([2, 6, 2], gpflow.likelihoods.Softmax(2))
     model = pvi.PersonalModel(net, np.flatnonzero(net.layer_of_weights == 1))
-    X = rng.standard_normal((80, 2)).astype(np.float32)
+    X = rng.standard_normal((40, 2)).astype(np.float32)
     Y = (X[:, :1] > 0.0).astype(float)
     rule = pvi.PersonalUpdate(
-        pvi.VariationalUpdate(epochs=60, batch_size=None, learning_rate=0.02), str(tmp_path)
+        pvi.VariationalUpdate(epochs=40, batch_size=None, learning_rate=0.05), str(tmp_path)
     )
     assert rule.kept("c0") is None
     clients = pvi.make_clients(model, [(X, Y), (X, 1.0 - Y)], rule)
     server = pvi.Server(model.prior(), clients)
-    pvi.fit(server, pvi.Synchronous(), rounds=4)
+    pvi.fit(server, pvi.Synchronous(), rounds=3)
     for name, labels in (("c0", Y), ("c1", 1.0 - Y)):
         site = model.joined(server.posterior, rule.kept(name))
         right = net.predict(site, X).argmax(axis=1) == labels[:, 0]
