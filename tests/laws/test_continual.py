@@ -72,7 +72,7 @@ def test_more_rounds_than_tasks_and_too_large_coresets_are_refused(rng):
 
 # ---- a head for each task ----
 
-RULE = pvi.VariationalUpdate(epochs=80, batch_size=None, learning_rate=0.04)
+RULE = pvi.VariationalUpdate(epochs=20, batch_size=5, learning_rate=0.02)
 
 
 def opposite_tasks(rng):
@@ -86,7 +86,7 @@ def opposite_tasks(rng):
 
 @pytest.fixture(scope="module")
 def net():
-    return bnn.MultiHeadBNN([2, 5, 2], 2, gpflow.likelihoods.Softmax(2))
+    return bnn.MultiHeadBNN([2, 10, 2], 2, gpflow.likelihoods.Softmax(2))
 
 
 @pytest.fixture(scope="module")

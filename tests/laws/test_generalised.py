@@ -57,7 +57,7 @@ def test_beta_and_gamma_divergences_are_their_integrals(beta):
     np.testing.assert_allclose(found, expected, rtol=QUADRATURE)
 
 
-@pytest.mark.parametrize("mean", [-0.2, 0.3, 2.0])
+@pytest.mark.parametrize("mean", [0.3, 2.0])
 @pytest.mark.parametrize("variance", [0.1, 0.5, 0.5 + 1e-9, 1.5])
 def test_fisher_and_total_variation_are_their_integrals(mean, variance):
     other = univariate(mean, variance)
@@ -137,7 +137,7 @@ def test_renyi_tends_to_both_kl_from_both_sides(family):
     for step in (-1e-7, -1e-9, 0.0, 1e-9, 1e-7):
         np.testing.assert_allclose(expfam.Renyi(1.0 + step)(q, p.as_factor()), kl, rtol=LIMIT)
         np.testing.assert_allclose(expfam.Renyi(step)(q, p.as_factor()), reverse, rtol=LIMIT)
-    values = [float(expfam.Renyi(a)(q, p.as_factor())) for a in np.linspace(0.999, 1.001, 41)]
+    values = [float(expfam.Renyi(a)(q, p.as_factor())) for a in np.linspace(0.999, 1.001, 21)]
     assert np.abs(np.diff(values, 2)).max() < LIMIT  # no jump where the formula changes
 
 
@@ -294,23 +294,17 @@ OTHER_DIVERGENCES_AND_LOSSES = [
 ]
 
 
+QUICK_OF_THEM = [(k, MeanFieldNormal) for k in (0, 2, 3, 6)] + [(4, Normal)]
+
+
 @pytest.mark.parametrize(
     ("settings", "family"),
     [
-        *((settings, MeanFieldNormal) for settings in OTHER_DIVERGENCES_AND_LOSSES),
-        pytest.param(OTHER_DIVERGENCES_AND_LOSSES[0], Normal, marks=pytest.mark.slow),
-        (OTHER_DIVERGENCES_AND_LOSSES[4], Normal),
         pytest.param(
-            OTHER_DIVERGENCES_AND_LOSSES[-1], expfam.IsotropicNormal, marks=pytest.mark.slow
-        ),
-        *(
-            pytest.param(settings, family, marks=pytest.mark.slow)
-            for family, some in (
-                (Normal, OTHER_DIVERGENCES_AND_LOSSES[1:]),
-                (expfam.IsotropicNormal, OTHER_DIVERGENCES_AND_LOSSES[:-1]),
-            )
-            for settings in some
-        ),
+            settings, family, marks=[pytest.mark.slow] * ((k, family) not in QUICK_OF_THEM)
+        )
+        for k, settings in enumerate(OTHER_DIVERGENCES_AND_LOSSES)
+        for family in expfam.GAUSSIANS
     ],
 )
 def test_natural_gradients_rest_where_the_generalised_local_free_energy_is_stationary(
@@ -392,7 +386,7 @@ def test_only_under_kl_does_the_fixed_point_forget_the_partition(rng, alpha, apa
 def test_a_smaller_alpha_gives_a_wider_posterior(rng):
     model, data = linear.logistic_regression(2), labelled(rng)
     wide = fitted(model, data, rounds=1, divergence=expfam.Renyi(0.5))
-    narrow = fitted(model, data, rounds=1, divergence=expfam.KL())
+    narrow = reached(pvi.FixedPointUpdate(steps=20, damping=0.5), model, data, 1)
     assert np.linalg.slogdet(wide.covariance)[1] > np.linalg.slogdet(narrow.covariance)[1]
 
 
@@ -426,15 +420,14 @@ def test_loss_and_divergence_are_exchanged_apart(rng):
     assert away.mean() - doubted < 0.5 * (away.mean() - trusted)
 
 
-@pytest.mark.parametrize("samples", [pytest.param(1, marks=pytest.mark.slow), 30])
-def test_the_network_averages_losses_over_draws(rng, samples):
+def test_the_network_averages_losses_over_draws(rng):
     """The scale must not depend on the number of draws."""
-    net = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=samples)
+    net = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=30)
     q = net.initial(1)
     X, Y = net.as_data(rng.standard_normal((20, 2)), rng.integers(0, 3, (20, 1)))
-    many = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=3000)
+    many = bnn.MeanFieldBNN([2, 4, 3], gpflow.likelihoods.Softmax(3), num_samples=1000)
     for loss in (losses.BetaLoss(1.3), losses.GeneralisedCrossEntropy(0.7)):
-        draws = [net.expected_loss(q, X, Y, tf.constant([s, 0]), loss).numpy() for s in range(20)]
+        draws = [net.expected_loss(q, X, Y, tf.constant([s, 0]), loss).numpy() for s in range(10)]
         wanted = many.expected_loss(q, X, Y, tf.constant([9, 9]), loss).numpy()
         error = np.std(draws) / np.sqrt(len(draws)) + 1e-3
         assert abs(np.mean(draws) - wanted) < STANDARD_ERRORS * error
@@ -473,7 +466,7 @@ def test_an_opinion_pool_multiplies_the_clients_own_fits(rng):
     """``q ← Π q_k^ρ_k`` with weights that sum to one (PGVI, section 3.2.4)."""
     model = linear.logistic_regression(2)
     shards = datasets.partition_iid(*labelled(rng), 3)
-    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+    rule = pvi.FixedPointUpdate(steps=2, damping=0.5)
     weights = {"c0": 1.0, "c1": 2.0, "c2": 5.0}
     server = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
     for _ in range(2):
@@ -575,7 +568,7 @@ NOISE = 0.4
 LINE = np.linspace(-30.0, 30.0, 60_001)
 F, Y = np.array([[0.3], [-2.0], [1.1]]), np.array([[0.1], [1.0], [1.1]])
 LOGITS = np.array([[0.3, -1.0, 0.2], [2.0, 0.0, 1.0]])
-POWERS = pytest.mark.parametrize("power", [0.6, 1.5, 2.0])
+POWERS = pytest.mark.parametrize("power", [0.6, 1.5])
 ROBUST = pytest.mark.parametrize("make", [losses.BetaLoss, losses.GammaLoss])
 
 

@@ -52,11 +52,10 @@ def gaussian_mixture(centres=None):
 VMP = pvi.FixedPointUpdate()
 
 
-@pytest.mark.parametrize("number", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_optimum_is_scikit_learns(number):
+def test_the_optimum_is_scikit_learns():
     Y = clusters()
     model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
-    q = fitted_server(model, parted(Y, number), VMP, pvi.Sequential(), 60).posterior
+    q = fitted_server(model, parted(Y, 1), VMP, pvi.Sequential(), 60).posterior
     other = BayesianGaussianMixture(
         n_components=3, weight_concentration_prior_type="dirichlet_distribution",
         weight_concentration_prior=0.7, mean_precision_prior=0.5, mean_prior=PRIOR_MEAN,
@@ -221,7 +220,7 @@ def test_births_are_for_mixtures(rng):
 def test_responsibilities_and_predictive_density():
     Y = clusters()
     model = gaussian_mixture(centres=[[0, 1], [3, 1], [-2, 4]])
-    q = fitted_server(model, parted(Y, 2), VMP, pvi.Sequential(), 30).posterior
+    q = fitted_server(model, parted(Y, 1), VMP, pvi.Sequential(), 15).posterior
     r = model.responsibilities(q, Y)
     np.testing.assert_allclose(r.sum(axis=1), 1.0, rtol=ALGEBRA)
     nearest = np.argmin(np.linalg.norm(Y[:, None] - q.components.mean, axis=2), axis=1)
@@ -374,16 +373,15 @@ def test_expectations_are_integrals():
     np.testing.assert_allclose(found, expected, rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize(
-    "dimension", [*(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2)), 3]
-)
 @pytest.mark.parametrize("family", expfam.GAUSSIANS)
-def test_without_clutter_it_is_conjugate(rng, dimension, family):
-    Y = rng.standard_normal((12, dimension)) + 1.0
-    model = mixture.ClutterModel(mixture.Clutter(0.5 * np.eye(dimension)), 10.0, family)
-    found = fitted_server(model, parted(Y, 3), LBFGS, pvi.Sequential(), 3).posterior
+def test_without_clutter_it_is_conjugate(rng, family):
+    Y, prior_mean = rng.standard_normal((12, 3)) + 1.0, np.array([0.5, 0.0, -1.0])
+    likelihood = mixture.Clutter(0.5 * np.eye(3))
+    model = mixture.ClutterModel(likelihood, 10.0, family, prior_mean=prior_mean)
+    found = fitted_server(model, parted(Y, 2), LBFGS, pvi.Sequential(), 1).posterior
     precision = 0.1 + len(Y) / 0.5
-    np.testing.assert_allclose(found.mean, Y.sum(axis=0) / 0.5 / precision, rtol=FIXED_POINT)
+    mean = (0.1 * prior_mean + Y.sum(axis=0) / 0.5) / precision
+    np.testing.assert_allclose(found.mean, mean, rtol=FIXED_POINT)
     np.testing.assert_allclose(found.variance, 1.0 / precision, rtol=FIXED_POINT)
 
 
@@ -424,13 +422,13 @@ def tilted(model, cavity, y, alpha):
     return model.log_tilted(cavity, None, tf.constant(y), alpha)
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize(("variance", "y"), [(0.2, 1.0), (1.0, -3.0), (100.0, 6.0)])
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 2.0])
+@pytest.mark.parametrize(("variance", "y"), [(0.2, 1.0), (100.0, 6.0)])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_tilted_integrals_of_powers_are_integrals(alpha, variance, y, share):
     model, _ = one_dimensional(share=share)
     cavity = Normal.from_mean_covariance(np.array([0.4]), np.array([[variance]]))
-    fine = np.linspace(-60.0, 60.0, 240_001)
+    fine = np.linspace(-60.0, 60.0, 60_001)
     log_p = alpha * by_hand(fine, y, share, 2.0) + scipy.stats.norm(0.4, variance**0.5).logpdf(fine)
     expected = np.log(scipy.integrate.simpson(np.exp(log_p), x=fine))
     np.testing.assert_allclose(tilted(model, cavity, np.array([y]), alpha), expected, atol=2e-6)
@@ -478,12 +476,8 @@ def test_power_ep_ends_where_no_tilted_moment_moves(alpha):
 
 
 def test_the_prior_mean_can_be_set():
-    """Without clutter and data far fewer than the prior is sure: a precision-weighted mean."""
-    model = mixture.ClutterModel(mixture.Clutter([[0.5]]), 2.5, prior_mean=1.0)
-    Y = np.array([[3.0], [4.0]])
-    found = fitted_server(model, [(None, Y)], pvi.PowerEPUpdate(), pvi.Sequential(), 1).posterior
-    precision = 1.0 / 2.5 + 2.0 / 0.5
-    np.testing.assert_allclose(found.mean, (1.0 / 2.5 + 7.0 / 0.5) / precision, rtol=FIXED_POINT)
+    prior = mixture.ClutterModel(mixture.Clutter([[0.5]]), 2.5, prior_mean=1.0).prior()
+    np.testing.assert_allclose([prior.mean[0], prior.variance[0]], [1.0, 2.5])
     with pytest.raises(InvalidDataError, match=r"prior_mean must be finite, \[1\] or a number"):
         mixture.ClutterModel(mixture.Clutter([[0.5]]), prior_mean=[0.0, 1.0])
 

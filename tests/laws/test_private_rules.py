@@ -38,7 +38,7 @@ FREE = privacy.Budget(np.inf)
 KINDS = {"changes": privacy.PrivateChanges, "averaging": privacy.LocalAveraging}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(st.sampled_from([MeanFieldNormal, Normal, NormalWishart]), st.integers(0, 50))
 def test_coordinates_go_there_and_back(family, seed):
     q, one, other = (random_member(family, seed + k) for k in range(3))
@@ -71,35 +71,35 @@ def test_without_noise_and_clipping_clients_reach_the_pooled_posterior(rng, kind
 
 
 def moments(task):
-    """The likelihood of a linear regression, as independent coordinates: in NumPy, as quick as can
-    be.
-    """
+    """The likelihood of a linear regression, as independent coordinates."""
     X, Y = task.data
     natural = (X.T @ Y[:, 0], np.sum(X**2, axis=0))
     return pvi.LocalResult(Factor(MeanFieldNormal, natural))
 
 
-OWN = Factor(MeanFieldNormal, (np.ones(2), np.ones(2)))
-
-
 def change_of(rule, task, X, Y):
     """By how much the answer for these data changes the client's factor, as it is clipped."""
-    return to_coordinates(task.posterior, rule(replace(task, data=(X, Y))).factor / OWN)
+    return to_coordinates(task.posterior, rule(replace(task, data=(X, Y))).factor / task.own)
+
+
+def task_of_size(number):
+    model = linear.BayesianLinearRegression(number, 0.09, family=MeanFieldNormal)
+    own = Factor(MeanFieldNormal, (np.ones(number), np.ones(number)))
+    found = task_of(model, np.ones((1, number)), np.ones((1, 1)), own)
+    return replace(found, posterior=found.posterior.as_arrays())
 
 
 @pytest.fixture(scope="module")
 def task():
-    model = linear.BayesianLinearRegression(2, 0.09, family=MeanFieldNormal)
-    found = task_of(model, np.ones((1, 2)), np.ones((1, 1)), OWN)
-    return replace(found, posterior=found.posterior.as_arrays())
+    return task_of_size(2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_has_the_scale_that_the_accountant_is_told(rng, task, kind, monkeypatch):
+def test_noise_has_the_scale_that_the_accountant_is_told(rng, kind, monkeypatch):
     monkeypatch.setattr("streaming_gp.pvi.privacy.rule.epsilon_of", lambda *_: 1.0)
-    X, Y = rng.standard_normal((20, 2)), rng.standard_normal((20, 1))
+    task, X, Y = task_of_size(50), rng.standard_normal((20, 50)), rng.standard_normal((20, 1))
     clip, sigma, noise = 0.3, 0.8, []
-    for seed in range(500):
+    for seed in range(20):
         pair = [
             KINDS[kind](moments, budget=FREE, clip=clip, noise_multiplier=size, insecure_seed=seed)
             for size in (sigma, 0.0)
@@ -148,6 +148,7 @@ def test_changes_that_are_not_finite_are_none(task):
 SEED, FLOAT32 = np.array([1, 2], np.int32), {"rtol": 1e-4, "atol": 1e-6}
 
 
+@cache
 def network():
     net = bnn.MeanFieldBNN([4, 5, 3], gpflow.likelihoods.Softmax(3), initial_scale=0.3)
     return net, net.initial(0)
@@ -180,6 +181,7 @@ def summed(model, q, X, Y, weights, clip, by_spread=1.0, loss=None):
     return total(type(q), numbers, X, Y, kind(weights), SEED, kind(clip), kind(by_spread)).numpy()
 
 
+@cache
 def without_a_formula():
     model = linear.logistic_regression(4, family=MeanFieldNormal)
     assert not isinstance(model, privacy.ClippedGradientModel)
@@ -190,13 +192,9 @@ def without_a_formula():
     ("make", "loss"),
     [
         (network, None),
-        (bounded, losses.GammaLoss(1.2)),
         (many_heads, losses.GammaLoss(1.2)),
         (without_a_formula, None),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((network, losses.GammaLoss(1.2)), (bounded, None), (many_heads, None))
-        ),
+        pytest.param(bounded, losses.GammaLoss(1.2), marks=pytest.mark.slow),
     ],
 )
 def test_sums_are_clipped_row_by_row(rng, make, loss):
@@ -261,7 +259,7 @@ def test_no_row_that_a_search_finds_moves_the_sum_by_more_than_the_bound(rng, ma
         return -largest
 
     scipy.optimize.differential_evolution(
-        moved, [(-1e3, 1e3)] * 5, maxiter=6, popsize=4, seed=0, polish=False
+        moved, [(-1e3, 1e3)] * 5, maxiter=3, popsize=4, seed=0, polish=False
     )
     assert 0.99 * clip < largest < clip * (1.0 + 1e-5)
 
@@ -312,20 +310,19 @@ def test_rows_are_sampled_alone_at_their_rate():
     assert np.abs(off).max() < STANDARD_ERRORS / np.sqrt(runs)
 
 
+ADAM = pvi.VariationalUpdate(epochs=3, batch_size=None, learning_rate=0.05)
 RULES = {
-    "full covariance": pvi.VariationalUpdate(epochs=8, batch_size=None, learning_rate=0.05),
-    "adam": pvi.VariationalUpdate(epochs=8, batch_size=None, learning_rate=0.05),
-    "newton": pvi.VariationalUpdate(
-        epochs=8, batch_size=None, optimiser=pvi.VariationalOnlineNewton()
-    ),
-    "sgd": pvi.VariationalUpdate(epochs=8, batch_size=None, optimiser=pvi.SGD(1e-3)),
+    "full covariance": ADAM,
+    "adam": ADAM,
+    "newton": replace(ADAM, optimiser=pvi.VariationalOnlineNewton()),
+    "sgd": replace(ADAM, optimiser=pvi.SGD(1e-3)),
     "fixed point": pvi.FixedPointUpdate(steps=3, damping=0.5),
-    "averaging": pvi.AveragingUpdate(1 / 3, pvi.VariationalUpdate(epochs=4, batch_size=None)),
+    "averaging": pvi.AveragingUpdate(1 / 3, ADAM),
     "split prior": pvi.SplitPriorUpdate(pvi.FixedPointUpdate(steps=2), 1 / 3),
 }
 
 
-WITH_OTHERS_ALIKE = {"full covariance", "adam", "sgd"}
+WITH_OTHERS_ALIKE = {"full covariance", "adam", "sgd", "averaging"}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +332,7 @@ WITH_OTHERS_ALIKE = {"full covariance", "adam", "sgd"}
 def test_without_noise_and_clipping_the_rule_is_the_rule(rng, name):
     family = Normal if name == "full covariance" else MeanFieldNormal
     model = linear.logistic_regression(3, family=family)
-    shards = datasets.partition_iid(*labelled_data(rng), 3)
+    shards = datasets.partition_iid(*labelled_data(rng), 2)
     rule, posteriors = RULES[name], []
     private = privacy.PrivateGradients(rule, budget=FREE, clip=np.inf, noise_multiplier=0.0)
     for each in (rule, private):
@@ -345,7 +342,7 @@ def test_without_noise_and_clipping_the_rule_is_the_rule(rng, name):
     assert_same(*posteriors, ALGEBRA)
 
 
-@pytest.mark.parametrize("rule", [RULES["adam"], pvi.FixedPointUpdate()])
+@pytest.mark.parametrize("rule", [ADAM, pvi.FixedPointUpdate()])
 def test_means_alone_move_and_spreads_stay(rng, rule):
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_iid(*labelled_data(rng), 3)
@@ -373,10 +370,16 @@ def told(monkeypatch):
     monkeypatch.setattr("streaming_gp.pvi.privacy.rule.epsilon_of", counted)
 
 
-def problem(rng, number=3):
+@pytest.fixture(scope="module")
+def model():
+    """One for all who ask, as its gradients are compiled once."""
+    return linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
+
+
+@pytest.fixture
+def shards(rng):
     X, Y = regression_data(rng)
-    model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
-    return model, [(X[k::number], Y[k::number]) for k in range(number)]
+    return [(X[k::3], Y[k::3]) for k in range(3)]
 
 
 def private(epsilon=np.inf, **settings):
@@ -385,8 +388,9 @@ def private(epsilon=np.inf, **settings):
     )
 
 
-def test_history_says_what_each_client_has_spent_and_one_that_has_nothing_left_declines(rng, told):
-    model, shards = problem(rng)
+def test_history_says_what_each_client_has_spent_and_one_that_has_nothing_left_declines(
+    model, shards, told
+):
     clients = {
         f"c{k}": pvi.Client(f"c{k}", model, shards[k], private(epsilon))
         for k, epsilon in enumerate([0.5, 1.0, np.inf])
@@ -401,8 +405,7 @@ def test_history_says_what_each_client_has_spent_and_one_that_has_nothing_left_d
     assert history.to_records()[-1]["epsilon"] == dict(history[-1].epsilon)
 
 
-def test_what_a_server_refuses_has_been_told_all_the_same(rng, told):
-    model, shards = problem(rng)
+def test_what_a_server_refuses_has_been_told_all_the_same(model, shards, told):
     found = server(model, shards, private(), checks=pvi.Checks(max_shift=1e-9))
     with pytest.warns(UserWarning, match="no answer"), pytest.raises(NoAnswerError):
         pvi.fit(found, rounds=1)
@@ -410,8 +413,7 @@ def test_what_a_server_refuses_has_been_told_all_the_same(rng, told):
     assert set(found.history[-1].epsilon.values()) == {0.2}
 
 
-def test_a_saved_server_remembers_what_was_spent(rng, told, tmp_path):
-    model, shards = problem(rng)
+def test_a_saved_server_remembers_what_was_spent(model, shards, told, tmp_path):
     clients = pvi.make_clients(model, shards, private())
     found = pvi.Server(model.prior(), clients, checks=pvi.NO_LIMITS)
     pvi.fit(found, rounds=2, checkpoint=tmp_path / "run.npz")
@@ -420,9 +422,8 @@ def test_a_saved_server_remembers_what_was_spent(rng, told, tmp_path):
     assert {round(value, 9) for value in history[-1].epsilon.values()} == {0.6}
 
 
-def test_a_record_counts_whatever_a_server_says(rng, told, tmp_path):
+def test_a_record_counts_whatever_a_server_says(model, shards, told, tmp_path):
     """A second server asks from the beginning; the client knows better."""
-    model, shards = problem(rng)
     rule = private(0.5, record=str(tmp_path / "spent"))
     for _ in range(2):
         pvi.fit(server(model, shards, rule, checks=pvi.NO_LIMITS), rounds=1)
@@ -436,8 +437,7 @@ def test_a_record_counts_whatever_a_server_says(rng, told, tmp_path):
         pvi.fit(server(model, shards, rule), rounds=1)
 
 
-def test_nothing_but_the_factor_and_what_was_spent_leaves(rng, told):
-    model, shards = problem(rng)
+def test_nothing_but_the_factor_and_what_was_spent_leaves(model, shards, told):
     client = pvi.Client("c0", model, shards[0], private())
     ask = pvi.Server(model.prior(), {"c0": client}).ask("c0")
     answer = client.answer(ask)
@@ -447,11 +447,10 @@ def test_nothing_but_the_factor_and_what_was_spent_leaves(rng, told):
     assert (answer.steps, answer.skipped, dict(answer.diagnostics)) == (2, 0, {"epsilon": 0.2})
 
 
-def test_errors_say_nothing_of_the_data(rng, told):
+def test_errors_say_nothing_of_the_data(model, shards, told):
     def broken(task):
         raise InvalidDataError(f"row {task.data[0][0]} is odd")
 
-    model, shards = problem(rng)
     rule = privacy.PrivateChanges(broken, budget=FREE)
     with pytest.raises(privacy.PrivateFitError) as error:
         rule(task_of(model, *shards[0]))
@@ -460,8 +459,7 @@ def test_errors_say_nothing_of_the_data(rng, told):
     assert error.value.__suppress_context__
 
 
-def test_hyperparameters_are_not_learned_from_private_data(rng, told):
-    model, shards = problem(rng)
+def test_hyperparameters_are_not_learned_from_private_data(model, shards, told):
     found = server(model, shards, private(), checks=pvi.NO_LIMITS)
     with pytest.warns(UserWarning, match="no answer"), pytest.raises(NoAnswerError, match="noise"):
         pvi.fit(found, rounds=1, hyperparameters=pvi.LikelihoodParameters())
@@ -481,17 +479,15 @@ def test_pseudo_inputs_that_were_chosen_among_data_do_not_leave(rng):
         pvi.fit(found, rounds=1)
 
 
-def test_noise_is_another_one_each_time_unless_a_seed_is_given(rng, told):
-    model, shards = problem(rng)
+def test_noise_is_another_one_each_time_unless_a_seed_is_given(model, shards, told):
     task = task_of(model, *shards[0])
     secure, seeded = private(), private(insecure_seed=3)
     assert not np.array_equal(*(secure(task).factor.natural[0] for _ in range(2)))
     np.testing.assert_array_equal(*(seeded(task).factor.natural[0] for _ in range(2)))
 
 
-def test_the_accountant_is_told_the_rule_s_own_noise(rng):
+def test_the_accountant_is_told_the_rule_s_own_noise(model, shards):
     pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
-    model, shards = problem(rng)
     rule = privacy.PrivateGradients(
         pvi.VariationalUpdate(epochs=1), budget=FREE, noise_multiplier=2.0, sampling_rate=0.25
     )
@@ -625,9 +621,8 @@ def test_rules_with_a_memory_are_not_averaged_over_parts(rule):
         privacy.LocalAveraging(rule, budget=FREE)
 
 
-def test_what_was_paid_for_is_used_however_far_the_noise_takes_it(rng, told):
+def test_what_was_paid_for_is_used_however_far_the_noise_takes_it(model, shards, told):
     """At the defaults; an answer that would make the posterior improper is shortened."""
-    model, shards = problem(rng)
     rule = privacy.PrivateChanges(
         pvi.FixedPointUpdate(), budget=FREE, clip=1.0, noise_multiplier=5.0, insecure_seed=1
     )

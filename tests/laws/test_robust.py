@@ -98,19 +98,18 @@ def after(rule, ledger, proposals):
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
-@pytest.mark.parametrize("rho", [1.0, 0.3])
-def test_the_mean_of_changes_is_their_sum(family, rho):
+def test_the_mean_of_changes_is_their_sum(family):
     ledger, proposals = proposed(family)
-    plain = after(pvi.Damping(rho, 4), ledger, proposals)
-    mean = after(pvi.TrimmedMean(rho, fraction=0.0), ledger, proposals)
+    plain = after(pvi.Damping(0.3, 4), ledger, proposals)
+    mean = after(pvi.TrimmedMean(0.3, fraction=0.0), ledger, proposals)
     assert_same(mean.posterior, plain.posterior, ALGEBRA)
 
 
 @pytest.mark.parametrize("rule", [pvi.Median, pvi.TrimmedMean])
-@pytest.mark.parametrize("damping", [1.0, pytest.param(0.3, marks=slow), pvi.OpinionPool()])
+@pytest.mark.parametrize("damping", [0.3, pvi.OpinionPool()])
 def test_equal_changes_are_what_they_are(rule, damping, rng):
     data = [regression(rng, ROWS)] * CLIENTS
-    plain, robust = run(data, damping, rounds=3), run(data, rule(damping), rounds=3)
+    plain, robust = (run(data, one, rounds=2) for one in (damping, rule(damping)))
     assert_same(robust.posterior, plain.posterior, ALGEBRA)
     for name in plain.factors:
         assert_same(robust.factors[name], plain.factors[name], ALGEBRA)
@@ -183,8 +182,8 @@ def test_generous_limits_let_every_factor_enter_as_it_is(rule, family):
     ],
 )
 def test_limits_are_nothing_to_honest_clients(rule, schedule, data):
-    plain = run(data, 0.2, schedule=schedule, rounds=5)
-    limited = run(data, replace(rule, damping=0.2), schedule=schedule, rounds=5)
+    plain = run(data, 0.2, schedule=schedule, rounds=3)
+    limited = run(data, replace(rule, damping=0.2), schedule=schedule, rounds=3)
     assert_same(limited.posterior, plain.posterior, 1e-12)
 
 
@@ -203,11 +202,11 @@ BOUNDED, AGREEING = pvi.BoundedInfluence(max_shift=0.5), pvi.Agreement()
     ("rule", "how"),
     [
         (MEDIAN, Surest),
-        (TRIMMED, Flipped),
         (BOUNDED, Surest),
         (AGREEING, Flipped),
         pytest.param(MEDIAN, Flipped, marks=slow),
         pytest.param(TRIMMED, Surest, marks=slow),
+        pytest.param(TRIMMED, Flipped, marks=slow),
         pytest.param(BOUNDED, Flipped, marks=slow),
         pytest.param(AGREEING, Surest, marks=slow),
     ],
@@ -226,7 +225,7 @@ def test_a_hostile_client_moves_the_posterior_less_than_without(how, rule, data,
 )
 def test_no_factor_has_more_influence_than_the_limit_on_any_schedule(schedule, how, data):
     rule = pvi.BoundedInfluence(max_shift=0.5)
-    found = run(data, rule, ["c3"], how, schedule=schedule, rounds=6)
+    found = run(data, rule, ["c3"], how, schedule=schedule, rounds=4)
     nats = float(found.cavity("c3").kl_divergence(found.posterior))
     assert nats <= 0.5 * 3 * 0.5**2 * 1.05
 
