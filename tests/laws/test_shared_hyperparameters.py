@@ -52,10 +52,10 @@ def likeliest(X, Y, covariance, start, prior_variance):
 def precise():
     """Three shards of unequal size, the last one noisier, and the likeliest noise variance."""
     rng = np.random.default_rng(0)
-    X, level = inputs(rng, 100), np.where(np.arange(100) < 80, 0.1, 0.15)[:, None]
-    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + level * rng.standard_normal((100, 1))
-    shards = [(X[rows], Y[rows]) for rows in np.split(np.arange(100), [20, 80])]
-    (best,) = likeliest(X, Y, lambda log: np.exp(log[0]) * np.eye(100), [-4.0], 10.0)
+    X, level = inputs(rng, 300), np.where(np.arange(300) < 240, 0.1, 0.15)[:, None]
+    Y = X @ np.array([[1.0], [-2.0], [0.5]]) + level * rng.standard_normal((300, 1))
+    shards = [(X[rows], Y[rows]) for rows in np.split(np.arange(300), [60, 240])]
+    (best,) = likeliest(X, Y, lambda log: np.exp(log[0]) * np.eye(300), [-4.0], 10.0)
     return shards, np.exp(best)
 
 
