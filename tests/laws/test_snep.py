@@ -37,7 +37,7 @@ def sigma_points(mean, covariance):
 
 @dataclass(frozen=True)
 class ExactGaussian:
-    """Draws with the moments of a Gaussian target: by a Newton step from zero."""
+    """Draws with the moments of a Gaussian target, whose logarithm differences know exactly."""
 
     batch_size: None = None
 
@@ -45,14 +45,13 @@ class ExactGaussian:
         return (theta,)
 
     def step(self, chain, target, seed):
-        zero = tf.zeros_like(chain[0])
-        with tf.GradientTape() as outer:
-            outer.watch(zero)
-            with tf.GradientTape() as inner:
-                inner.watch(zero)
-                value = target.log_density(zero[None], seed)[0]
-            gradient = inner.gradient(value, zero)
-        exact = Normal(gradient, -outer.jacobian(gradient, zero))
+        size = chain[0].shape[0]
+        unit = tf.eye(size, dtype=chain[0].dtype)
+        pairs = tf.reshape(unit[:, None] + unit, [-1, size])
+        values = target.log_density(tf.concat([0.0 * unit[:1], unit, pairs], 0), seed)
+        slopes, both = (part - values[0] for part in (values[1 : size + 1], values[size + 1 :]))
+        hessian = tf.reshape(both, [size, size]) - slopes[:, None] - slopes
+        exact = Normal(slopes - 0.5 * tf.linalg.diag_part(hessian), -hessian)
         return chain, sigma_points(*exact.moments())
 
 
@@ -90,11 +89,14 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 # ---- fixed points ----
 
 
-@pytest.mark.parametrize("beta", [pytest.param(1.0, marks=pytest.mark.slow), 2.0])
-def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta):
+@pytest.mark.parametrize(
+    ("beta", "num_clients", "rounds"),
+    [(2.0, 1, 5), *(pytest.param(beta, 2, 38, marks=pytest.mark.slow) for beta in (1.0, 2.0))],
+)
+def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, num_clients, rounds):
     (X, Y), model = regression_data(rng), conjugate_model()
-    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=50, outer=1)
-    found = fitted(model, datasets.partition_iid(X, Y, 2), rule, rounds=15)
+    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=20, outer=1)
+    found = fitted(model, datasets.partition_iid(X, Y, num_clients), rule, rounds)
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
 
 
@@ -104,10 +106,15 @@ def test_as_printed_it_has_the_same_fixed_point(rng):
         ExactGaussian(), learning_rate=0.2, sync=10, outer=10, loop=pvi.PublishedLoop()
     )
     found, wanted = server(model, [(X, Y)], rule), pooled(model, X, Y)
-    mean, covariance = wanted.moments()
-    found.warm_start(Normal.from_mean_covariance(mean + np.sqrt(wanted.variance), 1.5 * covariance))
-    pvi.fit(found, AT_ONCE, 40)
+    found.warm_start(beside(wanted))
+    pvi.fit(found, AT_ONCE, 22)
     assert_same(found.posterior, wanted, 1e-4)
+
+
+def beside(q):
+    """A Gaussian a standard deviation away, and wider."""
+    mean, covariance = q.moments()
+    return Normal.from_mean_covariance(mean + np.sqrt(q.variance), 1.5 * covariance)
 
 
 @pytest.mark.slow
@@ -116,11 +123,10 @@ def test_two_loops_have_the_same_fixed_point(rng, beta, outer):
     (X, Y), model = regression_data(rng), conjugate_model()
     rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.2, sync=50, outer=outer)
     found, wanted = server(model, datasets.partition_iid(X, Y, 2), rule), pooled(model, X, Y)
-    mean, covariance = wanted.moments()
-    found.warm_start(Normal.from_mean_covariance(mean + np.sqrt(wanted.variance), 1.5 * covariance))
+    found.warm_start(beside(wanted))
     pvi.fit(found, AT_ONCE, 15)
     sd = np.sqrt(wanted.variance)
-    np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
+    np.testing.assert_allclose((found.posterior.mean - wanted.mean) / sd, 0.0, atol=0.01)
     np.testing.assert_allclose(found.posterior.variance / sd**2, 1.0, atol=0.01)
 
 
@@ -219,14 +225,10 @@ def test_with_a_real_chain_late_iterates_agree_with_exact_moments(rng, family):
 
 def test_schedules_that_name_no_damping_damp_its_answers_no_further(rng):
     model, shards = logistic(rng, 2)
-    rule = pvi.SNEPUpdate(OnAGrid(), learning_rate=0.2, sync=3)
-    for default, whole in (
-        (pvi.Synchronous(), AT_ONCE),
-        (pvi.Asynchronous(), pvi.Asynchronous(damping=1.0)),
-    ):
-        found, wanted = (fitted(model, shards, rule, 2, schedule) for schedule in (default, whole))
+    for kind in (pvi.Synchronous, pvi.Asynchronous):
+        found, wanted = (fitted(model, shards, SGLD, 2, one) for one in (kind(), kind(damping=1.0)))
         assert_same(found.posterior, wanted.posterior, ALGEBRA)
-    halved = fitted(model, shards, rule, 2, pvi.Synchronous(damping=0.5))
+    halved = fitted(model, shards, SGLD, 2, pvi.Synchronous(damping=0.5))
     assert np.abs(halved.posterior.mean - wanted.posterior.mean).max() > 1e-3
 
 
@@ -245,12 +247,17 @@ def test_an_iteration_is_eq_22_in_mean_parameters(rng, family):
     X, Y = model.as_data(np.ones((2, dimension)), np.ones((2, 1)))
     task = pvi.LocalTask(model, (X, Y), q, own.as_factor().as_arrays(), q, seed=3)
     statistics = (np.mean(part, axis=0) for part in family.sufficient_statistics(draws))
+    wanted = natural_gradient_step(own, 0.01, statistics, q)
+    assert_same(rule(task).factor, wanted, THROUGH_CHOLESKY)
+
+
+def natural_gradient_step(factor, rate, statistics, q):
+    """``γ + ε (s − E_q[s])``."""
     gamma = (
-        g + 0.01 * (s - e)
-        for g, s, e in zip(own.mean_parameters(), statistics, q.mean_parameters(), strict=True)
+        g + rate * (s - e)
+        for g, s, e in zip(factor.mean_parameters(), statistics, q.mean_parameters(), strict=True)
     )
-    wanted = family.from_mean_parameters(*gamma)
-    assert_same(rule(task).factor, wanted.as_factor(), THROUGH_CHOLESKY)
+    return type(factor).from_mean_parameters(*gamma).as_factor()
 
 
 @dataclass(frozen=True)
@@ -287,18 +294,11 @@ def test_what_the_tilted_distribution_is_when_the_cavity_has_moved(rng, loop):
         held = others[1].as_factor() * own
     tilted = (held / first * model.likelihood_factor(X, Y)).normalised()
     q = others[1].times([first])
-    gamma = (
-        g + 1e-3 * (s - e)
-        for g, s, e in zip(
-            first.normalised().mean_parameters(), tilted.mean_parameters(), q.mean_parameters(),
-            strict=True,
-        )
-    )  # fmt: skip
-    wanted = Normal.from_mean_parameters(*gamma)
-    assert_same(second, wanted.as_factor(), THROUGH_CHOLESKY)
+    wanted = natural_gradient_step(first.normalised(), 1e-3, tilted.mean_parameters(), q)
+    assert_same(second, wanted, THROUGH_CHOLESKY)
 
 
-@EITHER_FAMILY
+@pytest.mark.parametrize("family", [Normal, pytest.param(MeanFieldNormal, marks=pytest.mark.slow)])
 def test_as_printed_only_the_least_variance_keeps_a_factor_proper(rng, family):
     """Draws all in one place: a step of 0.99 takes more than half of a variance, or all."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2, family=family)
@@ -400,7 +400,7 @@ def test_a_transition_is_eq_27_with_its_noise(max_noise):
 
 @pytest.mark.parametrize(
     "sampler",
-    [samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf), samplers.NUTS(1500)],
+    [samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf), samplers.NUTS(500)],
     ids=["sgld", "nuts"],
 )
 def test_a_chain_has_the_moments_of_a_gaussian(sampler):
@@ -419,7 +419,7 @@ def test_a_minibatch_estimates_the_log_density_of_all(rng):
     X, Y = tf.constant(X[:3]), tf.constant(Y[:3])  # so few that none may be left out
     whole = snep.log_density(model, base, 0.5, X, Y, None)(theta, None)
     part = tf.function(snep.log_density(model, base, 0.5, X, Y, 7))
-    values = [part(theta, tf.constant([0, i]))[0] for i in range(2000)]
+    values = [part(theta, tf.constant([0, i]))[0] for i in range(400)]
     error = STANDARD_ERRORS * np.std(values) / np.sqrt(len(values))
     np.testing.assert_allclose(np.mean(values), whole[0], atol=error)
 
@@ -440,9 +440,9 @@ SGLD = pvi.SNEPUpdate(samplers.AdaptiveSGLD(0.02, 10), learning_rate=0.05)
 )
 def test_a_simulated_run_replays_exactly(rng, latency):
     model, shards = logistic(rng)
-    schedule = pvi.Asynchronous(damping=1.0, durations={"c0": 1.0, "c1": 1.0, "c2": 10.0})
+    schedule = pvi.Asynchronous(damping=1.0, durations={"c0": 1.0, "c1": 1.0, "c2": 3.0})
     engine = pvi.Serial(latency)
-    first, second = (fitted(model, shards, SGLD, 6, schedule, engine) for _ in range(2))
+    first, second = (fitted(model, shards, SGLD, 3, schedule, engine) for _ in range(2))
     assert_same(first.posterior, second.posterior, 0.0)
 
 
@@ -498,7 +498,7 @@ def for_two_iterations(iteration):
 
 
 def test_a_learning_rate_may_depend_on_the_iteration_which_counts_from_zero(rng):
-    model, shards = logistic(rng)
+    model, shards = conjugate_model(), [regression_data(rng)]
     rules = [
         pvi.SNEPUpdate(ExactGaussian(), learning_rate=rate, sync=sync)
         for rate, sync in ((0.5, 2), (for_two_iterations, 5))
@@ -587,9 +587,9 @@ class LosesItself(samplers.AdaptiveSGLD):
 
 
 def test_a_chain_that_is_lost_begins_anew(rng):
-    model, shards = logistic(rng)
+    model, shards = logistic(rng, 2)
     clients = pvi.make_clients(model, shards, SGLD)
-    broken = replace(SGLD, sampler=LosesItself(0.02, 10))
+    broken = replace(SGLD, sampler=LosesItself(0.02, 10), sync=1)
     clients["c1"] = replace(clients["c1"], update=broken)
     found = pvi.Server(model.prior(), clients)
     history = pvi.fit(found, AT_ONCE, 12, callback=lambda _: found.posterior)
@@ -611,19 +611,19 @@ class Poisonous:
 
 
 def test_a_slow_client_and_one_that_sends_no_numbers_spoil_nothing(rng):
-    model, shards = logistic(rng, 4)
+    model, shards = logistic(rng)
     clients = pvi.make_clients(model, shards, SGLD)
-    clients["c3"] = replace(clients["c3"], update=Poisonous())
+    clients["c2"] = replace(clients["c2"], update=Poisonous())
     found, proper = pvi.Server(model.prior(), clients), []
-    durations = dict.fromkeys(clients, 1.0) | {"c2": 10.0}
+    durations = {"c0": 1.0, "c1": 8.0, "c2": 1.0}
     history = pvi.fit(
-        found, pvi.Asynchronous(1.0, durations), 20, pvi.Serial(latency=3),
+        found, pvi.Asynchronous(1.0, durations), 10, pvi.Serial(latency=3),
         callback=lambda _: proper.append(found.posterior.is_proper),
     )  # fmt: skip
     assert all(proper)
-    assert set(found.factors) == {"c0", "c1", "c2"}
-    assert {name for one in history for name in one.refused} == {"c3"}
-    assert max(one.staleness for one in history) >= 10
+    assert set(found.factors) == {"c0", "c1"}
+    assert {name for one in history for name in one.refused} == {"c2"}
+    assert max(one.staleness for one in history) >= 8
 
 
 def test_a_model_without_likelihoods_of_draws_is_named():
