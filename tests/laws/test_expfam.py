@@ -16,12 +16,12 @@ from streaming_gp.expfam import DirichletNormalWishart as WithWeights
 from streaming_gp.pvi.damping import damped
 from tests.oracles.reference import FAMILY_COMPONENTS as COMPONENTS
 from tests.oracles.reference import FAMILY_DIMENSION as DIMENSION
-from tests.oracles.reference import assert_same, random_member
+from tests.oracles.reference import assert_same
 from tests.oracles.reference import random_member as member
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
 
-LAWS = settings(max_examples=20, deadline=None)
-OF_EACH = settings(LAWS, max_examples=5)
+LAWS = settings(max_examples=5, deadline=None)
+OF_EACH = settings(LAWS, max_examples=2)
 seeds = st.integers(0, 2**31 - 1)
 families = pytest.mark.parametrize("family", expfam.FAMILIES)
 gaussians = pytest.mark.parametrize("family", expfam.GAUSSIANS)
@@ -191,8 +191,7 @@ def test_the_natural_gradient_of_a_conjugate_likelihood_is_that_likelihood(famil
         return inner(likelihood.natural, q.mean_parameters())
 
     found = q.natural_gradient(expected)
-    for a, b in zip(found.natural, likelihood.natural, strict=True):
-        assert_close(a, b)
+    assert_same(found, likelihood, THROUGH_CHOLESKY)
 
 
 def inner(a, b):
@@ -200,15 +199,14 @@ def inner(a, b):
 
 
 @gaussians  # others have no formula of their own
-@settings(LAWS, max_examples=2)
+@settings(LAWS, max_examples=1)
 @given(seeds)
 def test_so_is_the_natural_gradient_by_the_fisher_information(family, seed):
     q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
     generic = expfam.ExponentialFamily.natural_gradient(
         q, lambda q: inner(likelihood.natural, q.mean_parameters())
     )
-    for a, b in zip(generic.natural, likelihood.natural, strict=True):
-        assert_close(a, b, 1e-6)
+    assert_same(generic, likelihood, 1e-6)
 
 
 @gaussians
@@ -217,8 +215,7 @@ def test_so_is_the_natural_gradient_by_the_fisher_information(family, seed):
 def test_moments_of_a_product_within_the_family_are_matched_by_the_other_factor(family, seed):
     q, likelihood = member(family, seed), member(family, seed + 1).as_factor()
     found = q.moment_match(lambda q: (q.as_factor() * likelihood).log_integral())
-    for a, b in zip(found.natural, likelihood.natural, strict=True):
-        assert_close(a, b)
+    assert_same(found, likelihood, THROUGH_CHOLESKY)
     assert_close(found.log_scale, likelihood.log_scale)
 
 
@@ -255,61 +252,56 @@ def kept(family, matrix):
     return diagonal if family is MeanFieldNormal else diagonal.mean()
 
 
-def assert_near(a, b):
-    np.testing.assert_allclose(a, b, rtol=THROUGH_CHOLESKY, atol=THROUGH_CHOLESKY)
-
-
 @gaussians
 def test_white_coordinates_are_those_of_the_lower_root(family, rng):
-    q, x = random_member(family, 0), rng.standard_normal((4, DIMENSION))
+    q, x = member(family, 0), rng.standard_normal((4, DIMENSION))
     mean, covariance = q.moments()
     root = np.linalg.cholesky(dense(family, covariance))
-    assert_near(q.scale, root)
+    assert_close(q.scale, root)
     white = np.linalg.solve(root, (x - np.asarray(mean)).T).T
-    assert_near(q.to_white(x), white)
-    assert_near(q.from_white(white), x)
+    assert_close(q.to_white(x), white)
+    assert_close(q.from_white(white), x)
 
 
 @gaussians
 def test_variances_along_directions(family, rng):
-    q, directions = random_member(family, 0), rng.standard_normal((4, DIMENSION))
+    q, directions = member(family, 0), rng.standard_normal((4, DIMENSION))
     covariance = dense(family, q.moments()[1])
-    assert_near(q.variance_along(directions), np.diag(directions @ covariance @ directions.T))
-    assert_near(q.variance, np.diag(covariance))
+    assert_close(q.variance_along(directions), np.diag(directions @ covariance @ directions.T))
+    assert_close(q.variance, np.diag(covariance))
 
 
 @gaussians
 def test_means_of_products_are_symmetric_and_over_rows(family, rng):
     a, b = rng.standard_normal((2, 5, DIMENSION))
-    assert_near(family.mean_product(a, b), kept(family, (a.T @ b + b.T @ a) / 10.0))
+    assert_close(family.mean_product(a, b), kept(family, (a.T @ b + b.T @ a) / 10.0))
 
 
 @gaussians
 def test_moments_make_the_member_that_has_them(family):
-    q = random_member(family, 0)
+    q = member(family, 0)
     mean, covariance = q.moments()
     made = family.from_moments(mean, covariance)
-    for found, wanted in zip(made.natural, q.natural, strict=True):
-        assert_near(found, wanted)
-    assert_near(made.mean, mean)
-    assert_near(made.variance, q.variance)
+    assert_same(made, q, THROUGH_CHOLESKY)
+    assert_close(made.mean, mean)
+    assert_close(made.variance, q.variance)
 
 
 @gaussians
 def test_unconstrained_numbers_are_a_mean_and_a_root(family):
-    q = random_member(family, 0)
+    q = member(family, 0)
     numbers = q.unconstrained()
     assert numbers.shape == family.unconstrained_shape(DIMENSION)
     mean, root = family.mean_scale_of(numbers)
-    assert_near(mean, q.mean)
-    assert_near(root, q.scale)
+    assert_close(mean, q.mean)
+    assert_close(root, q.scale)
 
 
 @pytest.mark.parametrize("of", ["a number", "a covariance"])
 @gaussians
 def test_a_covariance_is_raised_where_it_falls_short_and_nowhere_else(family, of):
     """In the coordinates in which the floor is white, every direction is one at least."""
-    covariance = random_member(family, 0).moments()[1]
+    covariance = member(family, 0).moments()[1]
     root = np.linalg.cholesky(dense(family, covariance))
     floor, white = 0.5, np.sqrt(0.5) * np.eye(DIMENSION)
     if of == "a covariance":
@@ -322,35 +314,35 @@ def test_a_covariance_is_raised_where_it_falls_short_and_nowhere_else(family, of
     )
     values, vectors = np.linalg.eigh(before)
     assert (values < 1.0).any(), "nothing falls short"
-    assert_near(after, (vectors * np.maximum(values, 1.0)) @ vectors.T)
+    assert_close(after, (vectors * np.maximum(values, 1.0)) @ vectors.T)
 
 
 def test_an_isotropic_normal_has_the_mean_variance_of_a_root():
     root = np.array([[1.0, 0.0], [0.5, 2.0]])
     q = IsotropicNormal.from_mean_scale(np.array([1.0, -1.0]), tf.constant(root))
-    assert_near(q.variance, np.full(2, np.trace(root @ root.T) / 2.0))
-    assert_near(q.mean, [1.0, -1.0])
+    assert_close(q.variance, np.full(2, np.trace(root @ root.T) / 2.0))
+    assert_close(q.mean, [1.0, -1.0])
 
 
 def test_a_mean_field_has_the_diagonal_of_a_root():
     q = MeanFieldNormal.from_mean_scale(np.array([1.0, -1.0]), np.diag([0.5, 2.0]))
-    assert_near(q.variance, [0.25, 4.0])
-    assert_near(q.mean, [1.0, -1.0])
+    assert_close(q.variance, [0.25, 4.0])
+    assert_close(q.mean, [1.0, -1.0])
 
 
 @gaussians
 def test_the_base_measure_is_that_of_lebesgue_over_a_power_of_two_pi(family):
-    q, x = random_member(family, 0), np.zeros((2, DIMENSION))
+    q, x = member(family, 0), np.zeros((2, DIMENSION))
     wanted = -0.5 * DIMENSION * np.log(2.0 * np.pi)
-    assert_near(q.log_base_measure(x), [wanted, wanted])
-    assert_near(q.expected_log_base_measure(), wanted)
+    assert_close(q.log_base_measure(x), [wanted, wanted])
+    assert_close(q.expected_log_base_measure(), wanted)
 
 
 @gaussians
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_a_single_number_that_is_not_finite_makes_no_gaussian(family, place, wrong):
-    natural = [np.array(eta, float) for eta in random_member(family, 0).natural]
+    natural = [np.array(eta, float) for eta in member(family, 0).natural]
     assert family.is_proper_natural(*natural)
     natural[place].flat[0] = wrong
     assert not family.is_proper_natural(*natural)
@@ -374,7 +366,7 @@ DRAWS = 20_000
 
 @pytest.fixture(scope="module")
 def q():
-    return random_member(NormalWishart, 3)
+    return member(NormalWishart, 3)
 
 
 @pytest.fixture(params=["scipy", "own"])
@@ -447,12 +439,8 @@ def test_what_is_improper(place, factor):
     assert not NormalWishart.is_proper_natural(*natural)
 
 
-def assert_posteriors_close(a, b, tolerance=ALGEBRA):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
-
-
 def quotient(family):
-    return (random_member(family, 1) / random_member(family, 0)).as_arrays()
+    return (member(family, 1) / member(family, 0)).as_arrays()
 
 
 def with_natural(factor, change):
@@ -465,25 +453,25 @@ def with_natural(factor, change):
     + [(expfam.Dirichlet, "mean"), (expfam.NormalWishart, "mean"), (expfam.Normal, "covariance")],
 )
 def test_moments_are_held_as_the_natural_parameters_are(family, name):
-    q = random_member(family, 0)
+    q = member(family, 0)
     tensors = family(*(tf.convert_to_tensor(eta) for eta in q.natural))
     assert isinstance(getattr(q, name), np.ndarray)
     assert tf.is_tensor(getattr(tensors, name))
-    assert_posteriors_close(getattr(q, name), getattr(tensors, name))
+    assert_close(getattr(q, name), getattr(tensors, name), ALGEBRA)
 
 
 @families
 def test_form_names_family_and_shapes_whatever_holds_the_numbers(family):
-    q = random_member(family, 0)
+    q = member(family, 0)
     tensors = family(*(tf.convert_to_tensor(eta) for eta in q.natural))
-    assert q.form == tensors.form == random_member(family, 1).form
+    assert q.form == tensors.form == member(family, 1).form
     shapes = [np.shape(eta) for eta in q.natural]
     assert q.form == f"{family.__name__} with natural parameters of shapes {shapes}"
 
 
 @families
 def test_objections(family):
-    q, factor = random_member(family, 2), quotient(family)
+    q, factor = member(family, 2), quotient(family)
     assert family.__name__ in q.objection_to("a string")
     assert family.__name__ in q.objection_to(q)
     other = next(one for one in expfam.FAMILIES if one is not family)
@@ -502,19 +490,19 @@ def test_objections(family):
 @pytest.mark.parametrize("log_scale", ["1.0", True, None, [1.0], np.ones(1), np.nan, np.inf])
 def test_a_log_constant_that_is_no_finite_number_is_objected_to(log_scale):
     factor = dataclasses.replace(quotient(expfam.Normal), log_scale=log_scale)
-    assert "log constant" in random_member(expfam.Normal, 2).objection_to(factor)
+    assert "log constant" in member(expfam.Normal, 2).objection_to(factor)
 
 
 @pytest.mark.parametrize("log_scale", [1, -1.5, np.float32(0.5), tf.constant(2.0)])
 def test_a_log_constant_may_be_any_number(log_scale):
     factor = dataclasses.replace(quotient(expfam.Normal), log_scale=log_scale)
-    assert random_member(expfam.Normal, 2).objection_to(factor) is None
+    assert member(expfam.Normal, 2).objection_to(factor) is None
 
 
 @pytest.mark.parametrize("family", [expfam.Normal, expfam.NormalWishart])
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
 def test_an_asymmetric_matrix_is_objected_to_whatever_its_size(family, size):
-    q = random_member(family, 2)
+    q = member(family, 2)
 
     def sheared(eta):
         eta = size * np.array(eta)
@@ -529,25 +517,25 @@ def test_an_asymmetric_matrix_is_objected_to_whatever_its_size(family, size):
 
 @families
 def test_a_proper_cavity_is_normalised(family):
-    q, own = random_member(family, 1), quotient(family)
+    q, own = member(family, 1), quotient(family)
     cavity = q.cavity(dataclasses.replace(own, log_scale=own.log_scale + 1.3))
-    assert_same(cavity, random_member(family, 0), ALGEBRA)
-    assert_posteriors_close(cavity.log_integral(), 0.0)
+    assert_same(cavity, member(family, 0), ALGEBRA)
+    assert_close(cavity.log_integral(), 0.0, ALGEBRA)
 
 
 @families
 def test_an_improper_cavity_is_a_factor_without_a_constant(family):
-    q = random_member(family, 1)
+    q = member(family, 1)
     cavity = q.cavity(q.as_factor() ** 2.5)
     assert not cavity.is_proper
-    assert_posteriors_close(cavity.log_scale, 0.0)
+    assert_close(cavity.log_scale, 0.0, ALGEBRA)
 
 
 @pytest.mark.parametrize(
     "family", [expfam.Normal, expfam.NormalWishart, expfam.DirichletNormalWishart]
 )
 def test_numbers_above_the_diagonal_of_a_root_are_not_read(family, rng):
-    numbers = np.array(random_member(family, 0).unconstrained())
+    numbers = np.array(member(family, 0).unconstrained())
     other = numbers.copy()
     other[..., 1:4, :] += np.triu(rng.standard_normal((3, 3)), 1)
     assert_same(family.from_unconstrained(other), family.from_unconstrained(numbers), ALGEBRA)
