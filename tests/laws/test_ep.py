@@ -30,16 +30,10 @@ from tests.oracles.reference import (
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 QUADRATURE = 2e-4  # of GPflow, with 20 nodes
-CONVERGED = pvi.PowerEPUpdate(sweeps=60, damping=0.7, filtered_start=False)
+CONVERGED = pvi.PowerEPUpdate(sweeps=30, damping=0.7, filtered_start=False)
 slow = pytest.mark.slow
 EITHER = pytest.mark.parametrize("make", [linear.probit_regression, linear.logistic_regression])
 EITHER_FAMILY = pytest.mark.parametrize("family", [Normal, MeanFieldNormal])
-ONE_OF_EITHER = pytest.mark.parametrize(
-    "make", [pytest.param(linear.probit_regression, marks=slow), linear.logistic_regression]
-)
-NORMAL_AT_LEAST = pytest.mark.parametrize(
-    "family", [Normal, pytest.param(MeanFieldNormal, marks=slow)]
-)
 
 
 def one_sweep(alpha=1.0, damping=1.0):
@@ -54,8 +48,24 @@ def fitted(model, shards, update, schedule=None, rounds=1):
     return found
 
 
-def one_by_one(X, Y):
-    return [(X[n : n + 1], Y[n : n + 1]) for n in range(len(X))]
+def assert_moments(q, mean, covariance, tolerance):
+    np.testing.assert_allclose(q.mean, mean, rtol=tolerance)
+    np.testing.assert_allclose(q.covariance, covariance, rtol=tolerance)
+
+
+class Counting(linear.BayesianLinearRegression):
+    """Counts how often Python asks for a tilted distribution: once or so in each compilation."""
+
+    calls = 0
+
+    def log_tilted(self, cavity, x, y, alpha):
+        self.calls += 1
+        return super().log_tilted(cavity, x, y, alpha)
+
+
+@pytest.fixture(scope="module")
+def counting():
+    return Counting(3, 0.09)
 
 
 # ---- where expectation propagation is exact, or done by hand ----
@@ -64,20 +74,28 @@ def one_by_one(X, Y):
 @pytest.mark.parametrize(
     ("num_clients", "alpha"),
     [
-        pytest.param(1, 1.0, marks=slow),
-        (4, 0.5),
-        pytest.param(4, 1e-3, marks=slow),
-        *(pytest.param(60, alpha, marks=slow) for alpha in (1.0, 0.5, 1e-3)),
-        *(pytest.param(1, alpha, marks=slow) for alpha in (0.5, 1e-3)),
-        pytest.param(4, 1.0, marks=slow),
+        pytest.param(number, alpha, marks=[slow] * ((number, alpha) != (4, 0.5)))
+        for number in (1, 4, 60)
+        for alpha in (1.0, 0.5, 1e-3)
     ],
 )
-def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, alpha, num_clients):
-    (X, Y), model = regression_data(rng), conjugate_model()
-    found = fitted(model, datasets.partition_iid(X, Y, num_clients), one_sweep(alpha))
-    assert_same(found.posterior, pooled(model, X, Y), 1e-9)
-    product = model.prior().as_factor() * model.likelihood_factor(X, Y)
+def test_of_a_conjugate_model_posterior_and_evidence_are_exact(rng, counting, alpha, num_clients):
+    X, Y = regression_data(rng)
+    found = fitted(counting, datasets.partition_iid(X, Y, num_clients), one_sweep(alpha))
+    assert_same(found.posterior, pooled(counting, X, Y), 1e-9)
+    product = counting.prior().as_factor() * counting.likelihood_factor(X, Y)
     np.testing.assert_allclose(found.history[-1].free_energy, product.log_integral(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "update", [one_sweep(0.5), pytest.param(pvi.StochasticEPUpdate(), marks=slow)]
+)
+def test_data_of_other_sizes_are_not_compiled_again(rng, counting, update):
+    X, Y = regression_data(rng)
+    fitted(counting, [(X[:size], Y[:size]) for size in (15, 3)], update)
+    before = counting.calls
+    fitted(counting, [(X[:size], Y[:size]) for size in range(4, 8)], update)
+    assert counting.calls == before > 0
 
 
 @pytest.mark.parametrize(
@@ -96,10 +114,9 @@ def test_one_step_is_algorithm_2(rng, alpha, rho):
         return q.log_prob(points).numpy() + alpha * (log_p - t.log_value(points).numpy())
 
     matched = Normal.from_mean_covariance(*reference.moments_on_a_grid(log_tilted)[:2])
-    wanted = (q.as_factor() ** (1.0 - rho / alpha) * matched.as_factor() ** (rho / alpha)).natural
+    wanted = q.as_factor() ** (1.0 - rho / alpha) * matched.as_factor() ** (rho / alpha)
     pvi.fit(found, pvi.Sequential(damping=rho))
-    for a, b in zip(found.posterior.natural, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=ALGEBRA, atol=ALGEBRA)
+    assert_same(found.posterior, wanted, ALGEBRA)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +128,17 @@ def test_probit_regression_is_ep_by_hand_whatever_the_partition(rng, num_clients
     shards = datasets.partition_iid(X, Y, num_clients)
     update, rounds = {1: (CONVERGED, 1), 3: (CONVERGED, 6), 20: (one_sweep(), 12)}[num_clients]
     found = fitted(model, shards, update, rounds=rounds)
-    mean, covariance = reference.probit_by_expectation_propagation(X, Y)
-    np.testing.assert_allclose(found.posterior.mean, mean, rtol=1e-6)
-    np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-6)
+    by_hand = reference.probit_by_expectation_propagation(X, Y, sweeps=20)
+    assert_moments(found.posterior, *by_hand, 1e-6)
 
 
 @slow
 def test_assumed_density_filtering_is_one_sequential_pass(rng):
     (X, Y), model = labelled_data(rng), linear.probit_regression(3)
-    found = fitted(model, one_by_one(X, Y), one_sweep())
-    mean, covariance = reference.probit_by_assumed_density_filtering(X, Y)
-    np.testing.assert_allclose(found.posterior.mean, mean, rtol=1e-9)
-    np.testing.assert_allclose(found.posterior.covariance, covariance, rtol=1e-9)
+    one_by_one = [(X[n : n + 1], Y[n : n + 1]) for n in range(len(X))]
+    found = fitted(model, one_by_one, one_sweep())
+    by_hand = reference.probit_by_assumed_density_filtering(X, Y)
+    assert_moments(found.posterior, *by_hand, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +154,8 @@ def test_a_pass_over_one_client_takes_each_datum_under_those_before(rng, update)
     task = task_of(model, X, Y)
     found = update(task)
     order = np.ravel(minibatches(task, 1, len(X)))
-    mean, covariance = reference.probit_by_assumed_density_filtering(X[order], Y[order])
-    q = (task.cavity * found.factor).normalised()
-    np.testing.assert_allclose(q.mean, mean, rtol=1e-9)
-    np.testing.assert_allclose(q.covariance, covariance, rtol=1e-9)
+    by_hand = reference.probit_by_assumed_density_filtering(X[order], Y[order])
+    assert_moments((task.cavity * found.factor).normalised(), *by_hand, 1e-9)
 
 
 def test_draws_move_a_gaussian_by_what_their_weights_are_off_equal_ones(rng):
@@ -151,8 +165,7 @@ def test_draws_move_a_gaussian_by_what_their_weights_are_off_equal_ones(rng):
     mean = np.asarray(q.mean) + (weights - 0.2) @ theta
     second = np.asarray(q.covariance) + np.outer(q.mean, q.mean)
     second += theta.T * (weights - 0.2) @ theta
-    np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
-    np.testing.assert_allclose(found.covariance, second - np.outer(mean, mean), rtol=1e-9)
+    assert_moments(found, mean, second - np.outer(mean, mean), 1e-9)
 
 
 def test_equal_weights_are_as_many_effective_samples_as_there_are():
@@ -160,13 +173,22 @@ def test_equal_weights_are_as_many_effective_samples_as_there_are():
     assert effective_samples(weights) == pytest.approx(5.0)
 
 
-def test_assumed_density_filtering_counts_a_datum_as_often_as_it_passes(rng):
-    (X, Y), model, passes = regression_data(rng), conjugate_model(), 2
+class DeafToSome(linear.BayesianLinearRegression):
+    """Has no tilted distribution for observations that are not positive."""
+
+    def log_tilted(self, cavity, x, y, alpha):
+        value = super().log_tilted(cavity, x, y, alpha)
+        return value + tf.where(y[0] > 0.0, np.float64(0.0), np.float64(np.nan))
+
+
+def test_assumed_density_filtering_counts_what_has_a_tilted_distribution_as_often_as_it_passes(rng):
+    (X, Y), model, passes = regression_data(rng), DeafToSome(3, 0.09), 2
     found = pvi.AssumedDensityUpdate(passes)(task_of(model, X, Y))
-    assert_same(found.factor, model.likelihood_factor(X, Y) ** passes, 1e-9)
+    some = Y[:, 0] > 0.0
+    assert_same(found.factor, model.likelihood_factor(X[some], Y[some]) ** passes, 1e-9)
     product = model.prior().as_factor() * found.factor
     np.testing.assert_allclose(found.free_energy, product.log_integral(), rtol=1e-9)
-    assert found.steps == passes
+    assert (found.steps, found.skipped) == (passes, passes * np.sum(~some))
 
 
 def log_logistic(f):
@@ -295,19 +317,20 @@ def relative_difference(q, p):
 
 def test_the_energy_of_power_ep_tends_to_the_evidence_lower_bound(rng):
     (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
-    bound = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
-    wanted = fitted(model, [(X, Y)], bound).history[-1].free_energy
-    update = pvi.PowerEPUpdate(1e-4, sweeps=60, damping=0.5, filtered_start=False)
-    found = fitted(model, [(X, Y)], update).history[-1].free_energy
-    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    X, Y = X[:20], Y[:20]
+    update = pvi.PowerEPUpdate(1e-4, sweeps=30, damping=0.5, filtered_start=False)
+    found = fitted(model, [(X, Y)], update)
+    q = found.posterior
+    bound = model.expected_log_likelihood(q, X, Y, None) - q.kl_divergence(model.prior())
+    np.testing.assert_allclose(found.history[-1].free_energy, bound, rtol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", [0.3, pytest.param(0.8, marks=slow)])
+@pytest.mark.parametrize("alpha", [0.5, pytest.param(0.8, marks=slow)])
 def test_sweeps_over_one_datum_minimise_the_alpha_divergence(alpha):
     """Algorithm 3: it is least where ``∫ p^α q^(1−α)`` with the tilted p is greatest."""
-    model = linear.logistic_regression(1)
-    X, Y = np.array([[2.0]]), np.array([[1.0]])
-    found = fitted(model, [(X, Y)], pvi.PowerEPUpdate(alpha, sweeps=60, damping=0.7)).posterior
+    model = linear.logistic_regression(2)
+    X, Y = np.array([[2.0, 0.0]]), np.array([[1.0]])  # the second weight keeps its prior
+    found = fitted(model, [(X, Y)], pvi.PowerEPUpdate(alpha, sweeps=60, damping=1.0)).posterior
     grid = np.linspace(-12, 12, 8001)
     log_p = scipy.stats.norm.logpdf(grid) - np.logaddexp(0.0, -2.0 * grid)
 
@@ -347,11 +370,11 @@ def test_distributed_ep_by_mcmc_has_the_moments_of_the_posterior(rng):
     np.testing.assert_allclose(np.sqrt(found.posterior.variance) / sd, 1.0, atol=0.15)
 
 
-@NORMAL_AT_LEAST
+@pytest.mark.parametrize("family", [Normal, pytest.param(MeanFieldNormal, marks=slow)])
 def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, family):
     (X, Y), model = labelled_data(rng), linear.logistic_regression(2, family=family)
     X, Y = X[:12, :2], Y[:12]
-    update = pvi.DistributedEPUpdate(num_samples=40_000)
+    update = pvi.DistributedEPUpdate(pvi.FixedPointUpdate(20, 0.5), num_samples=40_000)
     found = fitted(model, [(X, Y)], update)
     mean, sd, evidence = exact_moments(X, Y)
     np.testing.assert_allclose((found.posterior.mean - mean) / sd, 0.0, atol=0.01)
@@ -360,10 +383,8 @@ def test_distributed_ep_with_one_client_has_the_moments_of_the_posterior(rng, fa
 
 
 def test_distributed_ep_says_when_its_proposal_is_poor(rng):
-    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
-    one_step = pvi.FixedPointUpdate(damping=0.01)
-    found = server(model, [(np.tile(X, (20, 1)), np.tile(Y, (20, 1)))], one_step)
-    poor = server(model, [found.clients["c0"].data], pvi.DistributedEPUpdate(one_step))
+    update = pvi.DistributedEPUpdate(pvi.FixedPointUpdate(damping=0.01))
+    poor = server(conjugate_model(), [regression_data(rng)], update)
     with pytest.raises(NoAnswerError, match="effective samples, wanted 200"):
         pvi.fit(poor)
 
@@ -401,37 +422,19 @@ def test_a_latent_variable_of_a_piece_is_tied_over_its_data(rng):
         assert np.abs(precision[others]).max() < 1e-9 < precision[1 + k, 1 + k]
 
 
-@ONE_OF_EITHER
-def test_averaged_ep_ends_where_q_is_the_mean_of_all_projections(rng, make):
+@pytest.mark.parametrize("link", ["probit", pytest.param("logistic", marks=slow)])
+def test_averaged_ep_ends_where_q_is_the_mean_of_all_projections(rng, link):
     """Proposition 1 of the supplement, in natural parameters."""
-    (X, Y), model = labelled_data(rng), make(3)
-    X, Y = X[:8], Y[:8]
-    found = fitted(model, [(X, Y)], pvi.StochasticEPUpdate(steps=60))
+    (X, Y), model = labelled_data(rng), getattr(linear, f"{link}_regression")(3, family=Normal)
+    X, Y = X[:12], Y[:12]
+    found = fitted(model, [(X, Y)], pvi.StochasticEPUpdate(steps=2), rounds=30)
     q, site = found.posterior.as_factor(), found.factors["c0"] ** (1.0 / len(X))
     cavity = (q / site).normalised()
-    total = [0.0, 0.0]
+    total = q**0.0
     for x, y in zip(X, Y, strict=True):
         one = cavity.moment_match(lambda q, x=x, y=y: model.log_tilted(q, x, y, 1.0))
-        projected = cavity.as_factor() * one
-        total = [a + b.numpy() for a, b in zip(total, projected.natural, strict=True)]
-    assert_same(Factor(Normal, tuple(eta / len(X) for eta in total)), q, THROUGH_CHOLESKY)
-
-
-def test_a_step_of_stochastic_ep_is_algorithm_4(rng):
-    """``q ← q^(1−Nρ/α) q_α^(Nρ/α)``, with the site that all data share."""
-    (X, Y), model = labelled_data(rng), linear.probit_regression(3)
-    alpha, rho, number = 0.5, 0.01, len(X)
-    own = Factor(Normal, (np.array([3.0, -2.0, 1.0]), np.diag([6.0, 5.0, 9.0])))
-    task = task_of(model, X, Y, own)
-    row = next(task.minibatches(1))[0]
-    q, site = task.posterior.as_factor(), own ** (1.0 / number)
-    cavity = (q / site**alpha).normalised()
-    matched = cavity.moment_match(lambda q: model.log_tilted(q, X[row], Y[row], alpha))
-    projected = cavity.as_factor() * matched
-    power = number * rho / alpha
-    wanted = q ** (1.0 - power) * projected**power / model.prior().as_factor()
-    found = pvi.StochasticEPUpdate(alpha, damping=rho, batch_size=1)(task).factor
-    assert_same(found, wanted, THROUGH_CHOLESKY)
+        total = total * cavity.as_factor() * one
+    assert_same(total ** (1.0 / len(X)), q, THROUGH_CHOLESKY)
 
 
 @slow
@@ -444,28 +447,6 @@ def test_stochastic_ep_comes_close_to_ep(rng):
     sd = np.sqrt(np.diag(covariance))
     assert (np.abs(found.mean - mean) < 0.3 * sd).all()
     np.testing.assert_allclose(np.sqrt(found.variance), sd, rtol=0.15)
-
-
-@pytest.mark.parametrize(
-    "update", [one_sweep(), pytest.param(pvi.StochasticEPUpdate(), marks=slow)]
-)
-def test_data_of_other_sizes_are_not_compiled_again(rng, update):
-    X, Y = labelled_data(rng)
-    model = Counting(3, linear.probit_regression(3).likelihood)
-    fitted(model, [(X[:size], Y[:size]) for size in (2, 3)], update)
-    before = model.calls
-    fitted(model, [(X[:size], Y[:size]) for size in range(4, 8)], update)
-    assert model.calls == before > 0
-
-
-class Counting(linear.GeneralisedLinearModel):
-    """Counts how often Python asks for a tilted distribution: once or so in each compilation."""
-
-    calls = 0
-
-    def log_tilted(self, cavity, x, y, alpha):
-        self.calls += 1
-        return super().log_tilted(cavity, x, y, alpha)
 
 
 # ---- what may go wrong ----
@@ -482,76 +463,52 @@ def one_of_each(power, stochastic, quick):
     return [pytest.param(*one, marks=[slow] * (one != pairs[quick])) for one in pairs]
 
 
-class DeafToSome(linear.GeneralisedLinearModel):
-    """Has no tilted distribution for labels of 0."""
-
-    def log_tilted(self, cavity, x, y, alpha):
-        value = super().log_tilted(cavity, x, y, alpha)
-        return value + tf.where(y[0] > 0.5, np.float64(0.0), np.float64(np.nan))
-
-
 @pytest.mark.parametrize(
     ("update", "family"),
-    one_of_each(pvi.PowerEPUpdate(sweeps=9, damping=1.0), pvi.StochasticEPUpdate(steps=9), 1),
+    one_of_each(pvi.PowerEPUpdate(sweeps=9, damping=1.0), pvi.StochasticEPUpdate(steps=9), 3),
 )
 def test_data_without_a_tilted_distribution_keep_their_sites(rng, family, update):
-    X, Y = labelled_data(rng)
-    likelihood = linear.probit_regression(3).likelihood
-    deaf = DeafToSome(3, likelihood, family=family)
-    found = server(deaf, [(X, Y)], update)
+    (X, Y), deaf = regression_data(rng), DeafToSome(3, 0.09, family=family)
+    found, some = server(deaf, [(X, Y)], update), Y[:, 0] > 0.0
     history = pvi.fit(found, pvi.Sequential())
-    assert history[-1].skipped == 9 * np.sum(Y == 0.0)
+    assert history[-1].skipped == 9 * np.sum(~some)
     assert found.version == 1
     if isinstance(update, pvi.PowerEPUpdate):
-        some = Y[:, 0] == 1.0
         assert_same(found.posterior, fitted(deaf, [(X[some], Y[some])], update).posterior, ALGEBRA)
 
 
-def test_assumed_density_filtering_leaves_out_what_has_no_tilted_distribution(rng):
-    X, Y = rng.standard_normal((3, 3)), np.array([[0.0], [1.0], [0.0]])
-    deaf = DeafToSome(3, linear.probit_regression(3).likelihood)
-    found, heard = (
-        pvi.AssumedDensityUpdate()(task_of(deaf, *data)) for data in ((X, Y), (X[1:2], Y[1:2]))
-    )
-    assert (found.skipped, heard.skipped) == (2, 0)
-    assert_same(found.factor, heard.factor, ALGEBRA)
-
-
 @pytest.mark.parametrize(
     ("update", "family"),
-    one_of_each(pvi.PowerEPUpdate(sweeps=2), pvi.StochasticEPUpdate(steps=2), 0),
+    one_of_each(pvi.PowerEPUpdate(sweeps=2, damping=1.0), pvi.StochasticEPUpdate(steps=2), 0),
 )
-def test_a_site_under_an_improper_cavity_stays(rng, family, update):
-    model = linear.probit_regression(2, family=family)
-    sure = family(np.array([1.0, 2.0]), model.prior().precision * 3.0)
-    own = Factor(family, (np.array([0.5, 0.5]), model.prior().precision * 4.0))
-    task = pvi.LocalTask(model, (np.ones((1, 2)), np.ones((1, 1))), sure, own, sure, seed=0)
+def test_a_site_under_an_improper_cavity_stays(family, update):
+    model = linear.probit_regression(3, family=family)
+    precision = model.prior().precision
+    sure = family(np.array([1.0, 2.0, 3.0]), precision * 3.0)
+    own = Factor(family, (np.full(3, 0.5), precision * 4.0))
+    task = pvi.LocalTask(model, (np.ones((1, 3)), np.ones((1, 1))), sure, own, sure, seed=0)
     result = update(task)
     assert result.skipped == 2
     assert np.isnan(result.free_energy)
     assert_same(result.factor, own, ALGEBRA)
 
 
-class NoDraws(bnn.MeanFieldBNN):
+class NoDraws(linear.BayesianLinearRegression):
     """Knows expected log likelihoods only."""
 
-    def __getattribute__(self, name):
-        if name == "log_likelihood":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    log_likelihood = property()
 
 
 def test_a_model_without_likelihoods_of_draws_is_named(rng):
-    net = NoDraws([2, 3, 1], likelihood=gpflow.likelihoods.Gaussian())
-    update = pvi.DistributedEPUpdate(pvi.FixedPointUpdate(damping=0.01))
+    update = pvi.DistributedEPUpdate(pvi.AnalyticUpdate())
     with pytest.raises(NoAnswerError, match="NoDraws has no log_likelihood"):
-        pvi.fit(server(net, [(np.ones((4, 2)), np.ones((4, 1)))], update))
+        pvi.fit(server(NoDraws(3), [regression_data(rng)], update))
 
 
 @pytest.mark.parametrize(
     "update", [pvi.PowerEPUpdate(), pvi.StochasticEPUpdate(), pvi.AssumedDensityUpdate()]
 )
-def test_a_model_without_tilted_distributions_is_named(rng, update):
+def test_a_model_without_tilted_distributions_is_named(update):
     net = bnn.MeanFieldBNN([2, 3, 1], likelihood=gpflow.likelihoods.Gaussian())
     found = server(net, [(np.ones((4, 2)), np.ones((4, 1)))], update)
     with pytest.raises(NoAnswerError, match="MeanFieldBNN has no log_tilted"):
@@ -561,17 +518,26 @@ def test_a_model_without_tilted_distributions_is_named(rng, update):
 ONE_STEP = pvi.PowerEPUpdate.one_step()
 
 
-@pytest.fixture(scope="module")
-def probit():
-    return linear.probit_regression(3)
-
-
 @pytest.fixture
-def task(rng, probit):
+def task(rng):
     """Of a client with a factor already."""
     X, Y = labelled_data(rng)
     own = Factor(Normal, (np.array([3.0, -2.0, 1.0]), np.diag([6.0, 5.0, 9.0])))
-    return task_of(probit, X[:12], Y[:12], own)
+    return task_of(linear.probit_regression(3, family=Normal), X[:12], Y[:12], own)
+
+
+def test_a_step_of_stochastic_ep_is_algorithm_4(task):
+    """``q ← q^(1−Nρ/α) q_α^(Nρ/α)``, with the site that all data share."""
+    (X, Y), alpha, rho, number = task.data, 0.5, 0.01, task.num_data
+    row = next(task.minibatches(1))[0]
+    q, site = task.posterior.as_factor(), task.own ** (1.0 / number)
+    cavity = (q / site**alpha).normalised()
+    matched = cavity.moment_match(lambda q: task.model.log_tilted(q, X[row], Y[row], alpha))
+    projected = cavity.as_factor() * matched
+    power = number * rho / alpha
+    wanted = q ** (1.0 - power) * projected**power / task.model.prior().as_factor()
+    found = pvi.StochasticEPUpdate(alpha, damping=rho, batch_size=1)(task).factor
+    assert_same(found, wanted, THROUGH_CHOLESKY)
 
 
 def test_with_single_data_as_pieces_it_is_stochastic_ep(task):
@@ -610,7 +576,7 @@ def test_with_sampled_moments_it_is_near_the_posterior(rng):
 
 @dataclass(frozen=True)
 class Noting:
-    """Leaves the factor as it is, and two data out; notes what it was asked."""
+    """Leaves the factor as it is, and two data out; notes what it was asked, and no evidence."""
 
     asked: list = field(default_factory=list)
 
@@ -623,17 +589,13 @@ def test_every_question_is_about_another_piece_with_another_seed(task):
     rule = Noting()
     found = pvi.TiedUpdate(rule, pieces=4, passes=5)(task)
     assert found.skipped == 2 * len(rule.asked) == 40
+    assert np.isnan(found.free_energy), "of a rule without evidence"
     rows = [tuple(np.ravel(one.data[0])) for one in rule.asked]
     for asked in range(0, 20, 4):
         assert len(set(rows[asked : asked + 4])) == 4
     seeds = [one.seed for one in rule.asked]
     assert len(set(seeds)) == 20
     assert 0 <= min(seeds) <= max(seeds) < 2**31
-
-
-def test_a_rule_without_evidence_gives_none(task):
-    chain = pvi.MomentSharingUpdate(samplers.AdaptiveSGLD(num_samples=20))
-    assert np.isnan(pvi.TiedUpdate(chain, pieces=2)(task).free_energy)
 
 
 def test_more_pieces_than_data_are_refused(task):
