@@ -91,11 +91,11 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 
 @pytest.mark.parametrize(
     ("beta", "num_clients", "rounds"),
-    [(2.0, 1, 5), *(pytest.param(beta, 2, 38, marks=pytest.mark.slow) for beta in (1.0, 2.0))],
+    [(2.0, 1, 2), *(pytest.param(beta, 2, 15, marks=pytest.mark.slow) for beta in (1.0, 2.0))],
 )
 def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, num_clients, rounds):
     (X, Y), model = regression_data(rng), conjugate_model()
-    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=20, outer=1)
+    rule = pvi.SNEPUpdate(ExactGaussian(), beta, learning_rate=0.7, sync=50, outer=1)
     found = fitted(model, datasets.partition_iid(X, Y, num_clients), rule, rounds)
     assert_same(found.posterior, pooled(model, X, Y), THROUGH_CHOLESKY)
 
