@@ -1,9 +1,10 @@
 """Shared fixtures."""
 
 import gc
+import inspect
 import os
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,21 @@ def unchecked_shapes(request):
         yield
 
 
+def _once(function):
+    """A function that makes one value of each kind, however its arguments are written."""
+    signature, made = inspect.signature(function), {}
+
+    def one(*arguments, **named):
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        kind = tuple(bound.arguments.items())
+        if kind not in made:
+            made[kind] = function(*arguments, **named)
+        return made[kind]
+
+    return one
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_model_of_each_kind():
     """Regressions of labels hold nothing that changes: one of each kind traces a rule once."""
@@ -98,7 +114,7 @@ def one_model_of_each_kind():
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("logistic_regression", "probit_regression"):
-            patch.setattr(linear, name, cache(getattr(linear, name)))
+            patch.setattr(linear, name, _once(getattr(linear, name)))
         yield
 
 

@@ -64,7 +64,7 @@ class Budget:
 INTERVAL = 1e-3
 """Of privacy losses: results are upper bounds at any, and by it hardly larger than at less."""
 
-MOST_STEPS, MOST_RELEASES = 10**6, 10**7
+MOST_STEPS, MOST_RELEASES = 10**6, 10**6
 """Of a discretised Gaussian mechanism, and of sampled releases: beyond it bounds are looser."""
 
 Spent = tuple[tuple[Release, int], ...]
