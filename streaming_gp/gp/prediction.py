@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import gpflow
@@ -168,12 +168,7 @@ class Posterior:
         return tf.reduce_logsumexp(log_densities, axis=0) - tf.math.log(number)
 
     def predict_f_samples(
-        self,
-        X: Inputs,
-        num_samples: int | None,
-        full_cov: bool,
-        full_output_cov: bool,
-        seed: int,
+        self, X: Inputs, num_samples: int | None, full_cov: bool, full_output_cov: bool, seed: int
     ) -> tf.Tensor:
         """Draws of f, each with its own ε from q(ε): [N, P], or [S, N, P] for S samples.
 
@@ -245,8 +240,13 @@ class Posterior:
             with blas_threads_for(self.process.num_pseudo_points):
                 moments = self.dense.predict(X, full_cov)
             mean, variance = map(tf.constant, moments)
-        if not tf.is_symbolic_tensor(mean):
-            _refuse_overflow(X, mean, variance)
+        if not tf.is_symbolic_tensor(mean) and not (
+            np.isfinite(mean).all() and np.isfinite(variance).all()
+        ):
+            raise NumericalError(
+                "predictions are not finite, as covariances overflow: wanted smaller inputs, got "
+                f"some of size {np.abs(X).max():.3g}"
+            )
         return mean, variance
 
     # ---- in TensorFlow: at inputs that are tensors, and for conditional pseudo-points ----
@@ -303,25 +303,17 @@ class Posterior:
         :param shared: The signature of arguments that are the same for all ε.
         :param each: That of arguments with an axis of the S values of ε in front.
         """
-        given = partial(_mapped, self.local, function, len(shared))
-        signature = spec(self._num_draws, self.local.parameters.size), *shared, *each
-        return self.local.graphs.compiled(given, *signature, of=function.__qualname__)
+        local, number = self.local, len(shared)
 
+        def mapped(draws: tf.Tensor, *arguments: Any) -> Any:
+            def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> Any:
+                with local.parameters.substituted(epsilon):
+                    return function(*arguments[:number], *parts)
 
-def _mapped(
-    local: LocalModel,
-    function: Callable[..., Any],
-    num_shared: int,
-    draws: tf.Tensor,
-    *arguments: Any,
-) -> Any:
-    shared, each = arguments[:num_shared], arguments[num_shared:]
+            return at_each_sample(at, draws, *arguments[number:])
 
-    def at(epsilon: tf.Tensor, *parts: tf.Tensor) -> Any:
-        with local.parameters.substituted(epsilon):
-            return function(*shared, *parts)
-
-    return at_each_sample(at, draws, *each)
+        signature = spec(self._num_draws, local.parameters.size), *shared, *each
+        return local.graphs.compiled(mapped, *signature, of=function.__qualname__)
 
 
 class PosteriorSnapshot:
@@ -487,15 +479,3 @@ def _scaled_noise(
     jitter = 1e-6 * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     chol = tf.linalg.cholesky(tf.linalg.set_diag(variances, diagonal + jitter))
     return tf.einsum("spnm,smp->snp" if full_cov else "snpq,snq->snp", chol, noise)
-
-
-def _refuse_overflow(X: Inputs, *moments: tf.Tensor) -> None:
-    """Refuse inputs so large that squares of them are infinite.
-
-    :raises NumericalError: if a moment is not finite.
-    """
-    if not all(np.isfinite(one).all() for one in moments):
-        raise NumericalError(
-            "predictions are not finite, as covariances overflow: wanted smaller inputs, got some "
-            f"of size {np.abs(X).max():.3g}"
-        )

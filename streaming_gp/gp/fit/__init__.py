@@ -1,12 +1,6 @@
 """How one batch is fitted under its cavity."""
 
-from streaming_gp.gp.fit.bounds import (
-    LocalBound,
-    LocalFunction,
-    PowerEP,
-    SparseBound,
-    Variational,
-)
+from streaming_gp.gp.fit.bounds import LocalBound, LocalFunction, PowerEP, SparseBound, Variational
 from streaming_gp.gp.fit.fit import Fitter
 from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.frozen import Conditional, Independent

@@ -165,7 +165,8 @@ class OnPoints(LocalBound):
         by_A = density.by_design - 2.0 * by_variance[:, None] * A
         by_between = stacks.solve(L, by_A, transposed=True)
         if not widening.any() and np.all(left > 0.0):
-            by_among = -0.5 * _from_both_sides(L, _by_design_times_design(density, A))
+            half = stacks.solve(L, _by_design_times_design(density, A), transposed=True)
+            by_among = -0.5 * stacks.solve(L, transposed(half), transposed=True)
         else:
             # No rotation of the whitened points changes anything; see Conditioned.pulled_back.
             back = stacks.solve(L, A, transposed=True)
@@ -193,7 +194,8 @@ class OnPoints(LocalBound):
         H = stacks.product(P_inverse, A)
         c = times(H, precision_mean - w * mean)
         variance = f.variance + np.einsum("smn,smn->sn", A, H - A)
-        variance, is_open = _floored(variance, f.variance)
+        least = LEAST_VARIANCE * np.abs(f.variance)
+        is_open, variance = (variance > least).astype(float), np.maximum(variance, least)
         trace = np.einsum("smm->", P_inverse) - c.size
         kl = 0.5 * (trace + np.sum(c**2)) + stacks.half_logdet(chol)
         return AtData(mean + times(transposed(A), c), variance, float(kl), (L, A, H, c, is_open))
@@ -286,12 +288,6 @@ class PowerEP(OnPoints):
         return value, factor / (1.0 + self.alpha * share)
 
 
-def _floored(variance: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Variances that rounding does not make negative, and 1 where it did not, else 0."""
-    least = LEAST_VARIANCE * np.abs(prior)
-    return np.maximum(variance, least), (variance > least).astype(float)
-
-
 class LowRank(NamedTuple):
     """``log N(residual; 0, S)`` less its constant, for ``S = AᵀA + D``, and derivatives.
 
@@ -340,12 +336,6 @@ def _by_design_times_design(density: LowRank, A: np.ndarray) -> np.ndarray:
     shown = A @ density.a
     by_gram = C * (stacks.inverse(density.chol) + density.gram)
     return stacks.with_diagonal(shown @ transposed(shown) + by_gram, -C)
-
-
-def _from_both_sides(L: np.ndarray, G: np.ndarray) -> np.ndarray:
-    """``L⁻ᵀ G L⁻¹`` for symmetric G."""
-    half = stacks.solve(L, G, transposed=True)
-    return stacks.solve(L, transposed(half), transposed=True)
 
 
 # ---- bounds of your own, which TensorFlow differentiates ----

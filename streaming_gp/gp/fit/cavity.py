@@ -138,6 +138,11 @@ class Observed:
             np.repeat([one.nugget for one in members], [len(one.Z) for one in members]),
         )
 
+    @property
+    def number(self) -> int:
+        """R."""
+        return len(self.nugget)
+
     def weighted(self, B: np.ndarray) -> np.ndarray:
         """``Rᵀ B`` for a stack B [S G, R, Q]."""
         return self._weight(np.array(B, order="C"), True)
@@ -243,7 +248,7 @@ class Conditioned:
     @cached_property
     def chol(self) -> np.ndarray:
         """L [S G, R, R]."""
-        R, observed = self.num_earlier, self.observed
+        R, observed = self.observed.number, self.observed
         K = stacks.with_diagonal(self.prior.among[:, :R, :R], observed.nugget)
         B = observed.weighted(transposed(observed.weighted(K)))
         return stacks.cholesky(B, 1.0, overwrite=True)
@@ -251,7 +256,7 @@ class Conditioned:
     @cached_property
     def projected(self) -> np.ndarray:
         """V [S G, R, M + N] of the batch's points and of its data."""
-        R = self.num_earlier
+        R = self.observed.number
         parts = self.prior.among[:, :R, R:], self.prior.between[:, :R]
         between = np.concatenate(parts, axis=2)
         return stacks.solve(self.chol, self.observed.weighted(between), overwrite=True)
@@ -259,14 +264,9 @@ class Conditioned:
     @cached_property
     def white(self) -> np.ndarray:
         """w [S G, R, C]."""
-        mean = self.observed.weighted(self.prior.mean_points[:, : self.num_earlier])
+        mean = self.observed.weighted(self.prior.mean_points[:, : self.observed.number])
         targets = stacks.tiled(self.observed.targets, len(mean))
         return stacks.solve(self.chol, targets - mean, overwrite=True)
-
-    @property
-    def num_earlier(self) -> int:
-        """R."""
-        return len(self.observed.nugget)
 
     @property
     def log_evidence(self) -> float:
@@ -276,7 +276,7 @@ class Conditioned:
 
     def batch(self, nugget: float) -> UnderCavity:
         """The batch, whose points have this nugget."""
-        R, prior = self.num_earlier, self.prior
+        R, prior = self.observed.number, self.prior
         V_points, V_data = self._split(self.projected)
         among = prior.among[:, R:, R:] - stacks.product(transposed(V_points), V_points)
         return UnderCavity(
@@ -299,7 +299,7 @@ class Conditioned:
         :param by: Those by what :meth:`batch` gives.
         :param by_evidence: That by the log evidence.
         """
-        R, M = self.num_earlier, by.among.shape[1]
+        R, M = self.observed.number, by.among.shape[1]
         back, white_back = self._back(self.projected), self._back(self.white)
         points, data = self._split(back)
         by_points = -2.0 * stacks.product(points, by.among)
@@ -330,7 +330,7 @@ class Conditioned:
 
     def _split(self, projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Columns of the points [S G, R, M], and of the data [S G, R, N]."""
-        number = self.prior.among.shape[1] - self.num_earlier
+        number = self.prior.among.shape[1] - self.observed.number
         return projected[:, :, :number], projected[:, :, number:]
 
 
@@ -350,25 +350,17 @@ class TakenOver:
     shared: np.ndarray
 
     def __post_init__(self) -> None:
-        _ = self._earlier
+        _ = self._earlier  # refused here, if at all
 
     @cached_property
     def _earlier(self) -> Conditioned:
         """The same without the batch."""
-        R, prior = self.num_earlier, self.prior
-        prior = prior._replace(
-            among=prior.among[:, :R, :R],
-            between=prior.between[:, :R, :0],
-            variance=prior.variance[:, :0],
-            mean_points=prior.mean_points[:, :R],
-            mean_data=prior.mean_data[:, :0],
-        )
+        R, prior = self.observed.number, self.prior
+        prior = PriorValues(
+            prior.among[:, :R, :R], prior.between[:, :R, :0], prior.variance[:, :0],
+            prior.mean_points[:, :R], prior.mean_data[:, :0], prior.noise,
+        )  # fmt: skip
         return Conditioned(self.observed, prior)
-
-    @property
-    def num_earlier(self) -> int:
-        """R."""
-        return len(self.observed.nugget)
 
     @property
     def log_evidence(self) -> float:
@@ -377,7 +369,7 @@ class TakenOver:
 
     def batch(self, nugget: float) -> UnderCavity:
         """The batch under the prior, and after its data the R pseudo-observations."""
-        R, prior, observed = self.num_earlier, self.prior, self.observed
+        R, prior, observed = self.observed.number, self.prior, self.observed
         of_earlier = transposed(observed.weighted(prior.among[:, :R, R:] + self.shared))
         variance = np.sum(self._earlier.chol**2, axis=2) - 1.0
         mean = observed.weighted(prior.mean_points[:, :R])
@@ -391,7 +383,7 @@ class TakenOver:
 
     def pulled_back(self, by: UnderCavity, by_evidence: float) -> PriorValues:
         """As :meth:`Conditioned.pulled_back`."""
-        R, observed = self.num_earlier, self.observed
+        R, observed = self.observed.number, self.observed
         N = by.variance.shape[1] - R
         none = UnderCavity(
             by.among[:, :0, :0], by.between[:, :0, :0], by.variance[:, :0], by.mean[:, :0],

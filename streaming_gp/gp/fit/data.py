@@ -8,7 +8,7 @@ they hold: so a batch that is removed takes its share with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,14 @@ from streaming_gp import expfam
 from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.bounds import LEAST_VARIANCE
-from streaming_gp.gp.fit.evidence import EXACT_ROWS, MOST_EXPECTED, Learned, learn
+from streaming_gp.gp.fit.evidence import (
+    EXACT_ROWS,
+    MOST_EXPECTED,
+    Belief,
+    Evidence,
+    Learned,
+    Search,
+)
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report
@@ -57,12 +64,7 @@ SAYS_NOTHING = 1e8
 
 
 class DataFits:
-    """Fits of batches with a point at every input.
-
-    :param local: The model.
-    :param optimiser: How ε is looked for.
-    :param conditioning: How the process is conditioned.
-    """
+    """Fits of batches with a point at every input."""
 
     def __init__(
         self, local: LocalModel, optimiser: LocalOptimiser, conditioning: Conditioning
@@ -108,27 +110,25 @@ class DataFits:
         """
         local = self.local
         own = self._observations(batch.data)
-        others = {name: one for name, one in ledger.factors.items() if name != batch.name}
-        learns = batch.learn and bool(local.hyperparameters.limits(local.parameters))
-        if not learns:
-            epsilon = self._location(cavity)
+        if not (batch.learn and local.hyperparameters.limits(local.parameters)):
+            epsilon = self.local.location(cavity)
             factor = PseudoPointFactor((own,), cavity.unit_of_epsilon)
             return self._with_sites(cavity, factor, epsilon, batch.conditioning)
-        alone = batch.hold or not local.hyperparameters.remembers
-        if alone:
-            changing, known = {}, cavity
-        else:
-            changing = {name: one for name, one in others.items() if _is_data(one)}
-            known = ledger.prior.times(one for n, one in others.items() if n not in changing)
+        changing, known = dict[str, PseudoPointFactor](), cavity
+        if local.hyperparameters.remembers and not batch.hold:
+            changing, known = _data_and_others(ledger.without(batch.name))
         factors = {**changing, batch.name: PseudoPointFactor((own,))}
         if not self.is_gaussian:
-            factors = self._first_sites(known, factors, batch.name, batch.conditioning)
+            others = [PseudoPointFactor(one.pseudo_observations) for one in changing.values()]
+            base, epsilon = Process(known.pseudo_observations).times(others), local.location(known)
+            first = self._with_sites(base, factors[batch.name], epsilon, batch.conditioning)
+            factors[batch.name] = first.factor
         learned, shared = self._learned(
             known, factors, batch.seed, batch.conditioning, batch.report
         )
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
-        after = cavity if changed is None else _without(changed, batch.name)
+        after = cavity if changed is None else changed.cavity(batch.name)
         conditioning = self._conditioning_at(after, new, learned.epsilon, batch.seed)
         fitted = self._with_sites(after, new, learned.epsilon, conditioning)
         fitted = replace(fitted, iterations=learned.iterations, conditioning=conditioning)
@@ -178,13 +178,12 @@ class DataFits:
         Sites are held while ε is learned, and so both take turns.
         """
         members, start = observations_of(known), None
-        known_data = data_of(members)
+        belief = Belief(self.local, known.hyperparameters, is_own=not members)
         for _ in range(1 if self.is_gaussian else TURNS):
-            learned = learn(
-                self.local, _all_data(factors.values()), known_data, known.hyperparameters,
-                self._near_rows.num_neighbors, seed, self.optimiser.most_iterations, report, start,
-                not members,
-            )  # fmt: skip
+            data, number = _all_data(factors.values()), self._near_rows.num_neighbors
+            evidence = Evidence(self.local, data, data_of(members), number, seed)
+            search = Search(evidence, belief, self.optimiser.most_iterations, report)
+            learned = search.learned(start)
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
                 factors = self._swept(known, factors, learned.epsilon, conditioning)
@@ -197,15 +196,12 @@ class DataFits:
         """A ledger whose data have said anew what they say of ε, and ε [E]; None where there is
         nothing to learn, or nothing to learn from.
         """
-        local = self.local
-        changing = {name: one for name, one in ledger.factors.items() if _is_data(one)}
-        if not (changing and local.hyperparameters.limits(local.parameters)):
+        hyperparameters = self.local.hyperparameters
+        if not (hyperparameters.remembers and hyperparameters.limits(self.local.parameters)):
             return None
-        if not local.hyperparameters.remembers:
-            return None
+        changing, known = _data_and_others(ledger)
         if not sum(map(_weight, changing.values())) > 0.0:
             return None
-        known = ledger.prior.times(one for n, one in ledger.factors.items() if n not in changing)
         learned, shared = self._learned(known, changing, seed, conditioning)
         return ledger.with_factors({**ledger.factors, **shared}), learned.epsilon
 
@@ -235,16 +231,11 @@ class DataFits:
             if spare > 0 and not blocked[row]:
                 stays[row], spare = False, spare - 1
                 blocked[beside[:, row].ravel()] = True
-        factors, start = {}, 0
-        for name, factor in ledger.factors.items():
-            parts = []
-            for one in data_of(factor.pseudo_observations):
-                mine = stays[start : start + len(one.Z)]
-                start += len(one.Z)
-                if mine.any():
-                    parts.append(one.rows(mine))
-            factors[name] = replace(factor, pseudo_observations=tuple(parts))
-        fewer = ledger.with_factors(factors)
+
+        def staying(one: DataObservations, some: slice) -> DataObservations | None:
+            return one.rows(stays[some]) if stays[some].any() else None
+
+        fewer = ledger.with_factors(_each_in_turn(ledger.factors, staying))
         return self.within(fewer, budget, epsilon) if spare > 0 else fewer
 
     def _conditioning_at(
@@ -296,17 +287,13 @@ class DataFits:
         """The median of ``(y - E y)² / var y`` over a batch, over that of a normal distribution."""
         X, Y = data
         some = np.random.default_rng(0).permutation(len(X))[:SURPRISES]
-        epsilon = self._location(process)
+        epsilon = self.local.location(process)
         moments = _marginals(self.at(epsilon, process, conditioning), X[some])
         if self.is_gaussian:
             _, errors = self._gaussian_logs(epsilon, X[some], Y[some], *moments)
         else:
             errors = self.local.standardised_errors(epsilon, X[some], Y[some], *moments)
         return float(np.median(errors) / MEDIAN_OF_SQUARE)
-
-    def _location(self, process: Process) -> np.ndarray:
-        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
-        return hyperparameters.location_scale(process.hyperparameters, parameters)[0]
 
     def _observations(self, data: Data) -> DataObservations:
         X, Y = data
@@ -345,13 +332,13 @@ class DataFits:
         if self.is_gaussian:
             after = cavity.times([PseudoPointFactor((own,))])
             energy = self._gaussian_energy(before, epsilon, after, own, conditioning)
-            return Fitted(factor, epsilon, energy - self._penalty(cavity, epsilon))
+            return Fitted(factor, epsilon, energy - self.local.penalty(cavity, epsilon))
         if isinstance(before, NearestProcess) or before.size > NEAR_ROWS:
             own, energy, constant, clipped = self._near_sites(cavity, own, epsilon)
         else:
             own, energy, constant, clipped = self._joint_sites(before, own, epsilon)
         factor = replace(factor, pseudo_observations=(own,), log_scale=constant)
-        energy -= self._penalty(cavity, epsilon)
+        energy -= self.local.penalty(cavity, epsilon)
         return Fitted(factor, epsilon, energy, clipped_sites=clipped)
 
     def _gaussian_energy(
@@ -438,8 +425,16 @@ class DataFits:
         own, clipped = self._sweep(near, new, own, epsilon, BLOCK, 1.0)
         for _ in range(SWEEPS):
             own, clipped = self._sweep(near, new, own, epsilon, len(new), DAMPING)
-        energy, constant = self._near_energy(near, new, own, epsilon)
-        return own, energy, constant, clipped
+        # Σ w log p(y | rows near it) of the batch, from a sample of a long one
+        inside = np.random.default_rng(0).permutation(len(new))[:EVIDENCE_ROWS]
+        part, scale = own.rows(inside), len(new) / len(inside)
+        mean, variance = self._cavities(near, new[inside])
+        logs = self.local.log_densities(epsilon, part.Z, part.Y, mean, variance)
+        energy = scale * float(part.weights @ logs)
+        r = 1.0 / part.precision
+        v, error = variance + r, part.precision_mean * r - mean
+        of_sites = -0.5 * float(np.sum(np.log(v / r) + error**2 / v))
+        return own, energy, energy - scale * of_sites, clipped
 
     def _near(self, cavity: Process, own: DataObservations, epsilon: np.ndarray) -> NearestAt:
         """Rows of a cavity and of a batch at one ε, none of them joined, whose observations may be
@@ -456,9 +451,7 @@ class DataFits:
         X = near.joined.Z[rows]
         number = min(near.number, near.size - 1)
         if number == 0:
-            far = near.far or DenseProcess(near.prior)
-            mean, variance = far.predict(X)
-            return mean[0], variance[0]
+            return _marginals(near.far or DenseProcess(near.prior), X)
 
         def moments_of(some: slice) -> tuple[np.ndarray, np.ndarray]:
             found = near.neighbors(X[some], number + 1)
@@ -500,47 +493,11 @@ class DataFits:
             clipped += rest.clipped
             for array, value in ((mean_parts, rest.sites[0]), (precision, rest.sites[1])):
                 array[some] += damping * (value - array[some])
-            near.replace_rows(rows[some], self._rows(part.Z, mean_parts[some], precision[some]))
+            mean, w = (local.grouped(one[some]) for one in (mean_parts, precision))
+            near.replace_rows(rows[some], Rows(part.Z, mean / w, 1.0 / w[:, :, 0]))
         return _with(own, Sites(mean_parts, precision)), clipped
 
-    def _rows(self, Z: np.ndarray, precision_mean: np.ndarray, precision: np.ndarray) -> Rows:
-        G = self.local.gp.num_groups
-        shape = len(Z), G, -1
-        mean, w = (np.reshape(one, shape).swapaxes(0, 1) for one in (precision_mean, precision))
-        return Rows(Z, mean / w, 1.0 / w[:, :, 0])
-
-    def _near_energy(
-        self, near: NearestAt, rows: np.ndarray, own: DataObservations, epsilon: np.ndarray
-    ) -> tuple[float, float]:
-        """``Σ w log p(y | rows near it)`` of a batch in nats, and by how much more that is than
-        what its sites say; from a sample of a long one.
-        """
-        inside = np.random.default_rng(0).permutation(len(rows))[:EVIDENCE_ROWS]
-        part, scale = own.rows(inside), len(rows) / len(inside)
-        mean, variance = self._cavities(near, rows[inside])
-        logs = self.local.log_densities(epsilon, part.Z, part.Y, mean, variance)
-        energy = scale * float(part.weights @ logs)
-        r = 1.0 / part.precision
-        v, error = variance + r, part.precision_mean * r - mean
-        of_sites = -0.5 * float(np.sum(np.log(v / r) + error**2 / v))
-        return energy, energy - scale * of_sites
-
     # ---- all sites again ----
-
-    def _first_sites(
-        self,
-        known: Process,
-        factors: dict[str, PseudoPointFactor],
-        name: str,
-        conditioning: Conditioning,
-    ) -> dict[str, PseudoPointFactor]:
-        """The factors with sites of a new batch at the present ε."""
-        epsilon = self._location(known)
-        others = [one for key, one in factors.items() if key != name]
-        stripped = [PseudoPointFactor(one.pseudo_observations) for one in others]
-        cavity = Process(known.pseudo_observations).times(stripped)
-        fitted = self._with_sites(cavity, factors[name], epsilon, conditioning)
-        return {**factors, name: fitted.factor}
 
     def _swept(
         self,
@@ -561,20 +518,7 @@ class DataFits:
             rows = np.arange(near.size - len(together.Z), near.size)
             for _ in range(SWEEPS):
                 together, _ = self._sweep(near, rows, together, epsilon, len(rows), DAMPING)
-        found, start = {}, 0
-        for name, factor in factors.items():
-            parts = []
-            for one in data_of(factor.pseudo_observations):
-                parts.append(together.rows(slice(start, start + len(one.Z))))
-                start += len(one.Z)
-            found[name] = replace(factor, pseudo_observations=tuple(parts))
-        return found
-
-    def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
-        """The negative log prior of a point ε; q(ε) has its divergence."""
-        if cavity.hyperparameters is not None:
-            return 0.0
-        return -self.local.log_prior(epsilon)
+        return _each_in_turn(factors, lambda _, some: together.rows(some))
 
 
 def _marginals(
@@ -643,14 +587,34 @@ def _is_data(factor: PseudoPointFactor) -> bool:
     return bool(observations) and all(isinstance(one, DataObservations) for one in observations)
 
 
+def _data_and_others(ledger: GPLedger) -> tuple[dict[str, PseudoPointFactor], Process]:
+    """The factors that hold data, and prior times all others."""
+    data = {name: one for name, one in ledger.factors.items() if _is_data(one)}
+    return data, ledger.prior.times(one for n, one in ledger.factors.items() if n not in data)
+
+
+def _each_in_turn(
+    factors: Mapping[str, PseudoPointFactor],
+    change: Callable[[DataObservations, slice], DataObservations | None],
+) -> dict[str, PseudoPointFactor]:
+    """The factors with changed data, or without them.
+
+    :param change: Is given data, and where they stand among those of all factors.
+    """
+    changed, start = {}, 0
+    for name, factor in factors.items():
+        parts = []
+        for one in data_of(factor.pseudo_observations):
+            parts.append(change(one, slice(start, start + len(one.Z))))
+            start += len(one.Z)
+        some = tuple(one for one in parts if one is not None)
+        changed[name] = replace(factor, pseudo_observations=some)
+    return changed
+
+
 def _all_data(factors: Collection[PseudoPointFactor]) -> list[DataObservations]:
     return [one for factor in factors for one in data_of(factor.pseudo_observations)]
 
 
 def _weight(factor: PseudoPointFactor) -> float:
     return float(sum(one.weights.sum() for one in data_of(factor.pseudo_observations)))
-
-
-def _without(ledger: GPLedger, name: str) -> Process:
-    """Prior times all factors but one."""
-    return ledger.prior.times(one for key, one in ledger.factors.items() if key != name)

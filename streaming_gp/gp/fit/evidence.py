@@ -17,9 +17,8 @@ alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -95,13 +94,9 @@ PASSES = 6
 """The largest number of steps of q(ε), where rows are few."""
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What rows say of ε.
-
-    :param epsilon: The mean, or the point [E].
-    :param q: q(ε), or None where ε is a point.
-    :param iterations: Of the optimiser.
+class Learned(NamedTuple):
+    """What rows say of ε: the mean or the point [E], q(ε) or None where ε is a point, and the
+    number of the optimiser's iterations.
     """
 
     epsilon: np.ndarray
@@ -109,8 +104,7 @@ class Learned:
     iterations: int
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
+class Sample(NamedTuple):
     """Random rows with their nearest among those before them.
 
     :param arguments: Those of :func:`sum_of`; none for all rows as one.
@@ -268,17 +262,10 @@ class Evidence:
         """
         try:
             if not sample.arguments:
-                value, gradient = self._exact(epsilon, *self._arrays(self._pool))
+                value, gradient = self._exact(epsilon, self._pool)
                 if self._first:
-                    before = self._pool.rows(slice(0, self._first))
-                    value, gradient = (
-                        a - b
-                        for a, b in zip(
-                            (value, gradient),
-                            self._exact(epsilon, *self._arrays(before)),
-                            strict=True,
-                        )
-                    )
+                    before = self._exact(epsilon, self._pool.rows(slice(0, self._first)))
+                    value, gradient = value - before[0], gradient - before[1]
             else:
                 value, gradient = self._near(epsilon, *sample.arguments)
         except tf.errors.InvalidArgumentError:
@@ -288,44 +275,31 @@ class Evidence:
             return -np.inf, np.zeros_like(epsilon)
         return value, gradient
 
-    @staticmethod
-    def _arrays(data: DataObservations) -> tuple[np.ndarray, ...]:
-        return data.Z, data.Y, data.weights
-
-    @property
-    def _exact(self) -> Compiled:
-        local = self.local
-
-        def exact_evidence(epsilon: tf.Tensor, *rows: tf.Tensor) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(epsilon)
-                with local.parameters.substituted(epsilon):
-                    value = exact(local, *rows)
-            return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
-
-        return local.graphs.compiled(
-            exact_evidence, spec(local.parameters.size), spec(None, local.input_dim),
-            spec(None, local.output_dim), spec(None),
-        )  # fmt: skip
+    def _exact(self, epsilon: np.ndarray, data: DataObservations) -> Any:
+        P = spec(None, self.local.output_dim)
+        return self._graph(exact, P, spec(None))(epsilon, data.Z, data.Y, data.weights)
 
     @property
     def _near(self) -> Compiled:
         local, C, P = self.local, None, None
         if not self.has_many_columns:
             C, P = local.gp.num_latent // local.gp.num_groups, local.output_dim
+        near = spec(None, None, None, local.input_dim), spec(None, None, None, C)
+        return self._graph(sum_of, spec(None, P), spec(None), *near, spec(None, None, None))
 
-        def near_evidence(epsilon: tf.Tensor, *arguments: tf.Tensor) -> Any:
+    def _graph(self, function: Callable[..., tf.Tensor], *signature: tf.TensorSpec) -> Compiled:
+        """A function of the model and of rows, and its derivative by ε."""
+        local = self.local
+
+        def evidence(epsilon: tf.Tensor, *rows: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(epsilon)
                 with local.parameters.substituted(epsilon):
-                    value = sum_of(local, *arguments)
+                    value = function(local, *rows)
             return value, tape.gradient(value, epsilon, unconnected_gradients="zero")
 
-        return local.graphs.compiled(
-            near_evidence, spec(local.parameters.size), spec(None, local.input_dim),
-            spec(None, P), spec(None), spec(None, None, None, local.input_dim),
-            spec(None, None, None, C), spec(None, None, None),
-        )  # fmt: skip
+        by = spec(local.parameters.size), spec(None, local.input_dim)
+        return local.graphs.compiled(evidence, *by, *signature, of=function.__name__)
 
 
 def exact(local: LocalModel, X: tf.Tensor, Y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -420,44 +394,12 @@ def sum_of(
 # ---- the optimum ----
 
 
-def learn(
-    local: LocalModel,
-    data: Sequence[DataObservations],
-    others: Sequence[DataObservations],
-    prior: expfam.Gaussian | None,
-    number: int,
-    seed: int,
-    iterations: int,
-    report: Report,
-    start: np.ndarray | None = None,
-    is_all: bool = False,
-) -> Learned:
-    """ε from some data.
-
-    From the present ε, the prior mean, and where they became short from there, the prior mean
-    with lengthscales that do not; the best on fresh rows goes on in rounds of fresh rows.
-
-    :param data: The data whose evidence counts.
-    :param others: Data that are known before.
-    :param prior: What is known of ε without these data; None where ε is a point.
-    :param number: The number of neighbours.
-    :param seed: The seed of the rows that are drawn.
-    :param iterations: The largest number of the optimiser in one run.
-    :param report: Called with the number of iterations so far and the objective.
-    :param start: The one ε [E] to start from, where it is near the optimum.
-    :param is_all: Whether they are all that says anything of ε: then GPflow priors count by their
-        own densities, for which else Gaussians stand.
-    """
-    evidence = Evidence(local, data, others, number, seed)
-    belief = _Belief(local, prior, is_all)
-    return _Search(evidence, belief, iterations, report).learned(start)
-
-
-class _Belief:
+class Belief:
     """The prior of ε as a function, and the range in which ε is looked for.
 
     :param prior: p(ε), or a cavity; None where ε is a point, whose GPflow priors count.
-    :param is_own: Whether it is p(ε), so that GPflow priors count by their own densities.
+    :param is_own: Whether it is p(ε), so that GPflow priors count by their own densities, for which
+        else Gaussians stand.
     """
 
     def __init__(self, local: LocalModel, prior: expfam.Gaussian | None, is_own: bool) -> None:
@@ -510,17 +452,18 @@ class _Belief:
         value, gradient = graph(epsilon, self.mean, np.diag(self.scale))
         return float(value), np.asarray(gradient)
 
-    def floor(self) -> np.ndarray | None:
-        """Lower limits [E] with lengthscales that are not short; None where there are none."""
-        return self._local.parameters.with_lengthscales(self.mean, SHORTEST)
 
+class Search:
+    """The optimum of evidence and prior.
 
-class _Search:
-    """The optimum of evidence and prior."""
+    From the present ε, the prior mean, and where they became short from there, the prior mean
+    with lengthscales that do not; the best on fresh rows goes on in rounds of fresh rows.
 
-    def __init__(
-        self, evidence: Evidence, belief: _Belief, iterations: int, report: Report
-    ) -> None:
+    :param iterations: The largest number of the optimiser in one run.
+    :param report: Called with the number of iterations so far and the objective.
+    """
+
+    def __init__(self, evidence: Evidence, belief: Belief, iterations: int, report: Report) -> None:
         self._evidence, self._belief = evidence, belief
         self._most, self._report = iterations, report
         self._most_rows = FEWEST if evidence.has_many_columns else MOST
@@ -528,8 +471,13 @@ class _Search:
         self._steps_curvature = np.zeros((0, 0))
 
     def learned(self, only: np.ndarray | None) -> Learned:
+        """ε from the data.
+
+        :param only: The one ε [E] to start from, where it is near the optimum.
+        """
         evidence, belief = self._evidence, self._belief
-        floor, low = belief.floor(), belief.low
+        floor = evidence.local.parameters.with_lengthscales(belief.mean, SHORTEST)
+        low = belief.low
         size = int(np.clip(SHARE * evidence.num_rows, FEWEST, self._most_rows))
         iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
 
@@ -635,7 +583,7 @@ class _Search:
         size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, self._most_rows))
         sample = evidence.sample(size, mode)
         are_few = evidence.num_rows <= FEWEST
-        alone = replace(sample, scale=min(sample.scale, 1.0))
+        alone = sample._replace(scale=min(sample.scale, 1.0))
 
         def slope(epsilon: np.ndarray) -> np.ndarray:
             return self._objective(epsilon, alone)[1]
@@ -789,15 +737,8 @@ def _sample(
     owner = np.searchsorted(ends, chosen, side="right")
     starts = np.concatenate([[0], ends[:-1]])
     places = np.argsort(owner, kind="stable")
-    parts = list(_rows_of_each(data, owner, chosen - starts[owner]))
-    together = concatenated(parts)
+    inside = chosen - starts[owner]
+    parts = [data[index].rows(inside[owner == index]) for index in np.unique(owner)]
     back = np.empty(len(chosen), int)
     back[places] = np.arange(len(chosen))
-    return together.rows(back)
-
-
-def _rows_of_each(
-    data: Sequence[DataObservations], owner: np.ndarray, inside: np.ndarray
-) -> Iterator[DataObservations]:
-    for index in np.unique(owner):
-        yield data[index].rows(inside[owner == index])
+    return concatenated(parts).rows(back)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.data import DataFits
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
@@ -18,24 +20,21 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
 from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
-from streaming_gp.gp.fit.points import NUGGET, Inputs, Place, Places, placed, spread
-from streaming_gp.gp.fit.projection import GPLedger, Projection, merged
-from streaming_gp.gp.fit.sites import is_conjugate
+from streaming_gp.gp.fit.points import NUGGET, Candidates, Inputs, Place, Places, spread
+from streaming_gp.gp.fit.projection import GPLedger, Projection, best_places, thinned
 from streaming_gp.gp.fit.solve import Solution, Solver
 from streaming_gp.gp.fit.warn import Warnings
 from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.observations import (
-    DataObservations,
-    Observations,
-    PseudoObservations,
-)
+from streaming_gp.gp.process.observations import DataObservations, Observations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of, plain
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 
 MOST_AT_ONCE = 1000
 """Of very many points a part is merged after another."""
+MOST_MOVING = 300
+"""So many points move when others are projected onto them; of more, each matters little."""
 MOST_POINTS = 300
 """The free energy of the factor that is kept is computed as long as so few points are held."""
 
@@ -63,9 +62,6 @@ class Start:
 class Fitter:
     """Local fits of one model under one bound.
 
-    :param bound: The local bound.
-    :param local: The model.
-    :param optimiser: How the bound is maximised.
     :param conditioning: How the process is conditioned on points that are observed one by one.
     """
 
@@ -79,21 +75,14 @@ class Fitter:
         self.bound = bound
         self.local = local
         self.optimiser = optimiser
-        self.is_conjugate = is_conjugate(local.likelihood)
         self.frozen = FrozenObjective(bound, local) if isinstance(bound, FrozenBound) else None
         self.objective = self.frozen or Objective(bound, local)
-        self.solver = Solver(self.objective, local, optimiser)
         self.one_epsilon = OneEpsilon(bound, local, optimiser.site_steps)
         self.warnings = Warnings(local)
         self.data = DataFits(local, optimiser, conditioning)
         self._last: tuple[bytes, DenseProcess] | None = None
 
     # ---- processes at one ε ----
-
-    def location(self, cavity: Process) -> np.ndarray:
-        """The mean [E] of the cavity's q(ε), or the point that the parameters hold."""
-        hyperparameters, parameters = self.local.hyperparameters, self.local.parameters
-        return hyperparameters.location_scale(cavity.hyperparameters, parameters)[0]
 
     def at(self, epsilon: np.ndarray, process: Process) -> DenseProcess:
         """A process at ε [E]; what it has in common with the one before is not computed again.
@@ -204,10 +193,9 @@ class Fitter:
     ) -> PseudoPointFactor:
         """A factor on ``number`` of its points, projected under the prior at ε [E].
 
-        :param move: Whether these then move to where still less is lost.
+        :param move: Whether these then move to where still less is lost, if they are not many.
         """
         prior = PriorAt(self.local.prior, epsilon[None])
-        iterations = self.optimiser.projection_iterations if move else 0
         if len(factor.Z) > max(4 * number, MOST_AT_ONCE):  # part by part, as it costs the cube
             first, *others = parts_of(factor, max(number, MOST_AT_ONCE // 4))
             for part in others:
@@ -218,8 +206,15 @@ class Fitter:
         least = NUGGET * float(np.mean(prior.variance(factor.Z[:MOST_POINTS])))
         observed = tuple(_no_surer(one, least**-0.5) for one in observed)
         process = Process(observed, None, factor.log_scale + prior.constant(everything)).compact
-        factor = PseudoPointFactor(plain(process), factor.hyperparameters, process.log_scale)
-        fewer = merged(prior, factor, number, self.optimiser, iterations)
+        members, of_epsilon = plain(process), factor.hyperparameters
+        factor = PseudoPointFactor(members, of_epsilon, process.log_scale)
+        said, constant = thinned(prior, members, number)
+        fewer = PseudoPointFactor((said,), of_epsilon, factor.log_scale + constant)
+        iterations = self.optimiser.projection_iterations
+        if move and number <= MOST_MOVING and iterations > 0:
+            with suppress(NumericalError):  # where rounding forbids it the points stay
+                Z = best_places(prior, members, said, self.optimiser, iterations)
+                fewer = Projection(prior, Z, said.nugget).of_factor(factor)
         self.warnings.merge(factor, fewer)
         return fewer
 
@@ -247,8 +242,11 @@ class Fitter:
         at: Observations | None = None,
         takes_over: bool = False,
     ) -> Start:
-        """Where a batch's points start, under its cavity at the centre of q(ε)."""
-        epsilon, (X, Y) = self.location(cavity), batch.data
+        """Where a batch's points start, under its cavity at the centre of q(ε).
+
+        :raises NumericalError: if the cavity covariance is not finite.
+        """
+        epsilon, (X, Y) = self.local.location(cavity), batch.data
         prior = PriorAt(self.local.prior, epsilon[None])
         places: Places | FrozenPlaces
         members = cavity.compact.pseudo_observations
@@ -266,22 +264,37 @@ class Fitter:
         inputs = data
         if takes_over:
             inputs = places.inputs(np.concatenate([*(one.Z for one in members), X]))
-        weights = partial(self.one_epsilon.site_weights, data, Y, epsilon)
-        Z, nugget = placed(places.covariance, inputs, place, weights, len(inputs.X) - len(X))
-        return Start(places, data, Z, nugget, 0.0, spread(inputs.X))
+        variance = np.mean(inputs.variance, axis=0)
+        if not np.isfinite(variance).all():
+            raise NumericalError("the cavity covariance at the batch is not finite")
+
+        def between(one: Inputs, other: Inputs) -> np.ndarray:  # groups have points in common
+            return np.asarray(np.mean(places.covariance(one, other), axis=0))
+
+        candidates = Candidates(
+            inputs.X,
+            variance,
+            lambda some: between(inputs, inputs.rows(some)),
+            lambda some: between(inputs.rows(some), inputs.rows(some)),
+            partial(self.one_epsilon.site_weights, data, Y, epsilon),
+            len(inputs.X) - len(X),
+        )
+        nugget = float(NUGGET * np.mean(variance))
+        return Start(places, data, place(candidates), nugget, 0.0, spread(inputs.X))
 
     def _solution(
         self, cavity: Process, batch: Batch, start: Start, move: bool, takes_over: bool = False
     ) -> Solution:
         """The optimum; of a batch that learns nothing, the start."""
         problem = self.problem(cavity, batch, start, takes_over)
+        solver = Solver(self.objective, self.local, self.optimiser, problem)
         if batch.learn:
-            return self.solver.solve(problem, batch.report, move)
+            return solver.solve(batch.report, move)
         if self.frozen is None:
             hyperparameters = cavity.hyperparameters
             nothing, epsilon = np.zeros(start.Z.size), problem.location
             return Solution(problem, nothing, nothing, NO_SITES, hyperparameters, epsilon, np.nan)
-        return replace(self.solver.at_rest(problem), q=cavity.hyperparameters)  # bit for bit
+        return replace(solver.at_rest(), q=cavity.hyperparameters)  # bit for bit
 
     def problem(
         self, cavity: Process, batch: Batch, start: Start, takes_over: bool = False
@@ -325,19 +338,24 @@ class Fitter:
 
         :param cavity: Prior times all other factors, on the points that they are on now.
         :param old_cavity: That product before it was projected onto them.
+        :raises NumericalError: as :meth:`at`.
         """
         epsilon, free_energy = solution.epsilon, solution.free_energy
         clipped = solution.clipped_sites
         if summary.bound is not None:
-            free_energy = summary.bound - self._penalty(old_cavity, epsilon)
+            free_energy = summary.bound - self.local.penalty(old_cavity, epsilon)
             clipped = summary.clipped_sites
         factor = PseudoPointFactor(
             (summary.observations,), _factor_of_epsilon(solution, old_cavity)
         )
         kept = self._kept(old_cavity, cavity.times([factor]), batch)
         free_energy = free_energy if kept is None else kept
+        # a constant makes log normalisers add up to the free energy
+        before = self.log_normaliser(epsilon, Process(old_cavity.pseudo_observations))
+        members = *cavity.pseudo_observations, *factor.pseudo_observations
+        gained = free_energy + before - self.log_normaliser(epsilon, Process(members))
         return Fitted(
-            self._scaled(factor, epsilon, free_energy, old_cavity, cavity),
+            replace(factor, log_scale=old_cavity.log_scale + gained - cavity.log_scale),
             epsilon, free_energy, solution.iterations, summary.observations.nugget, clipped,
             summary.unexplained, summary.shown_error,
         )  # fmt: skip
@@ -354,36 +372,6 @@ class Fitter:
         if not (self.bound.is_evidence_bound and batch.learn) or number > MOST_POINTS or is_point:
             return None
         return kept_free_energy(self.local, cavity, after, batch.data, batch.seed)
-
-    def _scaled(
-        self,
-        factor: PseudoPointFactor,
-        epsilon: np.ndarray,
-        free_energy: float,
-        old_cavity: Process,
-        cavity: Process,
-    ) -> PseudoPointFactor:
-        """A factor whose constant makes log normalisers add up to the free energy, at ε [E].
-
-        :param old_cavity: Prior times all other factors.
-        :param cavity: The same on the points that they are on now.
-        :raises NumericalError: as :meth:`at`.
-        """
-        before, after = (
-            self.log_normaliser(epsilon, Process(members))
-            for members in (
-                old_cavity.pseudo_observations,
-                (*cavity.pseudo_observations, *factor.pseudo_observations),
-            )
-        )
-        gained = free_energy + before - after
-        return replace(factor, log_scale=old_cavity.log_scale + gained - cavity.log_scale)
-
-    def _penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
-        """The negative log prior of a point ε; q(ε) has not moved."""
-        if cavity.hyperparameters is not None:
-            return 0.0
-        return -self.local.log_prior(epsilon)
 
 
 def _no_surer(one: PseudoObservations, root: float) -> PseudoObservations:
@@ -419,10 +407,3 @@ def _factor_of_epsilon(solution: Solution, cavity: Process) -> expfam.Factor | N
     if q is None or q_cavity is None:
         return None
     return cavity.unit_of_epsilon if q is q_cavity else (q / q_cavity).as_arrays()
-
-
-def _divergence(before: Process, after: Process) -> float:
-    """``KL(q(ε) ‖ q_cav(ε))`` in nats; 0 where ε is a point."""
-    if before.hyperparameters is None or after.hyperparameters is None:
-        return 0.0
-    return float(after.hyperparameters.kl_divergence(before.hyperparameters))

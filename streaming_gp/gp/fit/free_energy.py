@@ -59,7 +59,8 @@ def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
     V = process.project(one.Z)
     K = process.prior.covariance(one.Z)
     last = process.rows[-1].observed[0] if process.rows else ()
-    for start, other in zip(_starts(last), last, strict=True):
+    starts = np.cumsum([0, *(len(one.Z) for one in last)])[:-1]
+    for start, other in zip(starts, last, strict=True):
         if one.variables == other.variables:  # the points' own white noise is known as well
             V = V + one.nugget * _projected_noise(process, start, other)
             break
@@ -71,10 +72,6 @@ def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
         trace = np.sum(R * (S @ R)) + one.nugget * np.sum(R**2)
         total -= 0.5 * float(np.sum((s - R.T @ m) ** 2) + m.shape[1] * trace)
     return total
-
-
-def _starts(members: tuple[PseudoObservations, ...]) -> list[int]:
-    return [0, *np.cumsum([len(one.Z) for one in members])[:-1]]
 
 
 def _projected_noise(process: DenseProcess, start: int, one: PseudoObservations) -> np.ndarray:

@@ -108,18 +108,11 @@ def prior_blocks(
     K_ab, K_a = tf.split(of_a, sizes, axis=3)
     K_bf, K_af = tf.split(between, sizes, axis=2)
     mean_b, mean_a = tf.split(mean_points, sizes, axis=2)
+    K_b = add_to_diagonal(of_b[..., :M], problem.nugget * tf.ones([M], among.dtype))
+    K_a = add_to_diagonal(K_a, stack.nugget)
+    means = mean_b, mean_a, mean_f
     return PriorBlocks(
-        add_to_diagonal(of_b[..., :M], problem.nugget * tf.ones([M], among.dtype)),
-        K_ab,
-        add_to_diagonal(K_a, stack.nugget),
-        K_bf,
-        K_af,
-        variance,
-        mean_b,
-        mean_a,
-        mean_f,
-        tf.expand_dims(w, 2),
-        site_mean,
+        K_b, K_ab, K_a, K_bf, K_af, variance, *means, tf.expand_dims(w, 2), site_mean
     )
 
 
@@ -310,23 +303,9 @@ class FrozenBound(LocalBound, abc.ABC):
         largest; and what this says of all else than the data, in nats, of all of them [S].
         """
 
-    @abc.abstractmethod
-    def pseudo_observations(
-        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
-    ) -> ConditionalPseudoObservations:
-        """The pseudo-observations of q(b | a) = N(c + A η, W Wᵀ).
-
-        :param scale: W [G, M, M].
-        :param regression: c and A beside it [G, M, C + R].
-        """
-
 
 class FrozenObjective:
-    """The objective of such a bound for one model; as :class:`.Objective`.
-
-    :param bound: The local bound.
-    :param local: The model.
-    """
+    """The objective of such a bound for one model; as :class:`.Objective`."""
 
     def __init__(self, bound: FrozenBound, local: LocalModel) -> None:
         self.bound = bound
@@ -353,8 +332,8 @@ class FrozenObjective:
     def pseudo_observations(
         self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
     ) -> tuple[ConditionalPseudoObservations, float]:
-        """The pseudo-observations of a solution, and the variance of f at the data that the points
-        leave, over that of the sites: a mean.
+        """The pseudo-observations q(b | a) = N(c + A η, W Wᵀ) of a solution, and the variance of f
+        at the data that the points leave, over that of the sites: a mean.
 
         :raises NumericalError: if a covariance was not positive.
         """
@@ -364,8 +343,11 @@ class FrozenObjective:
             raise NumericalError("the conditional covariance of the pseudo-points is not positive")
         identity = np.broadcast_to(np.eye(chol.shape[1]), chol.shape)
         scale = stacks.solve(chol, identity, transposed=True)
-        Z = problem.moved(offsets)
-        said = self.bound.pseudo_observations(Z, scale, regression, problem)
+        intercept, slope = np.split(regression, [self.local.gp.num_latent // len(chol)], axis=2)
+        slope = slope[:, :, : len(problem.earlier_Z)]  # of no earlier points there is one in place
+        said = ConditionalPseudoObservations(
+            problem.moved(offsets), intercept, slope, scale, problem.nugget
+        )
         return said, float(np.mean(left / (1.0 / w + problem.nugget)))
 
     # ---- graphs ----
@@ -452,11 +434,7 @@ def _of_latents(
 
 
 class FrozenPlaces:
-    """Inputs under a process that rests on frozen points, at one ε; as :class:`.Places`.
-
-    :param prior: The prior at one ε.
-    :param stack: The frozen points.
-    """
+    """Inputs under a process that rests on frozen points, at one ε; as :class:`.Places`."""
 
     def __init__(self, prior: PriorAt, stack: FrozenStack) -> None:
         self._prior = prior
@@ -490,6 +468,8 @@ class Conditional(FrozenBound):
 
     Where a point ε remembers, ``−KL(q(a) ‖ p(a | ε))`` is added, less its value at the ε before
     (eq. 93).
+
+    With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
     """
 
     def optimum(
@@ -500,20 +480,27 @@ class Conditional(FrozenBound):
         problem: FrozenProblem,
         sites: Sites,
     ) -> tuple[GivenPoints, FreeForm, Callable[[FreeForm], tf.Tensor]]:
-        given = _given_frozen(local, draws, Z, problem, sites)
+        prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
+        sizes = [tf.shape(Z)[0], tf.shape(problem.X)[0]]
+        chol_a = tf.linalg.cholesky(prior.K_a)
+        V = solve_lower(chol_a, tf.concat([prior.K_ab, prior.K_af], -1))
+        U = tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
+        white = solve_lower(chol_a, q_a.mean - prior.mean_a)
+        mean = tf.concat([prior.mean_b, prior.mean_f], -2) + tf.matmul(V, white, transpose_a=True)
+        at = tf.concat([mean, tf.linalg.matrix_transpose(U)], -1)
+        V_b, V_f = tf.split(V, sizes, axis=-1)
+        chol_b = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
+        A = solve_lower(chol_b, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
+        left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
+        left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
+        J = solve_lower_transposed(chol_b, A)
+        at_b, at_f = tf.split(at, sizes, axis=-2)
+        given = GivenPoints(at_b, at_f, chol_b, J, left, prior.w, prior.site_mean)
         natural = natural_parameters(given)
         precision, regression = (tf.reduce_mean(part, axis=0) for part in natural)
         chol = tf.linalg.cholesky(precision)
         q_b = FreeForm(chol, tf.linalg.cholesky_solve(chol, regression))
         return given, q_b, lambda q: _memory(local, draws, problem) - divergence(given, q)
-
-    def pseudo_observations(
-        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
-    ) -> ConditionalPseudoObservations:
-        columns = regression.shape[2] - max(1, len(problem.earlier_Z))
-        intercept, slope = np.split(regression, [columns], axis=2)
-        slope = slope[:, :, : len(problem.earlier_Z)]
-        return ConditionalPseudoObservations(Z, intercept, slope, scale, problem.nugget)
 
 
 def _memory(local: LocalModel, draws: tf.Tensor, problem: FrozenProblem) -> tf.Tensor:
@@ -533,31 +520,6 @@ def _memory(local: LocalModel, draws: tf.Tensor, problem: FrozenProblem) -> tf.T
     if local.hyperparameters.memory is None:
         return tf.zeros([], tf.float64)
     return at_each_sample(gained_at, draws)
-
-
-def _given_frozen(
-    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: FrozenProblem, sites: Sites
-) -> GivenPoints:
-    """Batch and points given the frozen ones at each of S values of ε.
-
-    With ``K_a = L Lᵀ``, ``V = L⁻¹ K_a·`` and q(a) = N(m, S Sᵀ), what is frozen are ``Sᵀ L⁻ᵀ V``.
-    """
-    prior, q_a = prior_blocks(local, draws, Z, problem, sites), problem.stack
-    sizes = [tf.shape(Z)[0], tf.shape(problem.X)[0]]
-    chol_a = tf.linalg.cholesky(prior.K_a)
-    V = solve_lower(chol_a, tf.concat([prior.K_ab, prior.K_af], -1))
-    U = tf.matmul(q_a.scale, solve_lower_transposed(chol_a, V), transpose_a=True)
-    white = solve_lower(chol_a, q_a.mean - prior.mean_a)
-    mean = tf.concat([prior.mean_b, prior.mean_f], -2) + tf.matmul(V, white, transpose_a=True)
-    at = tf.concat([mean, tf.linalg.matrix_transpose(U)], -1)
-    V_b, V_f = tf.split(V, sizes, axis=-1)
-    chol = tf.linalg.cholesky(prior.K_b - tf.matmul(V_b, V_b, transpose_a=True))
-    A = solve_lower(chol, prior.K_bf - tf.matmul(V_b, V_f, transpose_a=True))
-    left = prior.variance - tf.reduce_sum(tf.square(V_f), axis=-2)
-    left = tf.maximum(left - tf.reduce_sum(tf.square(A), axis=-2), 0.0)
-    J = solve_lower_transposed(chol, A)
-    at_b, at_f = tf.split(at, sizes, axis=-2)
-    return GivenPoints(at_b, at_f, chol, J, left, prior.w, prior.site_mean)
 
 
 # ---- independent points ----
@@ -590,55 +552,35 @@ class Independent(FrozenBound):
         problem: FrozenProblem,
         sites: Sites,
     ) -> tuple[GivenPoints, FreeForm, Callable[[FreeForm], tf.Tensor]]:
-        given, earlier = _given(local, draws, Z, problem, sites)
+        prior, stack = prior_blocks(local, draws, Z, problem, sites), problem.stack
+        chol, K_ba = tf.linalg.cholesky(prior.K_b), tf.linalg.matrix_transpose(prior.K_ab)
+        A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, K_ba))
+        left = tf.maximum(prior.variance - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
+        J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
+        given = GivenPoints(prior.mean_b, prior.mean_f, chol, J_f, left, prior.w, prior.site_mean)
+        left_a = prior.K_a - tf.matmul(A_a, A_a, transpose_a=True)
+        earlier = _EarlierGivenPoints(prior.mean_a, tf.linalg.cholesky(prior.K_a), J_a, left_a)
 
         def rest(q_b: FreeForm) -> tf.Tensor:
-            past = _expected_log_earlier(local.gp, given, earlier, q_b, problem.stack)
+            past = _expected_log_earlier(local.gp, given, earlier, q_b, stack)
             return past - divergence(given, q_b)
 
-        return given, _optimum(given, earlier, problem.stack), rest
-
-    def pseudo_observations(
-        self, Z: np.ndarray, scale: np.ndarray, regression: np.ndarray, problem: Problem
-    ) -> ConditionalPseudoObservations:
-        nothing = regression[:, :, :0]
-        return ConditionalPseudoObservations(Z, regression, nothing, scale, problem.nugget)
-
-
-def _given(
-    local: LocalModel, draws: tf.Tensor, Z: tf.Tensor, problem: FrozenProblem, sites: Sites
-) -> tuple[GivenPoints, _EarlierGivenPoints]:
-    """Batch and earlier points given the new ones at each of S values of ε."""
-    prior = prior_blocks(local, draws, Z, problem, sites)
-    chol = tf.linalg.cholesky(prior.K_b)
-    A_f, A_a = (solve_lower(chol, K) for K in (prior.K_bf, tf.linalg.matrix_transpose(prior.K_ab)))
-    left = tf.maximum(prior.variance - tf.reduce_sum(tf.square(A_f), axis=-2), 0.0)
-    J_f, J_a = (solve_lower_transposed(chol, A) for A in (A_f, A_a))
-    new = GivenPoints(prior.mean_b, prior.mean_f, chol, J_f, left, prior.w, prior.site_mean)
-    left_a = prior.K_a - tf.matmul(A_a, A_a, transpose_a=True)
-    return new, _EarlierGivenPoints(prior.mean_a, tf.linalg.cholesky(prior.K_a), J_a, left_a)
+        return given, _optimum(given, earlier, stack), rest
 
 
 def _optimum(given: GivenPoints, earlier: _EarlierGivenPoints, stack: FrozenStack) -> FreeForm:
     """q(b) where the bound, averaged over ε, is largest."""
+    # E[log q(a) − log p(a | ε) | b] by b − mean_b has this precision and precision-mean
+    J = tf.linalg.matrix_transpose(earlier.J)
+    by_prior, by_q = solve_lower(earlier.chol, J), _solve_scale(stack, J)
+    off = _solve_scale(stack, stack.mean - earlier.mean)
+    known = tf.matmul(by_q, by_q, transpose_a=True)
+    known -= tf.matmul(by_prior, by_prior, transpose_a=True)
     precision, mean = natural_parameters(given)
-    known = _known_of_points(earlier, stack)
-    parts = precision + known[0], mean + known[0] @ given.at_b + known[1]
-    precision, mean = (tf.reduce_mean(part, axis=0) for part in parts)
+    shown = mean + known @ given.at_b + tf.matmul(by_q, off, transpose_a=True)
+    precision, mean = (tf.reduce_mean(part, axis=0) for part in (precision + known, shown))
     chol = tf.linalg.cholesky(precision)
     return FreeForm(chol, tf.linalg.cholesky_solve(chol, mean))
-
-
-def _known_of_points(past: _EarlierGivenPoints, stack: FrozenStack) -> tuple[tf.Tensor, tf.Tensor]:
-    """``E[log q(a) − log p(a | ε) | b]`` by b − mean_b: precision [G, M, M] and
-    precision-mean [G, M, C].
-    """
-    J = tf.linalg.matrix_transpose(past.J)
-    by_prior, by_q = solve_lower(past.chol, J), _solve_scale(stack, J)
-    off = _solve_scale(stack, stack.mean - past.mean)
-    precision = tf.matmul(by_q, by_q, transpose_a=True)
-    precision -= tf.matmul(by_prior, by_prior, transpose_a=True)
-    return precision, tf.matmul(by_q, off, transpose_a=True)
 
 
 def _expected_log_earlier(

@@ -19,7 +19,6 @@ from streaming_gp.gp.fit.sites import (
     of_tilted,
     predictive_log_density,
     predictive_moments,
-    stationary,
     tilted_log_density,
     tilted_moments,
     without_sites,
@@ -28,6 +27,7 @@ from streaming_gp.gp.hyperparameters import HyperparameterStrategy
 from streaming_gp.gp.hyperparameters.vector import TracedParameterVector
 from streaming_gp.gp.process.graphs import Compiled, Graphs, at_each_sample, graphs_of_kind, spec
 from streaming_gp.gp.process.prior import PriorFunctions
+from streaming_gp.gp.process.process import Process
 from streaming_gp.gp.process.tensors import GaussianProcess
 from streaming_gp.validation import observations
 
@@ -70,16 +70,22 @@ class LocalModel:
         """The prior at any values of ε, which fits and predictions share."""
         return PriorFunctions(self.gp, self.parameters, self.input_dim, self.graphs)
 
-    def log_prior(self, epsilon: np.ndarray) -> float:
-        """Minus the penalty of a point ε [E]: its log prior density, in nats."""
+    def location(self, process: Process) -> np.ndarray:
+        """The mean [E] of a process's q(ε), or the point that the parameters hold."""
+        return self.hyperparameters.location_scale(process.hyperparameters, self.parameters)[0]
+
+    def penalty(self, cavity: Process, epsilon: np.ndarray) -> float:
+        """The negative log prior of a point ε [E], in nats; q(ε) has its divergence."""
+        if cavity.hyperparameters is not None:
+            return 0.0
         unmoved = self.hyperparameters.unmoved(self.parameters.size)
 
-        def log_prior(at: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+        def penalty(at: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
             with self.parameters.substituted(at):
-                return -self.hyperparameters.penalty(offsets, self.parameters)
+                return self.hyperparameters.penalty(offsets, self.parameters)
 
         given = spec(self.parameters.size), spec(len(unmoved))
-        return float(self.graphs_of_fits.compiled(log_prior, *given)(epsilon, unmoved))
+        return float(self.graphs_of_fits.compiled(penalty, *given)(epsilon, unmoved))
 
     def grouped(self, values: np.ndarray) -> np.ndarray:
         """Values of latent functions [N, L] by their groups [G, N, C]."""
@@ -103,9 +109,7 @@ class LocalModel:
         """What it says of sites, averaged over ε; arguments as of :meth:`expected`."""
         expected, _, by_mean, by_variance = self.expected(draws, X, Y, mean, variance)
         wanted = from_derivatives(self.likelihood, by_mean, by_variance, np.asarray(mean), Y)
-        both = wanted, stationary(wanted, np.asarray(mean))
-        averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
-        return Look(float(np.mean(expected)), *averages)
+        return Look.averaged(expected, wanted, np.asarray(mean))
 
     def look_tilted(
         self,
@@ -132,9 +136,8 @@ class LocalModel:
             for one in self._tilted(alpha)(draws, X, Y, cavity_mean, cavity + left, *about)
         )
         wanted = of_tilted(by_mean, by_variance, cavity_mean, cavity, alpha)
-        both = wanted, stationary(wanted, mean)
-        averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
-        return Look(float(np.mean(tilted)) / alpha, *averages)
+        look = Look.averaged(tilted, wanted, mean)
+        return look._replace(expected=look.expected / alpha)
 
     def _tilted(self, alpha: float) -> Compiled:
         def tilted_tensors(draws: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, *moments: Any) -> Any:
@@ -187,7 +190,7 @@ class LocalModel:
         self, epsilon: np.ndarray, X: Any, Y: Any, mean: Any, variance: Any
     ) -> np.ndarray:
         """``log E_q[p(y_n | f_n)]`` [N] in nats at ε [E], for moments [N, L]."""
-        return np.asarray(self._of_moments(_log_densities)(epsilon, X, Y, mean, variance))
+        return np.asarray(self._of_moments(predictive_log_density)(epsilon, X, Y, mean, variance))
 
     def standardised_errors(
         self, epsilon: np.ndarray, X: Any, Y: Any, mean: Any, variance: Any
@@ -198,9 +201,9 @@ class LocalModel:
         return np.asarray(self._of_moments(_standardised)(epsilon, X, Y, mean, variance))
 
     def _of_moments(self, function: Callable[..., tf.Tensor]) -> Compiled:
-        def at(epsilon: tf.Tensor, *arguments: tf.Tensor) -> tf.Tensor:
+        def at(epsilon: tf.Tensor, X: tf.Tensor, Y: tf.Tensor, *moments: tf.Tensor) -> tf.Tensor:
             with self.parameters.substituted(epsilon):
-                return function(self.likelihood, *arguments)
+                return function(self.likelihood, X, *moments, Y)
 
         moment = spec(None, self.gp.num_latent)
         data = spec(None, self.input_dim), spec(None, self.output_dim)
@@ -235,14 +238,8 @@ class LocalModel:
         return [variable for variable in variables if id(variable) not in learned]
 
 
-def _log_densities(
-    likelihood: Any, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
-) -> tf.Tensor:
-    return predictive_log_density(likelihood, X, mean, variance, Y)
-
-
 def _standardised(
-    likelihood: Any, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    likelihood: Any, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
     expected, spread = predictive_moments(likelihood, X, mean, variance)
     observed = observations(likelihood, Y)

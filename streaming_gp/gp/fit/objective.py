@@ -397,8 +397,6 @@ class Objective:
     Places of points are offsets [M D] from ``problem.Z``, and ε is the optimiser variables [V] of
     the hyperparameter strategy.
 
-    :param bound: The local bound.
-    :param local: The model.
     :ivar remembered: The part of the last value that is no bound of the batch but what a point ε
         remembers, in nats.
     """

@@ -63,12 +63,7 @@ class Summary(NamedTuple):
 
 
 class OneEpsilon:
-    """Batches of one model at one ε.
-
-    :param bound: The bound.
-    :param local: The model.
-    :param site_steps: The largest number of fixed-point steps of the sites in a round.
-    """
+    """Batches of one model at one ε."""
 
     def __init__(self, bound: LocalBound, local: LocalModel, site_steps: int) -> None:
         self.bound = bound

@@ -159,35 +159,20 @@ def minimise(
             raise NumericalError("the cavity covariance at the pseudo-points is not positive")
         return worst + 1e3 * (1.0 + abs(worst)), np.zeros_like(gradient)
 
-    progress = _IterationCounter(report, tolerance)
-    result = scipy.optimize.minimize(
-        objective,
-        start,
-        jac=True,
-        method=method,
-        bounds=limits,
-        callback=progress,
-        options={"maxiter": max_iterations},
-    )
-    return result.x, progress.count
+    losses: list[float] = []
 
-
-class _IterationCounter:
-    """SciPy's callback: counts iterations, passes them on, and ends a run that gains little."""
-
-    def __init__(self, report: Report, tolerance: float) -> None:
-        self.count = 0
-        self._report = report
-        self._tolerance = tolerance
-        self._losses: list[float] = []
-
-    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        self.count += 1
+    def progress(intermediate_result: scipy.optimize.OptimizeResult) -> None:
         loss = float(intermediate_result.fun)
-        self._report(self.count, -loss)
-        self._losses.append(loss)
-        if self.count > PATIENCE and self._losses[-1 - PATIENCE] - loss < self._tolerance:
+        losses.append(loss)
+        report(len(losses), -loss)
+        if len(losses) > PATIENCE and losses[-1 - PATIENCE] - loss < tolerance:
             raise StopIteration
+
+    result = scipy.optimize.minimize(
+        objective, start, jac=True, method=method, bounds=limits, callback=progress,
+        options={"maxiter": max_iterations},
+    )  # fmt: skip
+    return result.x, len(losses)
 
 
 def with_larger_nuggets(attempt: Callable[[Any], R], problem: Any) -> R:

@@ -8,13 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streaming_gp.errors import NumericalError
 from streaming_gp.gp.hyperparameters.strategies import Limits
-from streaming_gp.gp.process.dense import (
-    SMALLEST_VARIANCE,
-    DenseProcess,
-    refuse_far_below_zero,
-)
+from streaming_gp.gp.process.dense import SMALLEST_VARIANCE, DenseProcess, refuse_far_below_zero
 from streaming_gp.numerics import stacks
 
 NUGGET = 1e-6
@@ -97,38 +92,6 @@ class Places:
         """Covariances [G, N, K] of f; white noise is shared by no two sets of inputs."""
         prior = self.process.prior.covariance(one.X, other.X)
         return prior - stacks.product(stacks.transposed(one.V), other.V)
-
-
-def placed(
-    covariance: Callable[[Inputs, Inputs], np.ndarray],
-    inputs: Inputs,
-    place: Place,
-    site_weights: Callable[[], np.ndarray],
-    num_present: int = 0,
-) -> tuple[np.ndarray, float]:
-    """Points [M, D] at chosen inputs, and their nugget; averages over groups say what they explain.
-
-    :param covariance: Gives cavity covariances [G, N, K] of f.
-    :param site_weights: As of :class:`Candidates`.
-    :param num_present: Likewise.
-    :raises NumericalError: if the cavity covariance is not finite.
-    """
-    variance = np.mean(inputs.variance, axis=0)
-    if not np.isfinite(variance).all():
-        raise NumericalError("the cavity covariance at the batch is not finite")
-
-    def between(one: Inputs, other: Inputs) -> np.ndarray:
-        return np.asarray(np.mean(covariance(one, other), axis=0))
-
-    candidates = Candidates(
-        inputs.X,
-        variance,
-        lambda some: between(inputs, inputs.rows(some)),
-        lambda some: between(inputs.rows(some), inputs.rows(some)),
-        site_weights,
-        num_present,
-    )
-    return place(candidates), float(NUGGET * np.mean(variance))
 
 
 # ---- greedy choices ----

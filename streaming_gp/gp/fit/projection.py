@@ -1,7 +1,7 @@
 """Earlier pseudo-observations on other points: ``t'(b) = exp E[log t(a) | b]``.
 
 Shared points do this at every update (maths page, "earlier pseudo-observations on new points"),
-merged factors whenever a budget is full. A cavity near a batch has a few points that stand for it.
+merged factors whenever a budget is full.
 
 Dropping a point j from points u with covariance K and information W = R Rᵀ leaves the variance
 ``1 / (K⁻¹)_jj`` of it unexplained, and by ``t'(b)`` loses ``½ W_jj / (K⁻¹)_jj`` nats; W then moves
@@ -15,13 +15,12 @@ where least is lost are those where that bound is largest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, eigh, lapack, solve_triangular
+from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from streaming_gp import pvi
 from streaming_gp.errors import NumericalError
@@ -29,7 +28,6 @@ from streaming_gp.gp.fit.bounds import Variational
 from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, minimise
 from streaming_gp.gp.fit.points import NUGGET, limits_within, spread
-from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.observations import PseudoObservations, factored
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, plain
@@ -44,10 +42,6 @@ FINALISTS = 3
 TIE = 1e-6
 """Of losses: so near the least, the first point goes, whatever rounding says."""
 GPLedger = pvi.Ledger[Process]
-PROBES = 100
-"""The variance that a point explains is looked at on so many inputs of the batch."""
-CERTAIN = 1e-10
-"""Share of the prior variance below which what is left of it is taken for rounding."""
 
 
 class OfPoints(NamedTuple):
@@ -159,58 +153,7 @@ class Projection:
         return self._of_points[key]
 
 
-# ---- the part of a cavity that matters to a batch ----
-
-
-def _marginal(process: DenseProcess, points: np.ndarray) -> PseudoObservations:
-    """Pseudo-observations that turn the prior at the points into the process's marginal.
-
-    With ``K = L Lᵀ`` the covariance is ``L (I − A Aᵀ) Lᵀ``, which adds the precision
-    ``L⁻ᵀ U diag(e / (1 − e)) Uᵀ L⁻¹`` for ``A Aᵀ = U diag(e) Uᵀ``.
-    """
-    prior = process.prior
-    V, K = process.project(points), prior.covariance(points)
-    nugget = NUGGET * float(np.mean(np.diagonal(K, axis1=1, axis2=2)))
-    chol = stacks.cholesky(K, nugget)
-    A = stacks.solve(chol, transposed(V))
-    pairs = [eigh(dense.product(one, one.T), driver="evd") for one in A]
-    explained, U = (np.stack(part) for part in zip(*pairs, strict=True))
-    explained = np.clip(explained, 0.0, 1.0 - CERTAIN)[:, :, None]
-    gain = np.sqrt(explained / (1.0 - explained))
-    factor = stacks.solve(chol, U * transposed(gain), transposed=True)
-    shift = stacks.solve(chol, process.mean(points, V) - prior.mean(points))
-    white = transposed(U) @ shift
-    # s makes the mean of the whitened points what it is: (1 + g²) mean = g s̃, and s = s̃ + Rᵀ m.
-    shown = np.where(gain > 0.0, white * (1.0 + gain**2) / np.maximum(gain, CERTAIN), 0.0)
-    rows = transposed(factor)
-    rows, targets = compress_rows(rows, shown + rows @ prior.mean(points))  # to a triangle
-    return PseudoObservations(points, transposed(rows), targets, nugget)
-
-
 # ---- factors on fewer points ----
-
-
-def merged(
-    prior: PriorAt,
-    factor: PseudoPointFactor,
-    number: int,
-    optimiser: LocalOptimiser,
-    iterations: int = 0,
-) -> PseudoPointFactor:
-    """A factor on ``number`` of its points, by which least is lost under the prior.
-
-    :param factor: With one member for each set of points, all of them summaries.
-    :param optimiser: Its method and its tolerance count.
-    :param iterations: The number in which the points then move to where still less is lost.
-    """
-    observed = plain(Process(factor.pseudo_observations))
-    said, constant = thinned(prior, observed, number)
-    fewer = PseudoPointFactor((said,), factor.hyperparameters, factor.log_scale + constant)
-    if iterations > 0:
-        with suppress(NumericalError):  # where rounding forbids it the points stay
-            Z = best_places(prior, observed, said, optimiser, iterations)
-            fewer = Projection(prior, Z, said.nugget).of_factor(factor)
-    return fewer
 
 
 def best_places(
@@ -246,12 +189,7 @@ def best_places(
 
 
 class Loss:
-    """The nats that pseudo-observations lose on other points, up to a constant.
-
-    :param prior: The prior at one ε.
-    :param members: What is projected.
-    :param nugget: That of the new points.
-    """
+    """The nats that pseudo-observations lose on other points of this nugget, up to a constant."""
 
     def __init__(
         self, prior: PriorAt, members: Sequence[PseudoObservations], nugget: float

@@ -47,10 +47,6 @@ class Sites(NamedTuple):
     precision_mean: np.ndarray
     precision: np.ndarray
 
-    def rows(self, some: Any) -> Sites:
-        """Those of some of the data."""
-        return Sites(*(one[some] for one in self))
-
 
 def nothing_said(num_data: int, num_latent: int) -> Sites:
     """Sites [N, L] that say next to nothing of f."""
@@ -84,22 +80,16 @@ def _monte_carlo_noise(likelihood: Likelihood, mean: tf.Tensor) -> dict[str, Any
     return {"epsilon": tf.broadcast_to(tf.constant(points, mean.dtype), shape)}
 
 
-@check_shapes(
-    "X: [N, D]",
-    "mean: [N, L]",
-    "variance: [N, L]",
-    "Y: [N, P]",
-    "return: []",
-)
+@check_shapes("X: [N, D]", "mean: [N, L]", "variance: [N, L]", "Y: [N, P]", "return: []")
 def expected_log_density(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
     """``Σ_n E_N(f_n; mean, variance)[log p(y_n | f_n)]``: a scalar, deterministic."""
-    return tf.reduce_sum(expected_log_densities(likelihood, X, Y, mean, variance))
+    return tf.reduce_sum(expected_log_densities(likelihood, X, mean, variance, Y))
 
 
 def expected_log_densities(
-    likelihood: Likelihood, X: tf.Tensor, Y: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
     """``E_N(f_n; mean, variance)[log p(y_n | f_n)]`` [N], deterministic."""
     noise = _monte_carlo_noise(likelihood, mean)
@@ -108,11 +98,7 @@ def expected_log_densities(
 
 
 @check_shapes(
-    "X: [N, D]",
-    "mean: [N, L]",
-    "variance: [N, L]",
-    "return[0]: [N, P]",
-    "return[1]: [N, P]",
+    "X: [N, D]", "mean: [N, L]", "variance: [N, L]", "return[0]: [N, P]", "return[1]: [N, P]"
 )
 def predictive_moments(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
@@ -122,13 +108,7 @@ def predictive_moments(
     return likelihood._predict_mean_and_var(X, mean, variance, **noise)
 
 
-@check_shapes(
-    "X: [N, D]",
-    "mean: [N, L]",
-    "variance: [N, L]",
-    "Y: [N, P]",
-    "return: [N]",
-)
+@check_shapes("X: [N, D]", "mean: [N, L]", "variance: [N, L]", "Y: [N, P]", "return: [N]")
 def predictive_log_density(
     likelihood: Likelihood, X: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, Y: tf.Tensor
 ) -> tf.Tensor:
@@ -267,6 +247,13 @@ class Look(NamedTuple):
     expected: float
     wanted: Sites
     stationary: Sites
+
+    @classmethod
+    def averaged(cls, expected: np.ndarray, wanted: Sites, mean: np.ndarray) -> Look:
+        """From those at S values of ε, for means of q(f) [S, N, L]."""
+        both = wanted, stationary(wanted, mean)
+        averages = (Sites(*(np.mean(part, axis=0) for part in one)) for one in both)
+        return cls(float(np.mean(expected)), *averages)
 
 
 class Rest(NamedTuple):

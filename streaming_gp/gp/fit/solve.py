@@ -48,78 +48,77 @@ class Solution:
 
 
 class Solver:
-    """Solves the problems of one model under one bound.
-
-    :param objective: The objective.
-    :param local: The model.
-    :param optimiser: How the bound is maximised.
-    """
+    """Maximises the local free energy of one batch under its cavity."""
 
     def __init__(
-        self, objective: Objective | FrozenObjective, local: LocalModel, optimiser: LocalOptimiser
+        self,
+        objective: Objective | FrozenObjective,
+        local: LocalModel,
+        optimiser: LocalOptimiser,
+        problem: Problem,
     ) -> None:
         self.objective = objective
         self.local = local
         self.optimiser = optimiser
+        self.problem = problem
         self._is_conjugate = is_conjugate(local.likelihood)
 
-    def solve(self, problem: Problem, report: Report, move: bool) -> Solution:
+    def solve(self, report: Report, move: bool) -> Solution:
         """The optimum of the local free energy.
 
         :param report: Called with (iteration, free energy).
         :param move: Whether the points may move.
         :raises NumericalError: if the bound is not finite.
         """
-        local, optimiser = self.local, self.optimiser
+        local, optimiser, problem = self.local, self.optimiser, self.problem
         offsets, has_seen_data = np.zeros(problem.Z.size), bool(problem.earlier)
         variables = local.hyperparameters.initial(local.parameters, has_seen_data)
-        sites = self._sites_at_first(problem)
+        sites = self._sites_at_first()
         rounds = 1 if self._is_conjugate else optimiser.rounds
         most = max(1, optimiser.iterations(sum(len(one.Z) for one in problem.earlier)) // rounds)
         iterations = 0
         for _ in range(rounds):
-            sites, _ = self._at_rest(offsets, variables, problem, sites)
-            run = self._run(offsets, variables, problem, sites, most, report, iterations, move)
+            sites, _ = self._at_rest(offsets, variables, sites)
+            run = self._run(offsets, variables, sites, most, report, iterations, move)
             offsets, variables, steps = run
             iterations += steps
             if move:
-                offsets = self._relocated(offsets, variables, problem, sites, rounds)
+                offsets = self._relocated(offsets, variables, sites, rounds)
             elif steps == 0:
                 break  # the sites rest at an optimum
         more = optimiser.more_iterations(most) if move and rounds == 1 else 0
         if more > 0 and iterations == most:  # over q(ε) alone
-            run = self._run(offsets, variables, problem, sites, more, report, most, move=False)
+            run = self._run(offsets, variables, sites, more, report, most, move=False)
             _, variables, steps = run
             iterations += steps
-        sites, clipped = self._at_rest(offsets, variables, problem, sites)
-        return self._solution(problem, offsets, variables, sites, iterations, clipped)
+        sites, clipped = self._at_rest(offsets, variables, sites)
+        return self._solution(offsets, variables, sites, iterations, clipped)
 
-    def at_rest(self, problem: Problem) -> Solution:
+    def at_rest(self) -> Solution:
         """The sites at the present q(ε) and the points at the start: nothing is optimised."""
-        offsets = np.zeros(problem.Z.size)
+        offsets = np.zeros(self.problem.Z.size)
         variables = self.local.hyperparameters.unmoved(self.local.parameters.size)
-        sites, clipped = self._at_rest(offsets, variables, problem, self._sites_at_first(problem))
-        return self._solution(problem, offsets, variables, sites, 0, clipped)
+        sites, clipped = self._at_rest(offsets, variables, self._sites_at_first())
+        return self._solution(offsets, variables, sites, 0, clipped)
 
-    def _sites_at_first(self, problem: Problem) -> Sites:
+    def _sites_at_first(self) -> Sites:
         if self._is_conjugate:
             return NO_SITES
-        return nothing_said(len(problem.X), self.local.gp.num_latent)
+        return nothing_said(len(self.problem.X), self.local.gp.num_latent)
 
     def _at_rest(
-        self, offsets: np.ndarray, variables: np.ndarray, problem: Problem, sites: Sites
+        self, offsets: np.ndarray, variables: np.ndarray, sites: Sites
     ) -> tuple[Sites, int]:
         """Damped fixed-point steps on the sites until they rest; also counts clipped ones."""
         if self._is_conjugate:
             return sites, 0
         most = self.optimiser.site_steps
-        return self.objective.rest(offsets, variables, problem, sites, most)[:2]
+        return self.objective.rest(offsets, variables, self.problem, sites, most)[:2]
 
     def _run(
         self,
         offsets: np.ndarray,
         variables: np.ndarray,
-        problem: Problem,
         sites: Sites,
         most: int,
         report: Report,
@@ -129,7 +128,6 @@ class Solver:
         """One optimiser run, with the sites held: offsets, variables, iterations (``most``).
 
         :param before: The number of iterations that there were.
-        :param move: Whether the points may move.
         """
         moving = offsets if move else np.zeros(0)
         limits: list[Any] = [(None, None)] * len(moving)
@@ -140,7 +138,7 @@ class Solver:
         def loss_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
             places, rest = point[: len(moving)], point[len(moving) :]
             at = places if move else offsets
-            loss, gradient = self.objective(at, rest, problem, sites)
+            loss, gradient = self.objective(at, rest, self.problem, sites)
             return loss, gradient[len(gradient) - len(point) :]
 
         def onward(iteration: int, free_energy: float) -> None:
@@ -152,12 +150,7 @@ class Solver:
         return point[: len(moving)] if move else offsets, point[len(moving) :], steps
 
     def _relocated(
-        self,
-        offsets: np.ndarray,
-        variables: np.ndarray,
-        problem: Problem,
-        sites: Sites,
-        rounds: int,
+        self, offsets: np.ndarray, variables: np.ndarray, sites: Sites, rounds: int
     ) -> np.ndarray:
         """Locations moved on at the centre of q(ε), which is one value of ε instead of S.
 
@@ -166,7 +159,7 @@ class Solver:
         steps = self.optimiser.location_iterations // rounds
         if steps == 0:
             return offsets
-        centre = replace(problem, noise=np.zeros_like(problem.noise[:1]))
+        centre = replace(self.problem, noise=np.zeros_like(self.problem.noise[:1]))
 
         def loss_and_gradient(places: np.ndarray) -> tuple[float, np.ndarray]:
             loss, gradient = self.objective(places, variables, centre, sites)
@@ -176,18 +169,17 @@ class Solver:
 
     def _solution(
         self,
-        problem: Problem,
         offsets: np.ndarray,
         variables: np.ndarray,
         sites: Sites,
         iterations: int,
         clipped: int,
     ) -> Solution:
+        problem, strategy = self.problem, self.local.hyperparameters
         loss, _ = self.objective(offsets, variables, problem, sites)
-        strategy = self.local.hyperparameters
         q: Any = strategy.posterior(variables, problem.location, problem.scale)
         if q is None:
-            given = (variables, problem.location, problem.scale, problem.noise)
+            given = variables, problem.location, problem.scale, problem.noise
             epsilon = strategy.draw(*map(tf.constant, given))[0].numpy()
         else:
             epsilon = np.asarray(q.mean)

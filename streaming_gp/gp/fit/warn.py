@@ -39,10 +39,7 @@ NUM_DRAWS = 32
 
 
 class Warnings:
-    """The warnings that one model has given.
-
-    :param local: The model.
-    """
+    """The warnings that one model has given."""
 
     def __init__(self, local: LocalModel) -> None:
         self._local = local

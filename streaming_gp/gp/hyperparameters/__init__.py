@@ -15,10 +15,7 @@ from streaming_gp.gp.hyperparameters.strategies import (
     VariationalHyperparameters,
     WhenGrown,
 )
-from streaming_gp.gp.hyperparameters.vector import (
-    ParameterVector,
-    TracedParameterVector,
-)
+from streaming_gp.gp.hyperparameters.vector import ParameterVector, TracedParameterVector
 
 __all__ = [
     "DIVERGENCE",

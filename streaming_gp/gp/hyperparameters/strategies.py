@@ -145,6 +145,12 @@ class _Point:
     ) -> tuple[np.ndarray, np.ndarray]:
         return parameters.value(), np.diag(parameters.unit_log_widths())
 
+    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
+        return self.unmoved(parameters.size)
+
+    def unmoved(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
     @property
     def num_draws(self) -> int:
         return 1
@@ -179,9 +185,6 @@ class FixedHyperparameters(_Point):
     >>> fixed.update((X, Y)).iterations
     0
     """
-
-    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
-        return np.zeros(0)
 
     def unmoved(self, size: int) -> np.ndarray:
         return np.zeros(0)
@@ -239,12 +242,6 @@ class PointHyperparameters(_Point):
             raise InvalidDataError(
                 f"max_log_decrease must be positive, got {self.max_log_decrease}"
             )
-
-    def initial(self, parameters: ParameterVector, has_seen_data: bool) -> np.ndarray:
-        return np.zeros(parameters.size)
-
-    def unmoved(self, size: int) -> np.ndarray:
-        return np.zeros(size)
 
     def limits(self, parameters: ParameterVector) -> list[Limits]:
         lowest = {True: -self.max_log_decrease, False: None}

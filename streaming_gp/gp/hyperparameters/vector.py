@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -121,8 +121,7 @@ class ParameterVector:
 
     def have_priors(self) -> np.ndarray:
         """Whether each entry of ε has a GPflow prior: [E]."""
-        parameters = self.parameters.values()
-        return _joined(np.full(p.shape, p.prior is not None) for p in parameters).astype(bool)
+        return self._where(lambda parameter: parameter.prior is not None)
 
     def constrained(self, epsilon: np.ndarray) -> dict[str, np.ndarray]:
         """``{path: [S, ...]}`` in constrained space, for ε [S, E]."""
@@ -143,19 +142,18 @@ class ParameterVector:
         (delta method). Only the weights by which functions are mixed are one unit wide, whatever
         ``log_scale``.
         """
-        at = list(self.pieces(self.value()))
-        moments = [
-            self._prior_moments(path, one, np.asarray(value), unit, log_scale)
-            for path, (one, value), unit in zip(
-                self.parameters, at, self._units.at(at), strict=True
-            )
-        ]
-        return _joined(mean for mean, _ in moments), _joined(scale for _, scale in moments)
+        at, means, scales = list(self.pieces(self.value())), [], []
+        for path, (one, mean), unit in zip(self.parameters, at, self._units.at(at), strict=True):
+            scale = unit if self._units.is_a_weight(one) else log_scale * unit
+            if one.prior is not None:
+                mean, scale = _moments_of_gpflow_prior(path, one)
+            means.append(mean)
+            scales.append(scale)
+        return _joined(means), _joined(scales)
 
     def is_constrained(self) -> np.ndarray:
         """Whether each entry of ε is mapped through a transform: [E]."""
-        parameters = self.parameters.values()
-        return _joined(np.full(p.shape, _has_transform(p)) for p in parameters).astype(bool)
+        return self._where(_has_transform)
 
     def are_periods(self) -> np.ndarray:
         """Whether each entry of ε says after what distance a function comes again: [E]."""
@@ -164,8 +162,7 @@ class ParameterVector:
         parts = (self._module, *self._module.submodules)
         cosines = (part for part in parts if isinstance(part, gpflow.kernels.Cosine))
         periods |= {id(kernel.lengthscales) for kernel in cosines}
-        parameters = self.parameters.values()
-        return _joined(np.full(p.shape, id(p) in periods) for p in parameters).astype(bool)
+        return self._where(lambda parameter: id(parameter) in periods)
 
     def with_lengthscales(self, epsilon: np.ndarray, part: float) -> np.ndarray | None:
         """Minus infinity for each entry of ε [E], but for lengthscales ``part`` of their value at
@@ -202,17 +199,9 @@ class ParameterVector:
     def _units(self) -> Units:
         return Units(self._module)
 
-    def _prior_moments(
-        self,
-        path: str,
-        parameter: gpflow.Parameter,
-        value: np.ndarray,
-        unit: np.ndarray,
-        log_scale: float,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if parameter.prior is not None:
-            return _moments_of_gpflow_prior(path, parameter)
-        return value, unit if self._units.is_a_weight(parameter) else log_scale * unit
+    def _where(self, condition: Callable[[gpflow.Parameter], bool]) -> np.ndarray:
+        parts = (np.full(p.shape, condition(p)) for p in self.parameters.values())
+        return _joined(parts).astype(bool)
 
     def pieces(self, epsilon: Any) -> Iterator[tuple[gpflow.Parameter, Any]]:
         """Each parameter with its part of ε [E], in the parameter's shape: arrays of an array."""

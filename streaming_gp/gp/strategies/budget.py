@@ -18,8 +18,6 @@ from streaming_gp.gp.strategies.protocol import MERGED
 MOST_MERGED = 2000
 """Within a larger budget data are dropped, those that the others predict best, as merging costs the
 cube of it."""
-MOST_MOVING = 300
-"""So many points move when others are projected onto them; of more, each matters little."""
 
 
 def within_budget(
@@ -61,7 +59,7 @@ def within_budget(
             f"{budget}"
         )
     if list(ledger.factors) == older and len(older) == 1 and older[0] != MERGED:  # keeps its name
-        fewer = fitter.merged(ledger.factors[older[0]], epsilon, number, _moves(move, number))
+        fewer = fitter.merged(ledger.factors[older[0]], epsilon, number, move)
         return ledger.replaced(older[0], fewer)
     return merged(fitter, ledger, older, number, epsilon, move)
 
@@ -91,11 +89,7 @@ def merged(
     factor = after.factors[MERGED]
     if len(factor.Z) <= number:
         return after
-    return after.replaced(MERGED, fitter.merged(factor, epsilon, number, _moves(move, number)))
-
-
-def _moves(move: bool, number: int) -> bool:
-    return move and number <= MOST_MOVING
+    return after.replaced(MERGED, fitter.merged(factor, epsilon, number, move))
 
 
 def multiplied(ledger: GPLedger, names: Collection[str]) -> GPLedger:

@@ -1,4 +1,6 @@
-"""Batches with pseudo-points of their own: those by which the bound gains most, or others."""
+"""Batches with pseudo-points of their own: those by which the bound gains most, or others; and
+private points in the paper's own form, in which earlier ones are frozen.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import numpy as np
 
 from streaming_gp import pvi
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.gp.fit import Conditional, Variational
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.fit import Fitter
 from streaming_gp.gp.fit.fitted import Batch, Fitted
 from streaming_gp.gp.fit.points import Candidates, greedy_gain
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy
-from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE, check_evidence
+from streaming_gp.gp.hyperparameters.strategies import DIVERGENCE, EVIDENCE, check_evidence
 from streaming_gp.gp.strategies.budget import within_budget
 from streaming_gp.gp.strategies.protocol import Allowed, refuse_memory
 from streaming_gp.inputs import is_positive_integer, typed
@@ -187,3 +190,75 @@ class PrivatePseudoPoints(OwnPseudoPoints):
         if self.number != "all":
             return super().fit(fitter, ledger, question, batch)
         return fitter.data.fit(ledger, question.cavity, batch)
+
+
+@storable
+@typed
+@dataclass(frozen=True)
+class ConditionalPseudoPoints:
+    """Private points in the paper's own form (PVI 2018, eqs. 89 and 94).
+
+    The marginal of all earlier points is frozen, and a batch adds ``q(b | a)`` for its own. Kept
+    beside :class:`PrivatePseudoPoints` for comparison: here later data cannot correct what earlier
+    points say, and q(ε) is independent of the points. Only the newest batch can be revisited or
+    removed, as later ones rest on earlier ones.
+
+    :param number: The number of points for each batch.
+    :param optimise_locations: Whether the locations are optimised together with the rest.
+    :raises InvalidDataError: if ``number`` is not a positive integer.
+
+    >>> frozen = sgp.StreamingGP(*parts, pseudo_points=sgp.ConditionalPseudoPoints(4))
+    >>> frozen.settings.pseudo_points.allowed.changes
+    'newest'
+    """
+
+    number: int
+    optimise_locations: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_positive_integer(self.number):
+            raise InvalidDataError(
+                f"number of pseudo-points must be a positive integer, got {self.number!r}"
+            )
+
+    def place(self, candidates: Candidates) -> np.ndarray:
+        """The candidates [M, D] by which the bound gains most."""
+        return candidates.inputs[greedy_gain(candidates, self.number)]
+
+    # ---- the protocol ----
+
+    @property
+    def allowed(self) -> Allowed:
+        """Batches one after another, of which the newest can be taken out again."""
+        return Allowed(
+            clients=False,
+            rounds=False,
+            changes="newest",
+            fading=False,
+            compression=False,
+            because="later factors rest on earlier ones",
+        )
+
+    def local_bound(
+        self, default: LocalBound, hyperparameters: HyperparameterStrategy
+    ) -> LocalBound:
+        """:raises InvalidDataError: for another bound than the variational one, or a point ε that
+        remembers by the evidence.
+        """
+        if default != Variational():
+            raise InvalidDataError(f"{self} takes no other bound, got {default}")
+        refuse_memory(hyperparameters, EVIDENCE, f"{self}: it keeps no factor that is free of ε")
+        return Conditional()
+
+    def fit(
+        self, fitter: Fitter, ledger: GPLedger, question: pvi.LocalTask, batch: Batch
+    ) -> Fitted:
+        own = ledger.factors.get(batch.name)
+        at = None if own is None else own.pseudo_observations[0]
+        move = self.optimise_locations and not (batch.hold and at is not None)
+        return fitter.fit(question.cavity, batch, self.place, at, move)
+
+    def tidy(
+        self, fitter: Fitter, ledger: GPLedger, epsilon: np.ndarray, kept: Collection[str] = ()
+    ) -> GPLedger:
+        return ledger
