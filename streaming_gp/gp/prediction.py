@@ -212,8 +212,7 @@ class Posterior:
         def observe(X: tf.Tensor, *moments: tf.Tensor) -> Moments:
             return site_rules.predictive_moments(likelihood, X, *moments)
 
-        mean, variance = self._of_moments(observe, X)
-        return mean, variance
+        return self._of_moments(observe, X)
 
     def log_densities(self, X: Inputs, Y: np.ndarray) -> tf.Tensor:
         """``log p(y_n | ε)`` [S, N] for each ε."""
@@ -274,8 +273,7 @@ class Posterior:
         stack, factorisation = self._tensors
         chunk = max(256, CHUNK_ELEMENTS // max(1, int(np.prod(factorisation.white.shape))))
         if full_cov or X.shape[0] is None or X.shape[0] <= chunk:
-            mean, variance = at_each(self._draws, stack, X, *factorisation)
-            return mean, variance
+            return at_each(self._draws, stack, X, *factorisation)
         pieces = [
             at_each(self._draws, stack, X[i : i + chunk], *factorisation)
             for i in range(0, X.shape[0], chunk)

@@ -147,10 +147,9 @@ class DataFits:
         return replace(fitted, free_energy=energy, ledger=changed)
 
     def _free_energy(
-        self, known: Process, q: expfam.Gaussian | None, data: Sequence[DataObservations]
+        self, known: Process, q: expfam.Gaussian, data: Sequence[DataObservations]
     ) -> float:
         """``E_q[log p(data | ε)] − KL(q ‖ p)`` in nats, where p is what is known without them."""
-        assert q is not None
         assert known.hyperparameters is not None
         energy = -float(q.kl_divergence(known.hyperparameters))
         if not data:

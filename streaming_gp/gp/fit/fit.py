@@ -26,6 +26,7 @@ from streaming_gp.gp.fit.solve import Solution, Solver
 from streaming_gp.gp.fit.warn import Warnings
 from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.nearest import data_of
 from streaming_gp.gp.process.observations import DataObservations, Observations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of, plain
@@ -149,8 +150,8 @@ class Fitter:
         cavity_in: Callable[[GPLedger], Process],
         batch: Batch,
         place: Place,
-        at: Observations | None = None,
-        move: bool = True,
+        at: Observations | None,
+        move: bool,
     ) -> Fitted:
         """Fit a batch and all other pseudo-observations on one set of points (PVI 2018, app. C.3).
 
@@ -169,11 +170,9 @@ class Fitter:
             epsilon, prior = solution.epsilon, PriorAt(self.local.prior, solution.epsilon[None])
             onto = Projection(prior, solution.Z, start.nugget, start.shared_nugget)
             data = Places(DenseProcess(prior)).inputs(batch.data[0])
-            one = self.one_epsilon
-            seen = one.on_shared_points(onto, data, earlier, epsilon)
-            summary = one.summary(
-                seen, batch.data, epsilon, solution.sites if batch.learn else None
-            )
+            seen = self.one_epsilon.on_shared_points(onto, data, earlier, epsilon)
+            sites = solution.sites if batch.learn else None
+            summary = self.one_epsilon.summary(seen, batch.data, epsilon, sites)
             if summary.bound is not None:
                 past = self.at(epsilon, Process(earlier)).log_normaliser
                 summary = summary._replace(bound=summary.bound - past)
@@ -388,17 +387,13 @@ def _no_surer(one: PseudoObservations, root: float) -> PseudoObservations:
 
 def parts_of(factor: PseudoPointFactor, size: int) -> Iterator[PseudoPointFactor]:
     """A factor as a product of others that hold at most so many data each."""
-    known = PseudoPointFactor((), factor.hyperparameters, factor.log_scale)
-    for one in factor.pseudo_observations:
-        if not isinstance(one, DataObservations):
-            known = replace(known, pseudo_observations=(*known.pseudo_observations, one))
-    yield known
-    nothing = None if known.hyperparameters is None else known.hyperparameters**0.0
-    for one in factor.pseudo_observations:
-        if isinstance(one, DataObservations):
-            for start in range(0, len(one.Z), size):
-                rows = one.rows(slice(start, start + size))
-                yield PseudoPointFactor((rows,), nothing)
+    observations, of_epsilon = factor.pseudo_observations, factor.hyperparameters
+    others = tuple(one for one in observations if not isinstance(one, DataObservations))
+    yield replace(factor, pseudo_observations=others)
+    nothing = None if of_epsilon is None else of_epsilon**0.0
+    for one in data_of(observations):
+        for start in range(0, len(one.Z), size):
+            yield PseudoPointFactor((one.rows(slice(start, start + size)),), nothing)
 
 
 def _factor_of_epsilon(solution: Solution, cavity: Process) -> expfam.Factor | None:

@@ -120,15 +120,15 @@ class BatchBound:
     targets: np.ndarray
     _q: AtData | None = field(default=None, init=False)
 
-    def value_and_gradient(self, sites: Sites = NO_SITES) -> tuple[float, np.ndarray, UnderCavity]:
-        """The bound in nats, summed over ε, and its derivatives by ε [S, E] and by ``f``.
+    def value(self, sites: Sites = NO_SITES) -> float:
+        """The bound in nats, summed over ε.
 
         :param sites: Those on the data; of Gaussian noise none are asked for.
         :raises numpy.linalg.LinAlgError: if a covariance is not positive.
         """
         inputs, local = self.inputs(sites), self.local
         if not inputs:
-            return self.of_gaussian_noise()
+            return self.of_gaussian_noise()[0]
         if isinstance(self.bound, SparseBound):
             graph = local.graphs_of_fits.compiled(
                 partial(_of_own, local, self.bound), *_signature(local), of=self.bound
@@ -136,16 +136,14 @@ class BatchBound:
             parts = graph(self.draws, sites, self.X, self.Y, *inputs)
         else:
             parts = local.expected(self.draws, self.X, self.Y, *inputs)
-        value, by_draws, *by = (np.asarray(one) for one in parts)
-        rest, by_f = self.pulled_back(sites, by)
-        return float(np.sum(value)) + rest, by_draws, by_f
+        value, _, *by = (np.asarray(one) for one in parts)
+        return float(np.sum(value)) + self.pulled_back(sites, by)[0]
 
-    def of_gaussian_noise(self) -> tuple[float, np.ndarray, UnderCavity]:
-        """The same in closed form."""
+    def of_gaussian_noise(self) -> tuple[float, UnderCavity]:
+        """The same in closed form, and its derivatives by ``f``."""
         Y = np.concatenate([self.local.grouped(self.Y), self.targets], axis=1)
         earlier = self.targets.shape[1]
-        value, by_f = self._form.value_and_gradient(self.f, tiled(Y, len(self.f.mean)), earlier)
-        return value, np.zeros_like(self.draws), by_f
+        return self._form.value_and_gradient(self.f, tiled(Y, len(self.f.mean)), earlier)
 
     def inputs(self, sites: Sites) -> list[np.ndarray]:
         """The part that TensorFlow has is a function of these; of Gaussian noise there is none.
@@ -359,7 +357,7 @@ class _Evaluation:
             assert self.batch is not None
             value, by_f = self.batch.pulled_back(self.sites, by)
         else:
-            value, _, by_f = self.look(draws, values).of_gaussian_noise()
+            value, by_f = self.look(draws, values).of_gaussian_noise()
         assert self.cavity is not None
         cavity, memory = self.cavity, self.objective.local.hyperparameters.memory
         R, evidence = len(self.problem.earlier_Z), cavity.log_evidence

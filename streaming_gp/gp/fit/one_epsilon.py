@@ -140,27 +140,23 @@ class OneEpsilon:
         data: tuple[np.ndarray, np.ndarray],
         epsilon: np.ndarray,
         sites: Sites | None = None,
-        start: Sites | None = None,
     ) -> Summary:
         """The batch as observations of its points.
 
         :param data: X [N, D] and Y [N, P].
         :param epsilon: ε [E].
         :param sites: Those of an optimum, whose bound is known; by default they are looked for.
-        :param start: Where sites start, if they are looked for.
         :raises NumericalError: if a covariance is not positive, or a site not finite.
         """
         bound = BatchBound(self.bound, self.local, epsilon[None], *data, batch.f, batch.targets)
         try:
             if self._is_conjugate:
-                value = bound.value_and_gradient()[0] if sites is None else None
+                value = bound.value() if sites is None else None
                 return self._of_sites(batch, data, None)._replace(bound=value)
             if sites is not None:
                 return self._of_sites(batch, data, sites)
             size = len(data[0]), self.local.gp.num_latent
-            rest, value = best_rest(
-                bound.look, lambda at: bound.value_and_gradient(at)[0], start, size, self._steps
-            )
+            rest, value = best_rest(bound.look, bound.value, None, size, self._steps)
             summary = self._of_sites(batch, data, rest.sites)
             return summary._replace(bound=value, clipped_sites=rest.clipped)
         except np.linalg.LinAlgError:
