@@ -163,14 +163,13 @@ def test_a_ledger_from_elsewhere_can_be_adopted(exact, Xnew):
 
 
 LIKELIHOODS = {
-    "regression": (lambda: gl.Gaussian(NOISE), lambda Y: Y),
     "classification": (gl.Bernoulli, lambda Y: (Y > 0.0).astype(float)),
     "heavy tails": (lambda: gl.StudentT(scale=0.3), lambda Y: Y),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["regression", "classification", "heavy tails"])
+@pytest.mark.parametrize("name", LIKELIHOODS)
 def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, name):
     likelihood, observed = LIKELIHOODS[name]
     X, Y = smooth_data(rng, 24, 3)
@@ -198,12 +197,6 @@ def test_where_the_mixing_is_diagonal_outputs_are_independent_models(rng, Xnew, 
     assert_same_arrays(one.predict_y(Xnew), other.predict_y(Xnew), ALGEBRA)
     found, expected = (model.predict_log_density(data) for model in (one, other))
     np.testing.assert_allclose(found, expected, rtol=ALGEBRA)
-    if name == "regression":
-        for p, kernel in enumerate(scaled):
-            alone = gpflow.models.GPR((X, Y[:, p : p + 1]), kernel, noise_variance=NOISE[p])
-            expected = [part[:, 0] for part in alone.predict_f(Xnew)]
-            found = [part[:, p] for part in one.predict_f(Xnew)]
-            assert_same_arrays(found, expected, ALGEBRA)
 
 
 @pytest.mark.slow

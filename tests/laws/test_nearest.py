@@ -118,13 +118,17 @@ KERNELS = {
 }  # fmt: skip
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 QUICK_KERNELS = {"squared exponential", "periodic"}
 """Beside merged points others are tried; the rest differ by a number or a formula alone."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK_KERNELS)) for one in KERNELS],
+    [one if one in QUICK_KERNELS else slow(one) for one in KERNELS],
 )
 def test_where_all_rows_are_near_it_is_the_dense_process(rng, name):
     make, columns = KERNELS[name]
@@ -141,9 +145,7 @@ def test_where_all_rows_are_near_it_is_the_dense_process(rng, name):
     assert near.log_normaliser == pytest.approx(dense.log_normaliser, abs=EXACT)
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "separate")), "mixing"]
-)
+@pytest.mark.parametrize("name", ["mixing", *map(slow, ("linear", "separate"))])
 def test_the_residual_of_merged_points_has_neighbours_too(rng, name):
     make, columns = KERNELS[name]
     known = Known(make(), columns)
@@ -177,12 +179,12 @@ def test_rows_of_one_input_count_as_one(rng):
 
 
 def test_cells_of_noisy_rows_reach_further_than_rows(rng):
-    """All 3,000 rows as some hundreds say what the dense process says; 300 of them would not."""
+    """All 2,000 rows as some hundreds say what the dense process says; 300 of them would not."""
     known = Known(kernel(), noise=1.0)
-    X = spread(rng, 3000)
+    X = spread(rng, 2000)
     near, dense = known.both([known.data(rng, X)], 300)
     assert near.size < 750
-    at = spread(rng, 200)
+    at = spread(rng, 60)
     (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
     assert np.mean((mean - wanted) ** 2 / exact) < 0.2**2
     np.testing.assert_allclose(variance, exact, rtol=0.06)
@@ -204,7 +206,7 @@ def test_a_column_that_is_constant_changes_nothing(rng, number):
         np.testing.assert_allclose(one, other, atol=EXACT)
 
 
-@pytest.mark.parametrize("offset", [2.0**20, 2.0**30, -(2.0**30)])
+@pytest.mark.parametrize("offset", [2.0**30, -(2.0**30)])
 @pytest.mark.parametrize("number", [8, ALL])
 def test_inputs_far_from_zero_keep_their_digits(rng, number, offset):
     """As differences from the place of the prediction say all; these inputs have few digits."""
@@ -220,7 +222,7 @@ def test_inputs_far_from_zero_keep_their_digits(rng, number, offset):
 
 
 def test_fewer_neighbours_are_close_and_the_nearest_ones(rng):
-    known = Known(gk.Matern32(lengthscales=0.5))
+    known = Known(gk.Matern32(lengthscales=[0.5, 0.5]))
     X, at = spread(rng, 300), spread(rng, 40)
     member = known.data(rng, X)
     near, dense = known.both([member], 60)
@@ -252,19 +254,6 @@ def test_rows_that_say_nothing_leave_the_others_as_they_are(rng):
     assert_same_processes(near, dense, at)
 
 
-def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_learned(rng):
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(lengthscales=4.0),
-        gpflow.likelihoods.Gaussian(1.0),
-        hyperparameters=sgp.PointHyperparameters(),
-        optimiser=sgp.LocalOptimiser(max_iterations=1),
-        seed=0,
-    )
-    X = rng.uniform(-2.0, 2.0, (1200, 1))
-    model.update((X, X + rng.standard_normal(X.shape)))
-    assert np.abs(np.asarray(model.predict_f(X)[0]) - X).max() < 0.5
-
-
 # ---- models ----
 
 
@@ -280,74 +269,92 @@ def models(near=None, likelihood=None, **options):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("lengthscale", "most", "is_dense"),
-    [(2.0, 3000, True), (0.05, 3000, False), (2.0, 2050, False)],
-)
-def test_all_points_count_where_far_ones_say_more(rng, lengthscale, most, is_dense):
-    """2,100 rows of four inputs: a function that is smooth, one that is noise between them, or more
-    rows than may all count, which do not either for the batch that made them too many.
-    """
+def told_once(lengthscale, noise, X, f, rng, **options):
+    """A model of four inputs that has learned from one batch, in one iteration."""
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(lengthscales=lengthscale),
-        gpflow.likelihoods.Gaussian(0.1),
+        gpflow.likelihoods.Gaussian(noise),
         hyperparameters=sgp.PointHyperparameters(),
         optimiser=sgp.LocalOptimiser(max_iterations=1),
-        conditioning=sgp.NearestNeighbors(num_neighbors_pred=10, dense_up_to=most),
-        seed=0,
-    )
-    X, W = rng.uniform(-2.0, 2.0, (2100, 4)), rng.standard_normal((4, 20)) / lengthscale
+        seed=0, **options,
+    )  # fmt: skip
+    model.update((X, f + np.sqrt(noise) * rng.standard_normal(f.shape)))
+    return model
+
+
+def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_learned(rng):
+    """They differ in one of their columns alone."""
+    f = rng.uniform(-2.0, 2.0, (700, 1))
+    X = np.pad(f, [(0, 0), (0, 3)])
+    model = told_once(4.0, 1.0, X, f, rng)
+    assert np.abs(np.asarray(model.predict_f(X)[0]) - f).max() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("lengthscale", "most", "is_dense"),
+    [(2.0, 1000, True), (0.05, 1000, False), (2.0, 680, False)],
+)
+def test_all_points_count_where_far_ones_say_more(rng, lengthscale, most, is_dense, monkeypatch):
+    """700 rows of four inputs: a function that is smooth, one that is noise between them, or more
+    rows than may all count, which do not either for the batch that made them too many.
+    """
+    monkeypatch.setattr("streaming_gp.gp.fit.data.NEAR_ROWS", 650)
+    X, W = rng.uniform(-2.0, 2.0, (700, 4)), rng.standard_normal((4, 20)) / lengthscale
     f = np.sqrt(0.1) * np.cos(X @ W + rng.uniform(0.0, 6.0, 20)).sum(axis=1, keepdims=True)
-    model.update((X, f + np.sqrt(0.1) * rng.standard_normal(f.shape)))
-    assert (model.state.conditioning == model.settings.conditioning) == is_dense
-    model.fade(0.9)
-    assert (model.state.conditioning == model.settings.conditioning) == is_dense
+    near = sgp.NearestNeighbors(num_neighbors_pred=10, dense_up_to=most)
+    model = told_once(lengthscale, 0.1, X, f, rng, conditioning=near)
+    for _ in range(2):
+        assert (model.state.conditioning == near) == is_dense
+        model.fade(0.9)
 
 
 def test_few_neighbours_count_where_a_function_is_not_as_its_kernel_says(rng):
     """A function with kinks: the more rows a smooth kernel is given, the surer it is than right."""
     X, X_new = rng.uniform(-1.0, 1.0, (1000, 2)), rng.uniform(-1.0, 1.0, (300, 2))
     Y, Y_new = (np.abs(some).sum(axis=1, keepdims=True) for some in (X, X_new))
+    smooth = gpflow.kernels.SquaredExponential(lengthscales=np.ones(2))
+    near, dense = (
+        sgp.StreamingGP(smooth, gpflow.likelihoods.Gaussian(0.1), seed=0, **options)
+        for options in ({}, {"conditioning": sgp.Dense()})
+    )
+    near.update((X, Y))
+    dense.adopt(near.ledger)
     scores = []
-    for options in ({}, {"conditioning": sgp.Dense()}):
-        kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(2))
-        model = sgp.StreamingGP(kernel, gpflow.likelihoods.Gaussian(0.1), seed=0, **options)
-        model.update((X, Y))
+    for model in (near, dense):
         mean, variance = map(np.asarray, model.predict_y(X_new))
         density = float(np.mean(model.predict_log_density((X_new, Y_new))))
         scores.append((density, np.mean((mean - Y_new) ** 2 / variance)))
-    (ours, error), (dense, error_of_dense) = scores
-    assert ours > dense + 0.3
+    (ours, error), (joint, error_of_dense) = scores
+    assert ours > joint + 0.3
     assert error < 1.2 < error_of_dense
 
 
 @pytest.mark.parametrize(
     "near",
-    [AllNear(), pytest.param(sgp.NearestNeighbors(), marks=pytest.mark.slow)],
+    [AllNear(), slow(sgp.NearestNeighbors())],
     ids=["as such", "switched"],
 )
 def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
-    batches, new = [smooth_data(rng, 12) for _ in range(5)], spread(rng, 8)
+    batches, new = [smooth_data(rng, 12) for _ in range(4)], spread(rng, 8)
     both = models(near)
+
+    def each(change):
+        for one in both:
+            change(one)
 
     def agree(tolerance=EXACT):
         assert_same_predictions(*both, new, tolerance)
         scores = [evidence(one) for one in both]
         assert scores[0] == pytest.approx(scores[1], abs=tolerance)
 
-    for batch in batches[:4]:
-        for one in both:
-            one.update(batch)
-        agree()
+    for batch in batches[:3]:
+        each(lambda one, batch=batch: one.update(batch))
+    agree()
     X, Y = batches[1]
-    for one in both:
-        one.revisit("batch-1", (X, Y + 1.0), damping=0.5)
+    each(lambda one: one.revisit("batch-1", (X, Y + 1.0), damping=0.5))
     agree()
-    for one in both:
-        one.remove("batch-2")
-    agree()
-    for one in both:
-        one.fade(0.7)
+    each(lambda one: one.remove("batch-2"))
+    each(lambda one: one.fade(0.7))
     agree()
     ledger = both[0].ledger
     for place, one in enumerate(both):
@@ -361,12 +368,10 @@ def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
     ]  # fmt: skip
     assert both[0].settings.conditioning == near
     agree()
-    for one in both:
-        one.compress(20)
-        one.update(batches[4])
+    each(lambda one: one.compress(15))
+    each(lambda one: one.update(batches[3]))
     agree(1e-6)
-    for one in both:
-        one.adopt(ledger)
+    each(lambda one: one.adopt(ledger))
     agree()
 
 
@@ -387,16 +392,16 @@ def test_epsilon_is_the_same_under_both(rng):
 def test_labels_under_near_rows_are_close_to_joint_ones(rng):
     both = models(likelihood=gpflow.likelihoods.Bernoulli)
     for _ in range(2):
-        X = spread(rng, 100)
-        Y = (rng.uniform(size=(100, 1)) < 1.0 / (1.0 + np.exp(-3.0 * X[:, :1]))).astype(float)
+        X = spread(rng, 60)
+        Y = (rng.uniform(size=(60, 1)) < 1.0 / (1.0 + np.exp(-3.0 * X[:, :1]))).astype(float)
         for one in both:
             one.update((X, Y))
-    at = spread(rng, 50)
+    at = spread(rng, 20)
     near, dense = (one.predict_y(at)[0] for one in both)
     assert np.max(np.abs(near - dense)) < 0.02
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [1, slow(3)])
 def test_very_few_rows(rng, number):
     both = models(hyperparameters=sgp.VariationalHyperparameters())
     for one in both:
@@ -406,19 +411,18 @@ def test_very_few_rows(rng, number):
 
 @pytest.mark.parametrize(
     "likelihood",
-    [None, pytest.param(gpflow.likelihoods.StudentT, marks=pytest.mark.slow)],
+    [None, slow(gpflow.likelihoods.StudentT)],
     ids=["exact", "sites"],
 )
 def test_after_all_has_faded_a_stream_goes_on(rng, likelihood):
     both = models(likelihood=likelihood, hyperparameters=sgp.VariationalHyperparameters())
-    first, second, new = smooth_data(rng, 20), smooth_data(rng, 30), spread(rng, 5)
+    first, second, new = smooth_data(rng, 10), smooth_data(rng, 15), spread(rng, 5)
     for one in both:
         one.update(first, learn=False)
         one.fade(0.0)
     assert_same_predictions(*both, new, EXACT, full_cov=(False,))
-    for one in both:
-        one.update(second)
-        one.remove("batch-1")
+    both[0].update(second)
+    both[0].remove("batch-1")
     assert np.isfinite(both[0].predict_f(new)[0]).all()
 
 
@@ -446,9 +450,10 @@ def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
 @pytest.mark.parametrize(
     ("name", "columns", "mean"),
     [
-        ("sum", 1, gpflow.functions.Constant(0.7)),
-        pytest.param("linear", 1, gpflow.functions.Constant(0.7), marks=pytest.mark.slow),
-        ("sum", 40, gpflow.functions.Zero()),  # more than rows, which are turned
+        ("squared exponential", 1, gpflow.functions.Constant(0.7)),
+        slow("sum", 1, gpflow.functions.Constant(0.7)),
+        slow("linear", 1, gpflow.functions.Constant(0.7)),
+        ("squared exponential", 40, gpflow.functions.Zero()),  # more than rows, which are turned
     ],
 )
 def test_rows_given_all_before_them_have_the_exact_evidence_together(
@@ -469,8 +474,7 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["sum", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mixing", "linear", "separate"))],
+    "name", ["squared exponential", *map(slow, ("sum", "mixing", "linear", "separate"))]
 )
 def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
     """Of all rows together, and of some of them given their neighbours."""
@@ -487,13 +491,15 @@ def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
             assert slope == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-4)
 
 
-def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng):
+def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng, monkeypatch):
     """Against the sum over all rows, and with most of what counts in few of them."""
+    monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
     known, (X, Y) = Known(kernel()), smooth_data(rng, 600)
     weights = np.where(rng.uniform(size=600) < 0.1, 1.0, 1e-3)
     member = known.data(rng, X, Y, weights)
     found, epsilon = Evidence(known.local, [member], [], 10, seed=1), known.epsilon
     everything = found.sample(600, epsilon)
+    assert everything.arguments
     wanted = everything.scale * found.value_and_gradient(epsilon, everything)[0]
     samples = [found.sample(50, epsilon) for _ in range(40)]
     values = [one.scale * found.value_and_gradient(epsilon, one)[0] for one in samples]
@@ -505,8 +511,7 @@ def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng):
 @pytest.mark.slow
 def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):
     """A grid integral says what it is."""
-    k, likelihood = kernel(), gpflow.likelihoods.Gaussian(NOISE)
-    k = gk.SquaredExponential(lengthscales=1.0)
+    k, likelihood = gk.SquaredExponential(lengthscales=1.0), gpflow.likelihoods.Gaussian(NOISE)
     gpflow.set_trainable(k.variance, False)
     gpflow.set_trainable(likelihood, False)
     X, Y = smooth_data(rng, 60)
