@@ -18,6 +18,7 @@ import streaming_gp as sgp
 from streaming_gp.errors import PoorFitWarning
 from streaming_gp.estimators import largest_probabilities
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor, default_kernel
+from tests.oracles.builders import EVERY_INPUT, FIXED
 from tests.tolerances import THROUGH_CHOLESKY
 
 QUICK = {
@@ -25,7 +26,8 @@ QUICK = {
     "hyperparameters": sgp.PointHyperparameters(),
     "optimiser": sgp.LocalOptimiser(max_iterations=20, rounds=2),
 }
-AT_EVERY_INPUT = {**QUICK, "pseudo_points": sgp.PrivatePseudoPoints("all")}
+AT_EVERY_INPUT = {**QUICK, "pseudo_points": EVERY_INPUT}
+KNOWN = {"pseudo_points": EVERY_INPUT, "hyperparameters": FIXED}
 
 
 @pytest.mark.slow
@@ -41,9 +43,9 @@ def wave(rng, number):
 
 
 def test_scaling_is_handled_and_the_deviation_is_that_of_y(rng):
-    X, y = wave(rng, 200)
-    fitted = StreamingGPRegressor(**{**QUICK, "pseudo_points": sgp.PrivatePseudoPoints(15)})
-    assert fitted.fit(X, y).score(X, y) > 0.98
+    X, y = wave(rng, 80)
+    fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X, y)
+    assert fitted.score(X, y) > 0.98
     X_test, y_test = wave(rng, 400)
     mean, sd = fitted.predict(X_test, return_std=True)
     assert mean.shape == sd.shape == (400,)
@@ -52,16 +54,13 @@ def test_scaling_is_handled_and_the_deviation_is_that_of_y(rng):
     np.testing.assert_array_equal(fitted.predict(X_test), mean)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_stream_of_exact_factors_is_scikit_learns_own_gp(rng):
     """All inputs as pseudo-points, known hyperparameters: the same mean, and deviation of y."""
     X = rng.uniform(-3.0, 3.0, (60, 2))
     y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(60)
-    stream = StreamingGPRegressor(
-        gpflow.kernels.SquaredExponential(lengthscales=1.3),
-        pseudo_points=sgp.PrivatePseudoPoints("all"),
-        hyperparameters=sgp.FixedHyperparameters(),
-        scale=False,
-    )
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=1.3)
+    stream = StreamingGPRegressor(kernel, scale=False, **KNOWN)
     for rows in (slice(0, 20), slice(20, 60)):
         stream.partial_fit(X[rows], y[rows])
     exact = GaussianProcessRegressor(RBF(1.3) + WhiteKernel(0.1), optimizer=None).fit(X, y)
@@ -88,11 +87,12 @@ def test_defaults_go_with_the_number_of_inputs():
     assert 9.0 < default_kernel(100).lengthscales.numpy()[0] < 10.0
 
 
+@pytest.mark.usefixtures("eager")
 def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
-    X, y = wave(rng, 160)
-    streamed = StreamingGPRegressor(**QUICK).fit(X[:80], y[:80])
+    X, y = wave(rng, 40)
+    streamed = StreamingGPRegressor(**KNOWN).fit(X[:20], y[:20])
     scale = streamed.input_scaler_.unit.copy()
-    streamed.partial_fit(X[80:], y[80:])
+    streamed.partial_fit(X[20:], y[20:])
     np.testing.assert_array_equal(streamed.input_scaler_.unit, scale)
     assert len(streamed.model_.factors) == 2
     before, attributes = streamed.predict(X), dict(vars(streamed))
@@ -108,15 +108,16 @@ def test_partial_fit_continues_and_keeps_the_first_scaling(rng):
 
 
 def test_several_outputs_and_batches_and_a_constant_column(rng):
-    X, y = wave(rng, 120)
-    X = np.c_[X, np.full(120, 7.0)]
-    fitted = StreamingGPRegressor(batch_size=50, **AT_EVERY_INPUT).fit(X, np.c_[y, -y])
+    X, y = wave(rng, 50)
+    X = np.c_[X, np.full(50, 7.0)]
+    fitted = StreamingGPRegressor(batch_size=20, **AT_EVERY_INPUT).fit(X, np.c_[y, -y])
     mean, sd = fitted.predict(X, return_std=True)
-    assert mean.shape == sd.shape == (120, 2)
+    assert mean.shape == sd.shape == (50, 2)
     np.testing.assert_allclose(mean[:, 0], -mean[:, 1], rtol=1e-6)
     assert len(fitted.model_.factors) == 3
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     X, y = wave(rng, 30)
 
@@ -127,12 +128,12 @@ def test_a_first_batch_that_fixes_no_scale_is_named(rng):
         told = [str(one.message) for one in caught if "fix no scale" in str(one.message)]
         return [one.split()[0] for one in told]
 
-    assert said(StreamingGPRegressor(**QUICK), X, y) == []
-    assert said(StreamingGPRegressor(**QUICK), X[:1], y[:1]) == ["inputs", "targets"]
-    assert said(StreamingGPRegressor(**QUICK), X, np.ones(30)) == ["targets"]
-    assert said(StreamingGPRegressor(scale=False, **QUICK), X[:1], y[:1]) == []
+    assert said(StreamingGPRegressor(**KNOWN), X, y) == []
+    assert said(StreamingGPRegressor(**KNOWN), X[:1], y[:1]) == ["inputs", "targets"]
+    assert said(StreamingGPRegressor(**KNOWN), X, np.ones(30)) == ["targets"]
+    assert said(StreamingGPRegressor(scale=False, **KNOWN), X[:1], y[:1]) == []
     labels = (y > 0.0).astype(int)
-    assert said(StreamingGPClassifier(**QUICK), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
+    assert said(StreamingGPClassifier(**KNOWN), X[:1], labels[:1], classes=[0, 1]) == ["inputs"]
 
 
 def test_targets_that_are_all_alike_at_first_leave_the_scale_to_those_that_follow(rng):
@@ -151,7 +152,7 @@ def test_targets_that_are_all_alike_at_first_leave_the_scale_to_those_that_follo
 
 def test_by_default_fit_takes_all_rows_at_once_with_a_point_at_each(rng):
     X, y = wave(rng, 1100)
-    settings = {"hyperparameters": sgp.FixedHyperparameters()}
+    settings = {"hyperparameters": FIXED}
     near = sgp.NearestNeighbors(dense_up_to=200)
     fitted = StreamingGPRegressor(conditioning=near, **settings).fit(X, y)
     assert [len(one.Z) for one in fitted.model_.factors.values()] == [1100]
@@ -174,11 +175,11 @@ def test_a_stream_sorted_by_class_is_learned():
 
 
 def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
-    X, y = wave(rng, 120)
-    fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X[:60], y[:60])
+    X, y = wave(rng, 40)
+    fitted = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X[:20], y[:20])
     copied = pickle.loads(pickle.dumps(fitted))
     for estimator in (fitted, copied):
-        estimator.partial_fit(X[60:], y[60:])
+        estimator.partial_fit(X[20:], y[20:])
     np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
 
 
@@ -198,7 +199,7 @@ def test_estimators_that_are_dropped_leave_no_graphs(rng):
 
 
 def test_two_classes_with_names(rng):
-    X = rng.uniform(-1.0, 1.0, (120, 2))
+    X = rng.uniform(-1.0, 1.0, (60, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0.0, "same", "other")
     fitted = StreamingGPClassifier(**AT_EVERY_INPUT).fit(X, y)
     assert list(fitted.classes_) == ["other", "same"]
@@ -211,8 +212,7 @@ def test_two_classes_with_names(rng):
 def test_several_classes_arrive_one_after_another(rng):
     X = rng.uniform(-1.0, 1.0, (60, 1))
     y = np.digitize(X[:, 0], [-0.4, 0.4]) * 10
-    fixed = {**AT_EVERY_INPUT, "hyperparameters": sgp.FixedHyperparameters()}
-    stream = StreamingGPClassifier(**fixed)
+    stream = StreamingGPClassifier(**KNOWN)
     for label in (0, 10, 20):
         rows = y == label
         stream.partial_fit(X[rows], y[rows], classes=[0, 10, 20])
@@ -224,15 +224,12 @@ def test_several_classes_arrive_one_after_another(rng):
         stream.partial_fit(X[:1], [30])
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_label_that_comes_later_is_as_if_it_had_been_known(rng):
     """At fixed hyperparameters bit for bit; and the probability is that of the largest function."""
     X = rng.uniform(-1.0, 1.0, (60, 1))
     y = np.array(["low", "mid", "top"])[np.digitize(X[:, 0], [-0.4, 0.4])]
-    fixed = {
-        "pseudo_points": sgp.PrivatePseudoPoints("all"),
-        "hyperparameters": sgp.FixedHyperparameters(),
-    }
-    known, grown = StreamingGPClassifier(**fixed), StreamingGPClassifier(**fixed)
+    known, grown = StreamingGPClassifier(**KNOWN), StreamingGPClassifier(**KNOWN)
     grown.partial_fit(X[y == "mid"], y[y == "mid"])
     assert set(grown.predict(X)) == {"mid"}
     for label in ("top", "low"):
@@ -251,17 +248,15 @@ def test_a_label_that_comes_later_is_as_if_it_had_been_known(rng):
     np.testing.assert_allclose(largest_probabilities(m, v)[0], shares, atol=5e-3)
 
 
-def test_weights_divide_the_noise_and_every_target_has_its_own(rng):
+@pytest.mark.usefixtures("eager")
+def test_weights_divide_the_noise(rng):
     X = np.linspace(0.0, 5.0, 12)[:, None]
     y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(12)
     weight = rng.integers(0, 3, 12)
 
     def regressor(**options):
         kernel = gpflow.kernels.SquaredExponential() + gpflow.kernels.Linear()
-        points, fixed = sgp.PrivatePseudoPoints("all"), sgp.FixedHyperparameters()
-        return StreamingGPRegressor(
-            kernel, **{"pseudo_points": points, "hyperparameters": fixed, "scale": False, **options}
-        )
+        return StreamingGPRegressor(kernel, **{**KNOWN, "scale": False, **options})
 
     weighted = regressor().fit(X, y, sample_weight=weight)
     repeated = regressor().fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
@@ -273,18 +268,20 @@ def test_weights_divide_the_noise_and_every_target_has_its_own(rng):
         regressor().fit(X, y).partial_fit(X, y, sample_weight=np.ones(12))
     with pytest.raises(TypeError, match="sample_weights"):
         regressor().fit(X, y, sample_weights=weight)
-    X = rng.uniform(-3.0, 3.0, (200, 1))
-    noise = [0.1, 1.0] * rng.standard_normal((200, 2))
-    learned = regressor(hyperparameters=sgp.PointHyperparameters(), scale=True).fit(
-        X, np.sin(2.0 * X) + noise
-    )
+
+
+def test_every_target_has_a_noise_of_its_own(rng):
+    X = np.column_stack([rng.uniform(-3.0, 3.0, 100), np.ones(100)])
+    noise = [0.1, 1.0] * rng.standard_normal((100, 2))
+    learned = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X, np.sin(2.0 * X[:, :1]) + noise)
     _, deviation = learned.predict(X[:5], return_std=True)
     np.testing.assert_allclose(deviation, np.tile([0.1, 1.0], (5, 1)), rtol=0.3)
 
 
+@pytest.mark.usefixtures("eager")
 def test_draws_have_the_mean_and_covariance_of_predict(rng):
     X, y = wave(rng, 40)
-    model = StreamingGPRegressor(**QUICK).fit(X, np.column_stack([y, -y]))
+    model = StreamingGPRegressor(**KNOWN).fit(X, np.column_stack([y, -y]))
     mean, covariance = model.predict(X[:3], return_cov=True)
     assert covariance.shape == (3, 3, 2)
     draws = model.sample_y(X[:3], 4000, random_state=1)
@@ -299,6 +296,7 @@ def test_draws_have_the_mean_and_covariance_of_predict(rng):
         model.predict(X, return_std=True, return_cov=True)
 
 
+@pytest.mark.usefixtures("eager")
 def test_frames_mean_the_same_as_arrays(rng):
     """Booleans and categories of numbers are numbers, lazy frames are collected, and what is no
     number is refused by name, as in tables."""
@@ -307,9 +305,9 @@ def test_frames_mean_the_same_as_arrays(rng):
     flag, size = rng.uniform(size=30) < 0.5, rng.integers(1, 4, 30)
     X, y = np.column_stack([flag, size]).astype(float), rng.standard_normal(30)
     frame = pandas.DataFrame({"flag": flag, "size": pandas.Categorical(size)})
-    wanted = StreamingGPRegressor(**QUICK).fit(X, y).predict(X)
+    wanted = StreamingGPRegressor(**KNOWN).fit(X, y).predict(X)
     for one in (frame, polars.DataFrame({"flag": flag, "size": size}).lazy()):
-        model = StreamingGPRegressor(**QUICK).fit(one, y)
+        model = StreamingGPRegressor(**KNOWN).fit(one, y)
         assert list(model.feature_names_in_) == ["flag", "size"]
         np.testing.assert_allclose(model.predict(one), wanted, rtol=1e-8)
     for column in (

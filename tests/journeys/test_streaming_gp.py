@@ -4,16 +4,17 @@ import gpflow
 import numpy as np
 import pytest
 
-import streaming_gp as sgp
 from streaming_gp.progress import progress_bar
 from tests.oracles.builders import EVERY_INPUT, FIXED, regressor
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA
 
 
-def test_update_info_and_progress(rng):
+def test_update_info_and_progress(rng, capsys):
+    """Off a terminal, the progress is one line."""
     model, seen = regressor(), []
-    info = model.update(smooth_data(rng), callback=seen.append)
+    with progress_bar("batch 1") as callback:
+        info = model.update(smooth_data(rng), callback=lambda p: [seen.append(p), callback(p)])
     assert [p.iteration for p in seen] == list(range(1, info.iterations + 1))
     most = 10 + 20  # over locations as well, and over q(ε) alone
     assert {(p.batch_id, p.max_iterations) for p in seen} == {("batch-0", most)}
@@ -23,35 +24,23 @@ def test_update_info_and_progress(rng):
     assert info.clipped_sites == 0
     with pytest.raises(AttributeError):
         info.batch_id = "other"
+    end = f"batch 1: {info.iterations} iterations, free energy {seen[-1].free_energy:.2f}\n"
+    assert capsys.readouterr().out == end
 
 
-def test_progress_off_a_terminal_is_one_line(rng, capsys):
-    model = regressor(hyperparameters=sgp.PointHyperparameters())
-    with progress_bar("batch 1") as callback:
-        info = model.update(smooth_data(rng), callback=callback)
-    printed = capsys.readouterr().out
-    expected = f"batch 1: {info.iterations} iterations, free energy {info.free_energy:.2f}\n"
-    assert printed == expected
-
-
-def test_it_is_a_gpflow_model(rng, capsys):
-    model = regressor(pseudo_points=EVERY_INPUT)
+def test_it_is_a_gpflow_model_whose_deep_copy_continues_on_its_own(rng, capsys):
+    model, second = regressor(pseudo_points=EVERY_INPUT), smooth_data(rng, 20)
     assert isinstance(model, gpflow.models.GPModel)
-    model.update(smooth_data(rng, 5))
+    model.update(smooth_data(rng, 20))
     assert set(gpflow.utilities.parameter_dict(model)) == {
         ".kernel.variance", ".kernel.lengthscales", ".likelihood.variance",
     }  # fmt: skip
     model.print_summary()
     printed = capsys.readouterr().out
     assert "kernel.lengthscales" in printed
-    assert "prior × 1 factors, 5 points" in printed
-    assert np.isfinite(model.training_loss())
-
-
-def test_a_deep_copy_continues_on_its_own(rng):
-    model, second = regressor(pseudo_points=EVERY_INPUT), smooth_data(rng)
-    model.update(smooth_data(rng))
+    assert "prior × 1 factors, 20 points" in printed
     clone = gpflow.utilities.deepcopy(model)
+    assert np.isfinite(model.training_loss())
     assert clone.training_loss() == model.training_loss()
     model.update(second)
     assert (len(model.factors), len(clone.factors)) == (2, 1)
