@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -94,13 +93,18 @@ MISFITS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "stream.npz"
+    begun("fixed").save(path)
+    return path
+
+
 @pytest.mark.parametrize("name", MISFITS)
-def test_modules_that_do_not_fit_are_refused_and_the_difference_is_named(tmp_path, name):
+def test_modules_that_do_not_fit_are_refused_and_the_difference_is_named(file, name):
     given_modules, message = MISFITS[name]
-    modules = {**regression(1.0), **given_modules}
-    begun("fixed").save(tmp_path / "stream.npz")
     with pytest.raises(InvalidDataError, match=message):
-        sgp.StreamingGP.load(tmp_path / "stream.npz", **modules)
+        sgp.StreamingGP.load(file, **{**regression(1.0), **given_modules})
 
 
 def test_every_argument_of_the_model_is_stored():
@@ -114,14 +118,9 @@ def test_every_argument_of_the_model_is_stored():
 
 def test_every_strategy_is_registered():
     no_settings = {
-        "Arrival",
-        "Candidates",
-        "GPUpdate",
-        "LocalBound",
-        "LocalFunction",
-        "Progress",
+        "Arrival", "Candidates", "GPUpdate", "LocalBound", "LocalFunction", "Progress",
         "UpdateInfo",
-    }
+    }  # fmt: skip
     strategies = {
         value for name, value in vars(sgp.gp).items()
         if is_dataclass(value) and not inspect.isabstract(value) and name not in no_settings
@@ -139,9 +138,6 @@ def test_a_strategy_that_is_not_registered_is_named(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-LONG_STREAMS = ["labels", "mixed"]
-
-
 def continue_streams(folder):
     """In another process: load every stream, learn one more batch."""
     for name, (modules, _) in STREAMS.items():
@@ -153,26 +149,13 @@ def continue_streams(folder):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A folder, and what saves a model there after two batches."""
-    folder = tmp_path_factory.mktemp("streams")
-
-    @cache
-    def model_of(name):
-        model = begun(name)
+def streams(tmp_path_factory):
+    """Models that were saved after two batches, and a folder where they were continued."""
+    folder, models = tmp_path_factory.mktemp("streams"), {name: begun(name) for name in STREAMS}
+    for name, model in models.items():
         for index in range(2):
             model.update(batch(name, index))
         model.save(folder / f"{name}.npz")
-        return model
-
-    return folder, model_of
-
-
-@pytest.fixture(scope="module")
-def streams(saved):
-    """Models that were saved after two batches, and a folder where they were continued."""
-    folder, model_of = saved
-    models = {name: model_of(name) for name in STREAMS}
     child = in_another_process(continue_streams, folder, stderr=subprocess.PIPE)
     _, complaints = child.communicate()
     assert child.returncode == 0, complaints
@@ -192,20 +175,22 @@ def test_a_stream_continues_bit_for_bit_in_another_process(streams, tmp_path, na
     assert (tmp_path / "here.npz").read_bytes() == there_bytes
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fixed",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("variational", *LONG_STREAMS)),
-    ],
-)
-def test_a_state_is_a_value(saved, name):
-    """It can be pickled, as scikit-learn does, and makes the same model again."""
-    model = saved[1](name)
+def assert_is_a_value(model, modules):
+    """Its state can be pickled, as scikit-learn does, and makes the same model again."""
     state = model.state
-    copy = sgp.StreamingGP.from_state(pickle.loads(pickle.dumps(state)), **STREAMS[name][0](2.0))
+    copy = sgp.StreamingGP.from_state(pickle.loads(pickle.dumps(state)), **modules(2.0))
     assert same(copy.state, state)
     assert float(copy.training_loss()) == float(model.training_loss())
+
+
+def test_a_state_is_a_value(journal):
+    assert_is_a_value(resumed(journal), regression)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STREAMS)
+def test_states_of_all_streams_are_values(streams, name):
+    assert_is_a_value(streams[1][name], STREAMS[name][0])
 
 
 OTHERS = {
@@ -230,15 +215,6 @@ def test_other_strategies_continue_bit_for_bit(tmp_path, name):
         each.update(batch("", 3))
     np.testing.assert_array_equal(predictions(loaded), predictions(model))
     assert content(loaded, tmp_path) == content(model, tmp_path)
-
-
-def test_data_are_not_stored(saved):
-    folder, model_of = saved
-    model_of("variational")
-    X, Y = batch("variational", 0)
-    with np.load(folder / "variational.npz") as archive:
-        stored = np.concatenate([archive[name].ravel() for name in archive.files])
-    assert not np.isin(np.concatenate([X, Y]), stored).any()
 
 
 @pytest.mark.slow
@@ -437,6 +413,13 @@ def test_a_journal_holds_every_state_bit_for_bit(journaled, tmp_path):
         expected = (folder / f"after-{index}.npz").read_bytes()
         assert content(resumed(part), tmp_path) == expected
     assert len(os.listdir(folder / "journal")) == number
+
+
+def test_data_are_not_stored(journaled):
+    folder, number = journaled
+    with np.load(folder / f"after-{number - 1}.npz") as archive:
+        stored = np.concatenate([archive[name].ravel() for name in archive.files])
+    assert not any(np.isin(np.concatenate(batch("", index)), stored).any() for index in range(4))
 
 
 def test_an_entry_holds_only_what_changed(journal):
