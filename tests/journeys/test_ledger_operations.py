@@ -22,36 +22,38 @@ from tests.oracles.builders import (
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
+BRIEF = sgp.LocalOptimiser(max_iterations=2, rounds=1)
+"""How well a batch is fitted is nothing to what becomes of its factor."""
 
-def test_removing_the_newest_batch_gives_the_model_before(data, new_inputs):
-    shards = thirds(*data)
-    fitted = stream(
-        known_model(sgp.PrivatePseudoPoints(8)),
-        {name: shards[name] for name in ("client-0", "client-1")},
-    )
+
+@pytest.fixture(scope="module")
+def three_batches():
+    rng = np.random.default_rng(7)
+    return {name: smooth_data(rng, 20) for name in ("a", "b", "c")}
+
+
+def test_removing_the_newest_batch_gives_the_model_before(three_batches, new_inputs):
+    fitted = known_model(sgp.PrivatePseudoPoints(8))
+    stream(fitted, {name: three_batches[name] for name in "ab"})
     before, energy = predicted(fitted, new_inputs), evidence(fitted)
-    stream(fitted, {"client-2": shards["client-2"]})
+    fitted.update(three_batches["c"], batch_id="c")
     assert evidence(fitted) != energy
-    fitted.remove("client-2")
+    fitted.remove("c")
     assert_unchanged(fitted, new_inputs, before)
     assert evidence(fitted) == energy
-    with pytest.raises(InvalidDataError, match="no factor 'client-2'"):
-        fitted.remove("client-2")
+    with pytest.raises(InvalidDataError, match="no factor 'c'"):
+        fitted.remove("c")
 
 
-def test_removal_takes_a_batch_out_of_the_hyperparameters_too(data):
-    shards = thirds(*data)
-    fitted = regressor()
-    fitted.update(shards["client-0"])
+def test_removal_takes_a_batch_out_of_the_hyperparameters_too(three_batches):
+    fitted = regressor(optimiser=BRIEF)
+    fitted.update(three_batches["a"])
     before = fitted.hyperparameter_posterior
-    fitted.update(shards["client-1"])
+    fitted.update(three_batches["b"])
     fitted.remove("batch-1")
-    np.testing.assert_allclose(
-        fitted.hyperparameter_posterior.mean, before.mean, rtol=THROUGH_CHOLESKY
-    )
-    np.testing.assert_allclose(
-        fitted.hyperparameter_posterior.variance, before.variance, rtol=THROUGH_CHOLESKY
-    )
+    after = fitted.hyperparameter_posterior
+    np.testing.assert_allclose(after.mean, before.mean, rtol=THROUGH_CHOLESKY)
+    np.testing.assert_allclose(after.variance, before.variance, rtol=THROUGH_CHOLESKY)
 
 
 def test_compression_loses_what_it_says_and_little_where_points_abound(data, new_inputs):
@@ -68,8 +70,8 @@ def test_compression_loses_what_it_says_and_little_where_points_abound(data, new
     assert fitted.compress(50) == 0.0
 
 
-def test_names_that_are_taken_or_mean_several_batches_are_refused(data):
-    fitted = known_model(sgp.PrivatePseudoPoints(3))
+def test_names_that_are_taken_or_mean_several_batches_are_refused(three_batches):
+    fitted, data = known_model(sgp.PrivatePseudoPoints(3)), three_batches["a"]
     fitted.update(data, batch_id="a")
     with pytest.raises(InvalidDataError, match="there is a factor 'a' already"):
         fitted.update(data, batch_id="a")
@@ -119,19 +121,13 @@ class Replaced(sgp.PrivatePseudoPoints):
 
 def model_whose_fits_say(share, policy):
     said = of_epsilon(regressor().prior().hyperparameters, share)
-    return regressor(pseudo_points=Replaced("all", said=said), policy=policy)
-
-
-@pytest.fixture(scope="module")
-def three_batches():
-    rng = np.random.default_rng(7)
-    return {name: smooth_data(rng, 20) for name in ("a", "b", "c")}
+    return regressor(pseudo_points=Replaced("all", said=said), policy=policy, optimiser=BRIEF)
 
 
 def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches):
     """Prior 1, a 10 and b −5: without 0.6 of a nothing would be left."""
     policy = pvi.LargestProperFraction(RESOLUTION)
-    model = regressor(pseudo_points=EVERY_INPUT, policy=policy)
+    model = regressor(pseudo_points=EVERY_INPUT, policy=policy, optimiser=BRIEF)
     for name in ("a", "b"):
         model.update(three_batches[name], batch_id=name)
     with_shares(model, {"a": 10.0, "b": -5.0})
@@ -149,7 +145,7 @@ def test_the_largest_share_that_leaves_a_proper_cavity_is_removed(three_batches)
 
 @pytest.mark.parametrize("points", [EVERY_INPUT, sgp.PrivatePseudoPoints(5)], ids=["all", "five"])
 def test_an_improper_cavity_is_refused_by_default_and_nothing_changes(three_batches, points):
-    model = regressor(pseudo_points=points)
+    model = regressor(pseudo_points=points, optimiser=BRIEF)
     for name in ("a", "b"):
         model.update(three_batches[name], batch_id=name)
     with_shares(model, {"a": 10.0, "b": -5.0})
