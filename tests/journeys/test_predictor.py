@@ -15,84 +15,72 @@ from streaming_gp import runtime
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.gp.export import describe_likelihood
 from streaming_gp.runtime import LIKELIHOODS, predictor
+from tests.oracles.builders import EVERY_INPUT
 from tests.oracles.exported import small
 from tests.oracles.reference import smooth_data
 from tests.tolerances import EXPORTED
 
-QUICK = sgp.LocalOptimiser(max_iterations=5, rounds=1)
-GAUSSIAN = gpflow.likelihoods.Gaussian
+GAUSSIAN, FIXED = gpflow.likelihoods.Gaussian, {"hyperparameters": sgp.FixedHyperparameters()}
 
 
 def mixture():
     """Over draws of ε, of all kinds of parameters."""
     kernel = gk.Matern52(lengthscales=[0.7, 1.1]) * gk.Constant() + gk.Linear(active_dims=[1])
     mean_function = gpflow.functions.Constant(0.3)
-    return kernel, GAUSSIAN(0.1), mean_function, {"pseudo_points": sgp.PrivatePseudoPoints(5)}
+    points = sgp.PrivatePseudoPoints(5, optimise_locations=False)
+    return kernel, GAUSSIAN(0.1), mean_function, {"pseudo_points": points}
 
 
 def separate():
     """A kernel for each output: two groups."""
     kernel = gk.SeparateIndependent([gk.Matern32(), gk.SquaredExponential(lengthscales=2.0)])
     mean_function = gpflow.functions.Linear(np.array([[0.1, 0.4], [0.2, 0.3]]), np.ones(2))
-    return kernel, GAUSSIAN(0.1), mean_function, {"hyperparameters": sgp.FixedHyperparameters()}
+    return kernel, GAUSSIAN(0.1), mean_function, FIXED
 
 
 def columns():
     """One group of two columns, with points that fill their blocks in part only."""
     kernel = gk.SharedIndependent(gk.RationalQuadratic(lengthscales=0.9), 2)
-    options = {
-        "hyperparameters": sgp.FixedHyperparameters(),
-        "pseudo_points": sgp.PrivatePseudoPoints("all"),
-    }
-    return kernel, GAUSSIAN(scale=0.3), None, options
+    return kernel, GAUSSIAN(scale=0.3), None, {**FIXED, "pseudo_points": EVERY_INPUT}
 
 
 def labels():
     """One kernel, but two groups, as their precisions differ."""
-    options = {
-        "hyperparameters": sgp.FixedHyperparameters(),
-        "pseudo_points": sgp.SharedPseudoPoints(6, optimise_locations=False),
-    }
+    points = sgp.SharedPseudoPoints(6, optimise_locations=False)
+    options = {**FIXED, "pseudo_points": points}
     return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
 
 
-NEAR = sgp.NearestNeighbors(num_neighbors=6, num_neighbors_pred=8)
+NEAR = {
+    "pseudo_points": None,
+    "conditioning": sgp.NearestNeighbors(num_neighbors=6, num_neighbors_pred=8),
+}
 
 
 def near():
     """Each prediction on its nearest rows, over draws of ε; one column is a constant offset."""
     kernel = gk.Matern52(lengthscales=[0.7, 1.1]) * gk.Constant() + gk.Constant(0.2)
-    options = {"pseudo_points": None, "conditioning": NEAR}
-    return kernel, GAUSSIAN(0.1), gpflow.functions.Constant(0.3), options
+    return kernel, GAUSSIAN(0.1), gpflow.functions.Constant(0.3), NEAR
 
 
 def near_by_correlation():
     """Where distances do not say which rows are near: two kernels, of two outputs."""
     parts = [gk.Matern32(active_dims=[0]) + gk.Linear(), gk.Cosine() + gk.Polynomial(degree=2)]
     mean_function = gpflow.functions.Linear(np.array([[0.1, 0.4], [0.2, 0.3]]), np.ones(2))
-    options = {
-        "hyperparameters": sgp.FixedHyperparameters(),
-        "pseudo_points": None,
-        "conditioning": NEAR,
-    }
-    return gk.SeparateIndependent(parts), GAUSSIAN(0.1), mean_function, options
+    return gk.SeparateIndependent(parts), GAUSSIAN(0.1), mean_function, {**FIXED, **NEAR}
 
 
 def near_labels():
     """Sites of unequal noise."""
-    options = {
-        "hyperparameters": sgp.FixedHyperparameters(),
-        "pseudo_points": None,
-        "conditioning": NEAR,
-    }
-    return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, options
+    return gk.SquaredExponential(), gpflow.likelihoods.Bernoulli(), None, {**FIXED, **NEAR}
 
 
 @cache
 def learned(make):
-    kernel, likelihood, mean_function, options = make()
-    options.setdefault("pseudo_points", sgp.PrivatePseudoPoints(4))
-    model = sgp.StreamingGP(kernel, likelihood, mean_function, optimiser=QUICK, **options)
+    kernel, likelihood, mean_function, given = make()
+    points = sgp.PrivatePseudoPoints(4, optimise_locations=False)
+    options = {"pseudo_points": points, **given}
+    model = sgp.StreamingGP(kernel, likelihood, mean_function, **options)
     rng = np.random.default_rng(7)
     for number in (20, 13):
         X, Y = smooth_data(rng, number, 2)
@@ -119,11 +107,6 @@ def path(tmp_path):
     return tmp_path / "predictor.npz"
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda make: make.__name__)
-def model(request):
-    return learned(request.param)
-
-
 def assert_close(ours, models):
     for mine, theirs in zip(ours, models, strict=True):
         scale = np.abs(theirs).max()
@@ -138,14 +121,15 @@ def assert_exported(model, path, *inputs):
         assert_close(loaded.predict_y(X), model.predict_y(X))
 
 
-def test_predictions_are_those_of_the_model(model, rng, path):
-    assert_exported(model, path, *(rng.uniform(-2.5, 2.5, (number, 2)) for number in (1, 40)))
+@pytest.mark.parametrize("make", MODELS)
+def test_predictions_are_those_of_the_model(make, rng, path):
+    inputs = (rng.uniform(-2.5, 2.5, (number, 2)) for number in (1, 40))
+    assert_exported(learned(make), path, *inputs)
 
 
 def nearest(**options):
     kernel = gk.SquaredExponential(lengthscales=[0.5, 0.8])
-    fixed = {"hyperparameters": sgp.FixedHyperparameters(), "conditioning": NEAR}
-    return sgp.StreamingGP(kernel, GAUSSIAN(0.1), **fixed, **options)
+    return sgp.StreamingGP(kernel, GAUSSIAN(0.1), **{**FIXED, **NEAR, **options})
 
 
 def test_near_rows_that_cannot_be_told_apart_have_faded_and_lie_far_from_zero(rng, path):
@@ -161,8 +145,8 @@ def test_near_rows_that_cannot_be_told_apart_have_faded_and_lie_far_from_zero(rn
 
 def test_merged_points_count_as_a_whole_beside_near_rows(rng, path):
     model = nearest()
-    for number in (20, 20):
-        model.update(smooth_data(rng, number, 2))
+    for _ in range(2):
+        model.update(smooth_data(rng, 20, 2))
     model.compress(6)
     model.update(smooth_data(rng, 20, 2))
     assert_exported(model, path, rng.uniform(-2.0, 2.0, (20, 2)))
@@ -206,9 +190,7 @@ def test_few_values_of_epsilon_lose_no_more_than_they_may(rng, path):
 
 def test_near_rows_alone_are_in_a_file_where_they_lose_no_more_than_they_may(rng, path):
     X = rng.uniform(-2.0, 2.0, (300, 1))
-    model = sgp.StreamingGP(
-        gk.Matern12(), gpflow.likelihoods.Gaussian(0.01), hyperparameters=sgp.FixedHyperparameters()
-    )
+    model = sgp.StreamingGP(gk.Matern12(), GAUSSIAN(0.01), **FIXED)
     model.update((X, np.sin(2.0 * X)))
     model.export(path)
     size = path.stat().st_size
@@ -219,10 +201,8 @@ def test_near_rows_alone_are_in_a_file_where_they_lose_no_more_than_they_may(rng
 
 
 def test_single_precision_says_its_error(rng, path):
-    fixed, X = sgp.FixedHyperparameters(), rng.uniform(-2.0, 2.0, (60, 2))
-    model = sgp.StreamingGP(
-        gk.Matern52(lengthscales=[1.0, 1.0]), GAUSSIAN(0.1), hyperparameters=fixed
-    )
+    X = rng.uniform(-2.0, 2.0, (60, 2))
+    model = sgp.StreamingGP(gk.Matern52(lengthscales=[1.0, 1.0]), GAUSSIAN(0.1), **FIXED)
     model.update((X, np.sin(2.0 * X[:, :1]) + X[:, 1:]))
     model.export(path)
     size = path.stat().st_size
@@ -252,10 +232,7 @@ def test_predictions_in_chunks_are_the_same(rng, monkeypatch):
 
 def test_another_likelihood_predicts_f_alone(path, rng):
     def counts():
-        options = {
-            "hyperparameters": sgp.FixedHyperparameters(),
-            "pseudo_points": sgp.PrivatePseudoPoints("all"),
-        }
+        options = {**FIXED, "pseudo_points": EVERY_INPUT}
         return gk.Matern52(), gpflow.likelihoods.Poisson(), None, options
 
     model, X = learned(counts), rng.standard_normal((3, 2))
@@ -268,7 +245,7 @@ def test_another_likelihood_predicts_f_alone(path, rng):
 
 def test_where_all_has_faded_the_prior_is_exported(path, rng):
     def alone():
-        return gk.Matern52(), GAUSSIAN(0.1), None, {"hyperparameters": sgp.FixedHyperparameters()}
+        return gk.Matern52(), GAUSSIAN(0.1), None, FIXED
 
     model, X = learned(alone), rng.standard_normal((3, 2))
     model.fade(0.0)
@@ -330,21 +307,14 @@ def test_before_any_data_there_is_nothing_to_export(path):
         sgp.StreamingGP(gk.Matern32(), GAUSSIAN()).export(path)
 
 
+@pytest.mark.usefixtures("eager")
 def test_conditional_points_are_refused(path):
     points = sgp.ConditionalPseudoPoints(3, optimise_locations=False)
-    fixed = sgp.FixedHyperparameters()
-    model = sgp.StreamingGP(gk.Matern32(), GAUSSIAN(), pseudo_points=points, hyperparameters=fixed)
+    model = sgp.StreamingGP(gk.Matern32(), GAUSSIAN(), pseudo_points=points, **FIXED)
     model.update((np.eye(4), np.ones((4, 1))), learn=False)
     with pytest.raises(InvalidDataError, match="conditional pseudo-points cannot be exported"):
         model.export(path)
     assert not path.exists()
-
-
-def in_a_fresh_interpreter(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_neither_tensorflow_nor_gpflow_is_imported(path):
@@ -356,7 +326,9 @@ mean, _ = streaming_gp.runtime.load(sys.argv[1]).predict_y([[0.0]])
 assert not {"tensorflow", "tensorflow_probability", "gpflow", "check_shapes"} & set(sys.modules)
 print(mean[0, 0])
 """
-    assert float(in_a_fresh_interpreter(code, path)) == pytest.approx(np.sqrt(0.75))
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(np.sqrt(0.75))
 
 
 def test_every_public_name_is_there():

@@ -70,8 +70,13 @@ def rows():
 @pytest.fixture(scope="module")
 def surrogate(rows):
     """Knows ten rows; tests leave it as it is."""
-    found = new_surrogate()
-    for number in (6, 10):
+    return learned(rows, 6, 10)
+
+
+def learned(rows, *numbers, **options):
+    """A surrogate that is given more rows each time."""
+    found = new_surrogate(**options)
+    for number in numbers:
         found.update(first(rows, number))
     return found
 
@@ -146,33 +151,30 @@ def test_predictions_have_gradients_within_a_graph(surrogate, query):
     np.testing.assert_allclose(found[2, 1], np.sum(difference) / 2e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_near_rows_answer_at_tensors_as_at_arrays_and_have_gradients(rows, query):
-    found = new_surrogate(conditioning=sgp.NearestNeighbors(num_neighbors=5, num_neighbors_pred=6))
-    found.update(rows)
+    near = sgp.NearestNeighbors(num_neighbors=5, num_neighbors_pred=6)
+    found = learned(rows, 14, conditioning=near)
     mean, covariance = found.model.predict_f(query, full_cov=True)
     assert_close(found.predict_joint(query), (mean, covariance))
     assert_close(found.predict(query), found.model.predict_f(query))
     assert found.sample(query, 3).shape == (3, 5, 1)
 
-    @tf.function
-    def gradients(points):
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(points)
-            values = found.predict(points)[1][2, 0], found.predict_joint(points)[1][0, 2, 3]
-        return [tape.gradient(value, points) for value in values]
-
+    points = tf.constant(query)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(points)
+        values = found.predict(points)[1][2, 0], found.predict_joint(points)[1][0, 2, 3]
     step = np.zeros_like(query)
     step[2, 1] = 1e-5
     up, down = (found.predict(query + s)[1][2, 0] for s in (step, -step))
     joint_up, joint_down = (found.predict_joint(query + s)[1][0, 2, 3] for s in (step, -step))
-    of_variance, of_covariance = (one[2, 1] for one in gradients(tf.constant(query)))
+    of_variance, of_covariance = (tape.gradient(one, points)[2, 1] for one in values)
     np.testing.assert_allclose(of_variance, (up - down) / 2e-5, rtol=1e-5)
     np.testing.assert_allclose(of_covariance, (joint_up - joint_down) / 2e-5, rtol=1e-5)
 
 
-def test_pending_points_are_forgotten_exactly(rows, query):
-    found = new_surrogate()
-    found.update(first(rows, 6))
+def test_pending_points_are_forgotten_exactly(surrogate, rows, query):
+    found = learned(rows, 6)
     before = found.predict_joint(query)
     found.add_pending("one", query[:2])
     mean, variance = found.predict(query)
@@ -183,10 +185,7 @@ def test_pending_points_are_forgotten_exactly(rows, query):
     assert found.pending == ("one", "two")
     for name in found.pending:
         found.remove_pending(name)
-    never = new_surrogate()
-    for number in (6, 10):
-        never.update(first(rows, number))
-    assert_close(found.predict_joint(query), never.predict_joint(query))
+    assert_close(found.predict_joint(query), surrogate.predict_joint(query))
     assert_close(found.predict(query), exact(first(rows, 10)).predict_f(query))
 
 
@@ -229,8 +228,7 @@ def test_hyperparameters_are_those_of_all_rows_and_pending_points_have_no_part(r
 
 
 def test_other_rows_take_the_place_of_those_that_are_known(rows, query):
-    found = new_surrogate()
-    found.update(first(rows, 8))
+    found = learned(rows, 8)
     other = Rows(rows.query_points[4:], rows.observations[4:])
     found.update(other)
     assert_close(found.predict(query), exact(other).predict_f(query))
@@ -239,8 +237,7 @@ def test_other_rows_take_the_place_of_those_that_are_known(rows, query):
 
 
 def test_what_is_refused_changes_nothing(rows, query):
-    found = new_surrogate()
-    found.update(first(rows, 8))
+    found = learned(rows, 8)
     before = found.predict(query)
     wrong = Rows(rows.query_points, np.full_like(rows.observations, np.nan))
     for act in (found.update, found.optimize):
