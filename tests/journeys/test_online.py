@@ -13,6 +13,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp.online import state as st
 from tests.oracles.builders import (
     EVERY_INPUT,
+    FIXED,
     assert_same_predictions,
     evidence,
     exact_gp,
@@ -40,9 +41,9 @@ def assert_predicts_as(online, model, X, tolerance=ALGEBRA):
 
 
 @pytest.fixture
-def halves(data):
-    X, Y = data
-    return (X[:40], Y[:40]), (X[40:], Y[40:])
+def halves(rng):
+    X, Y = smooth_data(rng, 60)
+    return (X[:25], Y[:25]), (X[25:], Y[25:])
 
 
 @pytest.fixture
@@ -50,10 +51,18 @@ def begun(halves):
     return begun_with(halves[0])
 
 
-def begun_with(batch):
+def begun_with(*batches):
     fitted = known_model(EVERY_INPUT)
-    fitted.update(batch)
+    for batch in batches:
+        fitted.update(batch)
     return fitted
+
+
+def fixed_model(kernel, noise, mean_function=None):
+    return sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(noise), mean_function,
+        pseudo_points=EVERY_INPUT, hyperparameters=FIXED,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +75,22 @@ def untouched():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "make"),
+    ("make", "noise"),
     [
-        pytest.param(1, kernel, id="1-numpy"),
-        pytest.param(2, gk.ArcCosine, id="2-compiled"),
-        pytest.param(1, gk.ArcCosine, id="1-compiled", marks=pytest.mark.slow),
-        pytest.param(2, kernel, id="2-numpy", marks=pytest.mark.slow),
+        pytest.param(kernel, 0.05, id="numpy", marks=pytest.mark.slow),
+        pytest.param(gk.ArcCosine, 0.05, id="compiled"),
+        pytest.param(kernel, [0.05, 0.4], id="noise"),
+        pytest.param(
+            lambda: gk.SeparateIndependent([kernel(), gk.Matern52(lengthscales=[2.0, 0.7])]),
+            [0.05, 0.4],
+            id="kernels and noise",
+        ),
     ],
 )
-def test_points_one_by_one_are_a_batch(halves, new_inputs, make, outputs):
-    shards = [(X, np.hstack([Y, Y**2])[:, :outputs]) for X, Y in halves]
-
-    def model():
-        return sgp.StreamingGP(
-            make(), gpflow.likelihoods.Gaussian(0.05), gpflow.functions.Constant(2.0),
-            pseudo_points=EVERY_INPUT, hyperparameters=sgp.FixedHyperparameters(),
-        )  # fmt: skip
-
-    single, batches = model(), model()
+def test_points_one_by_one_are_a_batch(halves, new_inputs, make, noise):
+    """Of two outputs, with kernels and noise of their own or not."""
+    shards = [(X, np.hstack([Y, Y**2])) for X, Y in halves]
+    single, batches = (fixed_model(make(), noise, gpflow.functions.Constant(2.0)) for _ in range(2))
     single.update(shards[0])
     for shard in shards:
         batches.update(shard)
@@ -104,9 +111,7 @@ def test_nothing_is_absorbed_twice(begun, halves, new_inputs):
     assert_predicts_as(online, begun, new_inputs)
     begun.remove("second")
     begun.remove("first")
-    again = known_model(EVERY_INPUT)
-    again.update(halves[0])
-    assert_same_predictions(begun, again, new_inputs, ALGEBRA)
+    assert_same_predictions(begun, begun_with(halves[0]), new_inputs, ALGEBRA)
 
 
 def test_a_new_epsilon_is_adopted_with_what_was_learned(begun, halves, new_inputs):
@@ -131,10 +136,7 @@ def test_a_variational_model_absorbs_at_its_mean_and_resumes(halves, new_inputs,
     online = learned(fitted.online(budget=100), *halves[1])
     fitted.absorb(online, "online")
     np.testing.assert_allclose(fitted.hyperparameter_posterior.mean, before, atol=ALGEBRA)
-    at_mean = sgp.StreamingGP(
-        kernel(), gpflow.likelihoods.Gaussian(0.1), pseudo_points=EVERY_INPUT,
-        hyperparameters=sgp.FixedHyperparameters(),
-    )  # fmt: skip
+    at_mean = fixed_model(kernel(), 0.1)
     gpflow.utilities.multiple_assign(at_mean, gpflow.utilities.read_values(fitted))
     factors = {
         n: sgp.gp.PseudoPointFactor(f.pseudo_observations) for n, f in fitted.factors.items()
@@ -153,16 +155,16 @@ def test_a_variational_model_absorbs_at_its_mean_and_resumes(halves, new_inputs,
 
 @pytest.fixture
 def crowded(begun, halves):
-    return learned(begun.online(budget=30), *halves[1])
+    return learned(begun.online(budget=20), *halves[1])
 
 
 def test_a_budget_holds(crowded, begun, new_inputs):
-    assert crowded.num_points == crowded.budget == 30
+    assert crowded.num_points == crowded.budget == 20
     mean, variance = predictions(crowded, new_inputs)
     assert np.isfinite(mean).all()
     assert ((variance > 0.0) & (variance < 1.0)).all()
     assert begun.absorb(crowded) == "online-1"
-    assert len(begun.factors["online-1"].Z) <= 30
+    assert len(begun.factors["online-1"].Z) <= 20
 
 
 class Oracle:
@@ -202,7 +204,7 @@ class Oracle:
 def test_changes_of_low_rank_are_the_whole_computation(begun, halves, new_inputs):
     """The points go that matter least, what is left is the marginal of the others, and reflections
     lose nothing."""
-    online = begun.online(budget=30, false_alarms=0.0)
+    online = begun.online(budget=20, false_alarms=0.0)
     oracle = Oracle(online)
     for x, y in zip(*halves[1], strict=True):
         online.update(x, y)
@@ -213,7 +215,7 @@ def test_changes_of_low_rank_are_the_whole_computation(begun, halves, new_inputs
     (prior, state), *_ = online._parts
     used = state.is_used
     inverse = (state.root.T @ state.root)[np.ix_(used, used)]
-    np.testing.assert_allclose(inverse @ prior.among(state.Z[used]), np.eye(30), atol=1e-8)
+    np.testing.assert_allclose(inverse @ prior.among(state.Z[used]), np.eye(20), atol=1e-8)
     np.testing.assert_allclose(state.precision[used], inverse.diagonal(), rtol=1e-8)
 
 
@@ -245,7 +247,7 @@ def test_a_refused_observation_leaves_the_state_as_it_was(crowded):
 def test_a_model_of_many_points_starts_on_few(begun, halves):
     begun.update(halves[1])
     X = np.concatenate([half[0] for half in halves])
-    assert_predicts_as(begun.online(budget=60), begun, X, tolerance=1e-3)
+    assert_predicts_as(begun.online(budget=45), begun, X, tolerance=1e-3)
 
 
 def test_points_that_no_input_comes_near_are_left_behind(begun):
@@ -262,11 +264,8 @@ def test_points_that_no_input_comes_near_are_left_behind(begun):
 
 HOUR, STAMP = 3600.0, 1.7e9
 SINCE = {
-    "smooth": lambda: gk.SquaredExponential(lengthscales=HOUR),
-    "rough": lambda: gk.Matern12(lengthscales=HOUR),
     "many scales": lambda: gk.RationalQuadratic(lengthscales=HOUR),
     "cosine": lambda: gk.Cosine(lengthscales=9.0 * HOUR) + gk.Constant(),
-    "wave": lambda: gk.Periodic(gk.SquaredExponential(), period=7.0 * HOUR),
     "sum": lambda: gk.Matern52(lengthscales=HOUR) + gk.Constant() + gk.White(0.1),
     "product": lambda: (
         gk.SquaredExponential(lengthscales=5.0 * HOUR)
@@ -281,25 +280,16 @@ def over_time(kernel, start):
     rng = np.random.default_rng(0)
     since = np.sort(rng.uniform(0.0, 20.0 * HOUR, (120, 1)), axis=0)
     Y = np.sin(since / HOUR) + 0.1 * rng.standard_normal(since.shape)
-    model = sgp.StreamingGP(
-        kernel,
-        gpflow.likelihoods.Gaussian(0.01),
-        pseudo_points=EVERY_INPUT,
-        hyperparameters=sgp.FixedHyperparameters(),
-    )
-    X = start + since
+    model, X = fixed_model(kernel, 0.01), start + since
     model.update((X[:60], Y[:60]))
     return model, X[60:], Y[60:]
 
 
-OTHERS_ALIKE = "smooth", "rough", "many scales", "wave", "sum"
-"""As others, or terms of what is tried anyway."""
-
-
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "kernel",
     [
-        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in OTHERS_ALIKE))
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in ("many scales", "sum")))
         for name, make in SINCE.items()
     ],
 )
@@ -315,18 +305,17 @@ def test_inputs_may_be_time_stamps(kernel):
     np.testing.assert_allclose(*before, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_points_far_from_the_first_ones_keep_their_digits():
     model, X, Y = over_time(gk.Matern52(lengthscales=HOUR), 0.0)
     online, later = model.online(budget=200, false_alarms=0.0), STAMP + X
     learned(online, later[:50], Y[:50])
-    wanted = exact_gp_of(gk.Matern52(lengthscales=HOUR), X[:50], Y[:50]).predict_f(X[50:])
+    rows, kernel = (X[:50], Y[:50]), gk.Matern52(lengthscales=HOUR)
+    wanted = gpflow.models.GPR(rows, kernel, noise_variance=0.01).predict_f(X[50:])
     np.testing.assert_allclose(predictions(online, later[50:]), wanted, atol=1e-5)
 
 
-def exact_gp_of(kernel, X, Y):
-    return gpflow.models.GPR((X, Y), kernel, noise_variance=0.01)
-
-
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -345,42 +334,7 @@ def test_a_kernel_that_loses_its_digits_far_from_zero_is_refused(kernel):
         over_time(kernel(), 1e3 * STAMP)
 
 
-# ---- outputs of their own ----
-
-
-@pytest.mark.parametrize(
-    ("make", "noise"),
-    [
-        pytest.param(kernel, [0.05, 0.4], id="noise"),
-        pytest.param(
-            lambda: gk.SeparateIndependent([kernel(), gk.Matern52(lengthscales=[2.0, 0.7])]),
-            0.05,
-            id="kernels",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(lambda: gk.SeparateIndependent([kernel(), kernel()]), [0.05, 0.4], id="both"),
-    ],
-)
-def test_outputs_have_kernels_and_noise_of_their_own(halves, new_inputs, make, noise):
-    shards = [(X, np.hstack([Y, Y**2])) for X, Y in halves]
-    models = [
-        sgp.StreamingGP(
-            make(), gpflow.likelihoods.Gaussian(noise), gpflow.functions.Constant(2.0),
-            pseudo_points=EVERY_INPUT, hyperparameters=sgp.FixedHyperparameters(),
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    single, batches = models
-    single.update(shards[0])
-    for shard in shards:
-        batches.update(shard)
-    online = learned(single.online(budget=100, false_alarms=0.0), *shards[1])
-    assert_predicts_as(online, batches, new_inputs)
-    single.absorb(online)
-    assert_same_predictions(single, batches, new_inputs, ALGEBRA)
-    assert evidence(single) == pytest.approx(evidence(batches), abs=1e-8)
-
-
+@pytest.mark.usefixtures("eager")
 def test_noise_that_depends_on_the_input_is_refused(halves):
     noise = gpflow.functions.Linear(A=[[0.0], [0.1]], b=[1.0])
     model = known_model(EVERY_INPUT, gpflow.likelihoods.Gaussian(scale=noise))
@@ -404,7 +358,7 @@ def test_what_was_forgotten_is_the_exact_posterior_of_a_function_that_changed(
     online._at = None
     learned(online, X[20:], Y[20:])
     inputs, targets = (np.concatenate([half[part] for half in halves]) for part in (0, 1))
-    epoch = (np.arange(len(inputs)) >= 60).astype(float)
+    epoch = (np.arange(len(inputs)) >= 45).astype(float)
     share = np.sqrt(1.0 - size) ** np.abs(epoch[:, None] - epoch)
     k = kernel()
     K, targets = k(inputs).numpy() * share + 0.05 * np.eye(len(inputs)), targets - 2.0
@@ -426,11 +380,7 @@ def changing(function, before=300, after=600, noise=0.1, seed=0, **options):
         X = rng.uniform(-3.0, 3.0, (number, 1))
         return X, function(X, time) + noise * rng.standard_normal(X.shape)
 
-    model = sgp.StreamingGP(
-        gk.SquaredExponential(),
-        gpflow.likelihoods.Gaussian(noise**2),
-        hyperparameters=sgp.FixedHyperparameters(),
-    )
+    model = fixed_model(gk.SquaredExponential(), noise**2)
     model.update(observed(before, np.zeros((before, 1))))
     alarms, squares = [], []
     online = model.online(on_alarm=alarms.append, **options)
@@ -443,20 +393,12 @@ def changing(function, before=300, after=600, noise=0.1, seed=0, **options):
 
 CHANGES = {
     "sign": lambda X, t: np.where(t > 0.0, -1.0, 1.0) * np.sin(2.0 * X),
-    "shift": lambda X, t: np.sin(2.0 * X) + 0.8 * (t > 0.0),
-    "load": lambda X, t: np.sin(2.0 * X) * (1.0 + 0.5 * (t > 0.0)) + 0.3 * X * (t > 0.0),
     "small": lambda X, t: np.sin(2.0 * X) + 0.2 * (t > 0.0),
     "drift": lambda X, t: np.sin(2.0 * X + 0.01 * t),
 }
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(change, id=name, marks=[pytest.mark.slow] * (name in ("shift", "load")))
-        for name, change in CHANGES.items()
-    ],
-)
+@pytest.mark.parametrize("function", CHANGES.values(), ids=CHANGES)
 def test_a_change_is_noticed_and_forgotten(function):
     squares, alarms, online = changing(function)
     assert alarms
@@ -467,10 +409,10 @@ def test_a_change_is_noticed_and_forgotten(function):
 
 
 def test_nothing_is_forgotten_while_nothing_changes():
-    squares, alarms, _ = changing(lambda X, t: np.sin(2.0 * X), after=1200)
+    squares, alarms, _ = changing(lambda X, t: np.sin(2.0 * X), after=600)
     assert not alarms
     assert 0.8 < squares.mean() < 1.2
-    unwatched, _, _ = changing(lambda X, t: np.sin(2.0 * X), after=1200, false_alarms=0.0)
+    unwatched, _, _ = changing(lambda X, t: np.sin(2.0 * X), after=600, false_alarms=0.0)
     np.testing.assert_array_equal(squares, unwatched)
 
 
@@ -480,18 +422,15 @@ def test_false_alarms_are_as_rare_as_they_were_promised():
     rng, number = np.random.default_rng(0), 0
     X = rng.uniform(-3.0, 3.0, (60, 1))
     chol = np.linalg.cholesky(gk.SquaredExponential()(X).numpy() + 0.01 * np.eye(60))
-    model = sgp.StreamingGP(
-        gk.SquaredExponential(), gpflow.likelihoods.Gaussian(0.01),
-        hyperparameters=sgp.FixedHyperparameters(),
-    )  # fmt: skip
-    for _ in range(60):
+    model = fixed_model(gk.SquaredExponential(), 0.01)
+    for _ in range(40):
         Y = chol @ rng.standard_normal((60, 1))
         model.fade(0.0)
         model.update((X[:10], Y[:10]), learn=False)
         alarms = []
         learned(model.online(100, false_alarms=1e-3, on_alarm=alarms.append), X[10:], Y[10:])
         number += bool(alarms)
-    assert number <= 3 + 4.0 * np.sqrt(3.0)
+    assert number <= 2 + 4.0 * np.sqrt(2.0)
 
 
 def test_no_single_observation_is_a_change():
@@ -514,10 +453,7 @@ def test_a_change_warns_once_where_nobody_listens(begun, halves):
 
 def test_outputs_with_noise_of_their_own_forget_on_their_own(halves):
     shards = [(X, np.hstack([Y, Y**2])) for X, Y in halves]
-    model = sgp.StreamingGP(
-        kernel(), gpflow.likelihoods.Gaussian([0.05, 0.04]),
-        pseudo_points=EVERY_INPUT, hyperparameters=sgp.FixedHyperparameters(),
-    )  # fmt: skip
+    model = fixed_model(kernel(), [0.05, 0.04])
     model.update(shards[0])
     alarms = []
     online, still = model.online(on_alarm=alarms.append), model.online(false_alarms=0.0)
@@ -560,6 +496,7 @@ def test_an_object_that_learned_in_another_process_is_adopted(begun, halves, new
     assert_predicts_as(online, begun, new_inputs)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_kernel_of_tensorflow_stays_in_its_process(halves):
     model = sgp.StreamingGP(gk.ArcCosine(), gpflow.likelihoods.Gaussian(0.05))
     model.update(halves[0], learn=False)
@@ -620,12 +557,7 @@ def test_only_the_model_that_it_came_from_absorbs_an_object(begun, halves):
 def test_very_precise_observations_are_put_on_fewer_points(rng):
     """What is left of the variance there is less than rounding leaves of a difference."""
     X = rng.uniform(-2.0, 2.0, (200, 2))
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(variance=50.0, lengthscales=[1.0, 1.0]),
-        gpflow.likelihoods.Gaussian(1e-5),
-        pseudo_points=EVERY_INPUT,
-        hyperparameters=sgp.FixedHyperparameters(),
-    )
+    model = fixed_model(gk.SquaredExponential(50.0, [1.0, 1.0]), 1e-5)
     f = np.sin(2.0 * X[:, :1]) * np.cos(X[:, 1:])
     model.update((X, f))
     online = model.online(budget=80)
