@@ -17,11 +17,13 @@ from gpflow import likelihoods as gl
 from gpflow.utilities import positive
 
 import streaming_gp as sgp
-from tests.oracles.builders import QUICK, regressor
+from tests.oracles.builders import EVERY_INPUT, QUICK, regressor
 from tests.oracles.reference import smooth_data
 
+BRIEF = sgp.LocalOptimiser(max_iterations=2, rounds=1)
 
-class CountingKernel(gpflow.kernels.SquaredExponential):
+
+class CountingKernel(gk.SquaredExponential):
     """Python calls it, or a copy of it, only while a function is traced."""
 
     calls = 0
@@ -31,17 +33,11 @@ class CountingKernel(gpflow.kernels.SquaredExponential):
         return super().K(X, X2)
 
 
-def counting_model(**options):
-    return sgp.StreamingGP(
-        CountingKernel(), gpflow.likelihoods.Gaussian(0.1), optimiser=QUICK,
-        pseudo_points=sgp.PrivatePseudoPoints(5), **options,
-    )  # fmt: skip
-
-
 def test_updates_of_any_size_trace_nothing_after_the_first_of_their_kind(rng):
     """Whether they learn hyperparameters or not."""
-    model, calls = counting_model(), []
-    for number, size in enumerate([30, 1, 17, 30, 8, 55, 2, 41]):
+    points, calls = sgp.PrivatePseudoPoints(5), []
+    model = model_of(CountingKernel(), pseudo_points=points, optimiser=QUICK)
+    for number, size in enumerate([30, 1, 55, 8, 2, 41]):
         X, Y = smooth_data(rng, size)
         model.update((X, Y), learn=number % 2 == 0)
         model.predict_f(X)
@@ -115,12 +111,9 @@ class Link:
         return tf.sigmoid(f)
 
 
-def model_of(kernel=None, likelihood=None, **options):
-    return sgp.StreamingGP(
-        gk.SquaredExponential() if kernel is None else kernel,
-        gl.Gaussian(0.1) if likelihood is None else likelihood,
-        optimiser=QUICK, **options,
-    )  # fmt: skip
+def model_of(kernel=None, likelihood=None, optimiser=BRIEF, **options):
+    kernel, likelihood = kernel or gk.SquaredExponential(), likelihood or gl.Gaussian(0.1)
+    return sgp.StreamingGP(kernel, likelihood, optimiser=optimiser, **options)
 
 
 def graphs(model, dims=(2, 1)):
@@ -170,12 +163,6 @@ def test_models_of_a_kind_share_graphs(name):
     assert shares(*ALIKE[name]())
 
 
-def with_jitter():
-    changed = replace(gpflow.config.config(), jitter=1e-5)
-    with gpflow.config.as_context(changed):
-        return graphs(model_of())
-
-
 OTHERS = {
     "kernel": lambda: model_of(gk.Matern32()),
     "lengthscales": lambda: model_of(gk.SquaredExponential(lengthscales=[1.0, 1.0])),
@@ -190,9 +177,14 @@ OTHERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain():
+    return graphs(model_of())
+
+
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_models_have_other_graphs(name):
-    assert not shares(model_of(), OTHERS[name]())
+def test_other_models_have_other_graphs(name, plain):
+    assert graphs(OTHERS[name]()) is not plain
 
 
 def test_what_is_learned_of_epsilon_is_nothing_to_predictions():
@@ -202,17 +194,15 @@ def test_what_is_learned_of_epsilon_is_nothing_to_predictions():
     assert first.graphs is not first.graphs_of_fits
 
 
-def test_what_else_models_differ_in():
-    first = graphs(model_of())
-    assert with_jitter() is not first
-    assert graphs(model_of(), dims=(1, 1)) is not first
+def test_what_else_models_differ_in(plain):
+    with gpflow.config.as_context(replace(gpflow.config.config(), jitter=1e-5)):
+        assert graphs(model_of()) is not plain
+    assert graphs(model_of(), dims=(1, 1)) is not plain
     sums = tied(0, 1), tied(1, 0), gk.SquaredExponential() + gk.Matern32()
     assert len({id(kept) for kept in [graphs(model_of(one)) for one in sums]}) == 3
-    for values in ((1.0, 2.0), (3.0, 4.0)):
-        two = [model_of(likelihood=gl.StudentT(df=df)) for df in values]
-        assert not shares(*two)
-    links = [gl.Bernoulli(invlink=link) for link in (tf.sigmoid, tf.exp)]
-    assert not shares(*(model_of(likelihood=one) for one in links))
+    pairs = [[gl.StudentT(df=df) for df in values] for values in ((1.0, 2.0), (3.0, 4.0))]
+    for two in [*pairs, [gl.Bernoulli(invlink=link) for link in (tf.sigmoid, tf.exp)]]:
+        assert not shares(*(model_of(likelihood=one) for one in two))
 
 
 def fixed():
@@ -236,27 +226,32 @@ def test_what_may_change_unseen_is_not_shared(make):
     assert not shares(make(), make())
 
 
-POINTS = {
-    "at every input": lambda: sgp.PrivatePseudoPoints("all"),
-    "private": lambda: sgp.PrivatePseudoPoints(5),
-    "conditional": lambda: sgp.ConditionalPseudoPoints(5),
-}
+AT_A_POINT = {"pseudo_points": EVERY_INPUT, "hyperparameters": sgp.PointHyperparameters()}
 
 
 @pytest.mark.parametrize(
-    "points",
-    ["at every input", *(pytest.param(p, marks=pytest.mark.slow) for p in [*POINTS][1:])],
+    "options",
+    [
+        pytest.param(AT_A_POINT, id="at every input"),
+        pytest.param(
+            {"pseudo_points": sgp.PrivatePseudoPoints(5)}, id="private", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"pseudo_points": sgp.ConditionalPseudoPoints(5)},
+            id="conditional",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
-def test_what_is_shared_gives_what_own_graphs_do(points, rng):
+def test_what_is_shared_gives_what_own_graphs_do(options, rng):
     """Of other values, with other data, in another order of calls."""
-    before = model_of(pseudo_points=POINTS[points]())
+    before = model_of(**options)
     before.update(smooth_data(rng, 12))
     batches = [smooth_data(rng, size) for size in (15, 9)]
     found = []
     for kernel in (gk.SquaredExponential(1.7, 0.6), OwnKernel(1.7, 0.6)):
-        model = model_of(kernel, gl.Gaussian(0.3), pseudo_points=POINTS[points]())
-        is_shared = graphs(model, (1, 1)) is graphs(before, (1, 1))
-        assert is_shared == (type(kernel) is not OwnKernel)
+        model = model_of(kernel, gl.Gaussian(0.3), **options)
+        assert shares(model, before) == (type(kernel) is not OwnKernel)
         for batch in batches:
             model.update(batch)
         X, Y = batches[0]
@@ -267,11 +262,11 @@ def test_what_is_shared_gives_what_own_graphs_do(points, rng):
 
 
 def test_graphs_keep_no_model(rng):
-    model = model_of()
+    model = model_of(**AT_A_POINT)
     X, Y = smooth_data(rng, 10)
     model.update((X, Y))
     model.predict_y(X)
-    kept, gone = weakref.ref(graphs(model, (1, 1))), weakref.ref(model)
+    kept, gone = weakref.ref(graphs(model)), weakref.ref(model)
     held = weakref.ref(model._store.compiled.posteriors._newest)
     del model
     gc.collect()
