@@ -59,10 +59,16 @@ def gpr(X, Y):
 # ---- rivals that are exact ----
 
 
-def test_block_cholesky_is_the_exact_gp(rng):
-    X, Y = data(rng, 60)
-    X_new = rng.uniform(-2.0, 2.0, (20, 2))
-    learner = streamed("block-cholesky", X, Y)
+@pytest.fixture
+def rows(rng):
+    """X and Y of sixty rows, and new inputs."""
+    return *data(rng, 60), rng.uniform(-2.0, 2.0, (20, 2))
+
+
+@pytest.mark.parametrize("name", ["block-cholesky", "local-gps-100"])
+def test_a_rival_that_holds_everything_is_the_exact_gp(rows, name):
+    X, Y, X_new = rows
+    learner = streamed(name, X, Y)
     assert_predicts(learner, X_new, *gpr(X, Y).predict_y(X_new), 1e-8)
     assert learner.held().number == 60
 
@@ -74,11 +80,10 @@ def test_the_window_is_the_exact_gp_on_the_newest_points(rng):
     assert_predicts(learner, X_new, *gpr(X[100:], Y[100:]).predict_y(X_new), 1e-6)
 
 
-def test_recursive_regression_on_random_features_is_bayesian_linear_regression(rng):
+def test_recursive_regression_on_random_features_is_bayesian_linear_regression(rows):
     from experiments.benchmarks.methods.features import fourier
 
-    X, Y = data(rng, 60)
-    X_new = rng.uniform(-2.0, 2.0, (20, 2))
+    X, Y, X_new = rows
     features = fourier(OF, 500, seed=3)
     phi, phi_new = features(X), features(X_new)
     covariance = np.linalg.inv(np.eye(500) + phi.T @ phi / OF.noise)
@@ -107,47 +112,32 @@ def test_many_random_features_are_nearly_the_kernel(rng):
     np.testing.assert_allclose(phi @ phi.T, OF.kernel()(X).numpy(), atol=0.05)
 
 
-def test_shared_points_of_one_batch_are_sgpr(rng):
-    from experiments.benchmarks.methods.shared_2017 import StreamingSparseGP
-
-    X, Y = data(rng, 60)
-    Z, X_new = X[:15], rng.uniform(-2.0, 2.0, (20, 2))
-    sparse = gpflow.models.SGPR((X, Y), OF.kernel(), Z, noise_variance=OF.noise)
-    found = StreamingSparseGP((X, Y), OF.kernel(), gpflow.likelihoods.Gaussian(OF.noise), Z, None)
-    np.testing.assert_allclose(found.maximum_log_likelihood_objective(), sparse.elbo(), rtol=1e-6)
-    for a, b in zip(found.predict_y(X_new), sparse.predict_y(X_new), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-
-def test_shared_points_that_stay_are_sgpr_on_all_batches(rng):
+def test_shared_points_that_stay_are_sgpr_on_all_batches(rows):
     """At fixed points and hyperparameters the stream loses nothing."""
     from experiments.benchmarks.methods.shared_2017 import StreamingSparseGP
 
-    X, Y = data(rng, 60)
-    Z, X_new = X[::6], rng.uniform(-2.0, 2.0, (20, 2))
-    noise = gpflow.likelihoods.Gaussian(OF.noise)
-    first = StreamingSparseGP((X[:30], Y[:30]), OF.kernel(), noise, Z, None)
-    both = StreamingSparseGP((X[30:], Y[30:]), OF.kernel(), noise, Z, first.summary())
-    sparse = gpflow.models.SGPR((X, Y), OF.kernel(), Z, noise_variance=OF.noise)
-    for a, b in zip(both.predict_y(X_new), sparse.predict_y(X_new), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-3)
-    evidence = sum(float(one.maximum_log_likelihood_objective()) for one in (first, both))
-    np.testing.assert_allclose(evidence, sparse.elbo(), rtol=1e-3)
+    (X, Y, X_new), noise = rows, gpflow.likelihoods.Gaussian(OF.noise)
+    Z, halves = X[::6], [(X[:30], Y[:30]), (X[30:], Y[30:])]
+    first = StreamingSparseGP(halves[0], OF.kernel(), noise, Z, None)
+    both = StreamingSparseGP(halves[1], OF.kernel(), noise, Z, first.summary())
+    evidences = np.cumsum([float(one.maximum_log_likelihood_objective()) for one in (first, both)])
+    for found, batch, evidence, rtol, atol in (
+        (first, halves[0], evidences[0], 1e-6, 1e-5),
+        (both, (X, Y), evidences[1], 1e-3, 1e-3),
+    ):
+        sparse = gpflow.models.SGPR(batch, OF.kernel(), Z, noise_variance=OF.noise)
+        np.testing.assert_allclose(evidence, sparse.elbo(), rtol=rtol)
+        for a, b in zip(found.predict_y(X_new), sparse.predict_y(X_new), strict=True):
+            np.testing.assert_allclose(a, b, atol=atol)
 
 
 @pytest.mark.slow
-def test_shared_points_learn_batch_after_batch(rng):
-    X, Y = data(rng, 60)
+def test_shared_points_learn_batch_after_batch(rows):
+    X, Y, _ = rows
     learner = streamed("bui2017-120", X, Y, effort=0.2)
     error = learner.predict(X).mean - Y[:, 0]
     assert np.mean(error**2) < 0.5 * np.var(Y)
     assert learner.held().number == 60
-
-
-def test_a_local_gp_that_holds_everything_is_the_exact_gp(rng):
-    X, Y = data(rng, 60)
-    X_new = rng.uniform(-2.0, 2.0, (20, 2))
-    assert_predicts(streamed("local-gps-100", X, Y), X_new, *gpr(X, Y).predict_y(X_new), 1e-8)
 
 
 def test_local_gps_divide_and_keep_every_point(rng):
@@ -159,8 +149,8 @@ def test_local_gps_divide_and_keep_every_point(rng):
 
 
 @pytest.mark.slow  # compiles for seconds
-def test_an_online_svgp_learns_labels(rng):
-    X, Y = data(rng, 60)
+def test_an_online_svgp_learns_labels(rows):
+    X, Y, _ = rows
     learner = streamed("svgp-replay-50", X, (Y > 0.0).astype(float), classes=True, effort=0.05)
     assert learner.held().number == 120
     probability = learner.predict(X).mean
@@ -168,8 +158,8 @@ def test_an_online_svgp_learns_labels(rng):
     assert ((probability > 0.0) & (probability < 1.0)).all()
 
 
-def test_regression_on_labels_predicts_probabilities(rng):
-    X, Y = data(rng, 60)
+def test_regression_on_labels_predicts_probabilities(rows):
+    X, Y, _ = rows
     labels = (Y > 0.0).astype(float)
     probability = streamed("block-cholesky", X, labels, classes=True).predict(X).mean
     assert np.mean((probability > 0.5) == labels[:, 0]) > 0.9
@@ -342,12 +332,8 @@ def test_variants_are_planned_for_the_first_streams_alone():
 
 
 def run(out, *options):
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.benchmarks", "--quick", "--out", str(out), *options],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "experiments.benchmarks", "--quick", "--out", str(out)]
+    return subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -394,9 +380,8 @@ def test_how_a_rival_fails_is_its_result_in_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["magic", "banana-1/magic"])
-def test_the_command_ends_with_one_line_on_an_unknown_name(tmp_path, pattern):
-    finished = run(tmp_path, "--only", pattern)
+def test_the_command_ends_with_one_line_on_an_unknown_name(tmp_path):
+    finished = run(tmp_path, "--only", "magic")
     assert finished.returncode == 2
     assert len([line for line in finished.stderr.splitlines() if line.startswith("error: ")]) == 1
     assert "Traceback" not in finished.stderr

@@ -15,6 +15,7 @@ import streaming_gp as sgp
 from streaming_gp import plotting
 from streaming_gp.errors import InvalidDataError, StreamingGPError
 from streaming_gp.evaluate import BatchError, DriftAlarm, Summary, prequential
+from tests.oracles.builders import EVERY_INPUT, FIXED
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 
@@ -239,26 +240,27 @@ def test_progress_is_one_line_a_batch_off_a_terminal(capsys):
     assert lines[0].startswith("stream, batch 1: SMSE 5, NLPD 3.419")
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_streaming_gp_is_scored_under_its_prior_and_then_as_it_learns(rng):
-    X, Y = smooth_data(rng, 60, num_columns=2)
-    batches = [(X[:30], Y[:30]), (X[30:], Y[30:]), (X[:5], np.full((5, 2), np.nan))]
+    X, Y = smooth_data(rng, 30, num_columns=2)
+    batches = [(X[:15], Y[:15]), (X[15:], Y[15:]), (X[:5], np.full((5, 2), np.nan))]
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(variance=2.0), gpflow.likelihoods.Gaussian(0.5),
-        pseudo_points=sgp.PrivatePseudoPoints(5), hyperparameters=sgp.FixedHyperparameters(),
+        pseudo_points=EVERY_INPUT, hyperparameters=FIXED,
     )  # fmt: skip
     steps = prequential(model, batches, keep=10)
     first = next(steps)
-    assert first.mse == pytest.approx(np.mean(Y[:30] ** 2), rel=ALGEBRA)
-    prior = HALF_LOG_2PI + 0.5 * np.log(2.5) + 0.5 * Y[:30] ** 2 / 2.5
+    assert first.mse == pytest.approx(np.mean(Y[:15] ** 2), rel=ALGEBRA)
+    prior = HALF_LOG_2PI + 0.5 * np.log(2.5) + 0.5 * Y[:15] ** 2 / 2.5
     assert first.nlpd == pytest.approx(np.mean(prior.sum(axis=1)), rel=ALGEBRA)
 
-    mean = model.predict_y(X[30:])[0].numpy()
+    mean = model.predict_y(X[15:])[0].numpy()
     density = model.predict_log_density(batches[1]).numpy()
     second = next(steps)
-    assert second.mse == pytest.approx(np.mean((mean - Y[30:]) ** 2), rel=ALGEBRA)
+    assert second.mse == pytest.approx(np.mean((mean - Y[15:]) ** 2), rel=ALGEBRA)
     assert second.smse == pytest.approx(second.mse / np.var(Y, axis=0).mean(), rel=ALGEBRA)
     assert second.nlpd == pytest.approx(-np.mean(density), rel=ALGEBRA)
-    assert (first.num_pseudo_points, second.num_pseudo_points) == (5, 10)
+    assert (first.num_pseudo_points, second.num_pseudo_points) == (15, 30)
     evidence = Summary((first, second)).free_energy
     assert evidence == pytest.approx(-float(model.training_loss()), rel=1e-6)
 
@@ -341,7 +343,7 @@ def model():
         gpflow.kernels.SquaredExponential(lengthscales=[1.0, 2.0]),
         gpflow.likelihoods.Gaussian(0.1),
         gpflow.functions.Constant(1.0),
-        pseudo_points=sgp.PrivatePseudoPoints("all"),
+        pseudo_points=EVERY_INPUT,
         optimiser=sgp.LocalOptimiser(max_iterations=2),
     )
     rng = np.random.default_rng(2)

@@ -38,15 +38,12 @@ def sites(loaders, update=None, model=None):
     return [pvi.Site(f"c{i}", model, update, NUM_DATA, load) for i, load in enumerate(loaders)]
 
 
-def server_of(clients):
-    return pvi.Server(clients[0].model.prior(), clients)
+def server_of(clients, **options):
+    return pvi.Server(clients[0].model.prior(), clients, **options)
 
 
 def test_sites_are_the_clients_of_their_data(loaders):
-    found = server_of(sites(loaders))
-    model = regression()
-    clients = pvi.make_clients(model, shards_of_regression(), pvi.AnalyticUpdate())
-    wanted = pvi.Server(model.prior(), clients)
+    found, wanted = server_of(sites(loaders)), server_of_regression()
     for server in (found, wanted):
         pvi.fit(server, pvi.Synchronous(), 3)
     assert_same(found.posterior, wanted.posterior, 0.0)
@@ -102,11 +99,8 @@ def test_what_a_site_says_it_holds_is_what_it_is_checked_by(loaders):
         replace(one, update=Sure(one.update), num_data=number, load=loader)
         for one, number, loader in zip(sites(loaders), (1, 8, 8), loaders, strict=True)
     ]
-    for loader in loaders[:1]:
-        loader.shard = tuple(part[:1] for part in loader.shard)
-    server = pvi.Server(
-        bold[0].model.prior(), bold, checks=pvi.Checks(max_precision_per_datum=20.0)
-    )
+    loaders[0].shard = tuple(part[:1] for part in loaders[0].shard)
+    server = server_of(bold, checks=pvi.Checks(max_precision_per_datum=20.0))
     (one,) = pvi.fit(server, pvi.Synchronous(), 1)
     assert set(one.refused) == {"c0"}
     assert "prior precisions for each data point" in one.refused["c0"]
@@ -224,16 +218,12 @@ def test_a_group_is_asked_under_one_posterior_and_then_in_turn():
     assert knowledge[0] == knowledge[1] < knowledge[2] == knowledge[3]
 
 
-def test_first_answers_stay_if_nobody_is_to_be_asked_again():
-    seen = []
-    pvi.fit(watched(seen), pvi.Arrivals(GROUPS, again=False), 2)
-    assert names(seen) == ["c0", "c1", "c2"]
-
-
-def test_further_rounds_visit_groups_again_one_client_after_another():
-    seen = []
-    pvi.fit(watched(seen), pvi.Arrivals(GROUPS, again=False), 4)
-    assert names(seen)[3:] == ["c0", "c1", "c2"]
+def test_first_answers_stay_until_further_rounds_visit_groups_one_client_after_another():
+    seen, rounds = [], []
+    arrivals = pvi.Arrivals(GROUPS, again=False)
+    pvi.fit(watched(seen), arrivals, 4, callback=lambda one: rounds.append(names(seen)))
+    assert rounds[1] == ["c0", "c1", "c2"]
+    assert rounds[3] == rounds[1] * 2
 
 
 def test_who_failed_at_first_is_new_when_it_is_asked_again():
@@ -258,15 +248,11 @@ def test_without_its_extra_an_engine_says_what_to_install(monkeypatch, tmp_path)
 
 
 def test_sites_are_known_by_place_and_data_are_not_sent():
-    sites = {"c0": known("c0", 0), "elsewhere": pvi.Site("elsewhere", *_model_and_rule(), 8)}
-    assert [place_of(one) for one in sites.values()] == ["clinic-a", "elsewhere"]
+    site = known("c0", 0)
+    elsewhere = pvi.Site("elsewhere", site.model, site.update, 8)
+    assert [place_of(one) for one in (site, elsewhere)] == ["clinic-a", "elsewhere"]
     with pytest.raises(InvalidDataError, match="got data of 'c0'"):
         place_of(server_of_regression().clients["c0"])
-
-
-def _model_and_rule():
-    site = known("c0", 0)
-    return site.model, site.update
 
 
 def test_the_newest_result_takes_the_place_of_the_one_before(tmp_path):
