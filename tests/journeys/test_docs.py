@@ -91,18 +91,11 @@ def test_the_page_about_the_house_names_files_that_are_there():
 def test_tables_show_as_many_digits_as_the_error_has():
     pytest.importorskip("docutils")
     cell = runpy.run_path(str(DOCS / "tables.py"))["cell"]
-    record = {
-        "smse": 0.173562,
-        "error": 0.00201,
-        "large": 1234.5,
-        "its": 17.2,
-        "one": 2.5,
-        "no": 0.0,
-    }
-    assert cell(record, "smse ± error") == "0.1736\u00a0±\u00a00.0020"
-    assert cell(record, "large ± its") == "1234\u00a0±\u00a017"
-    assert cell(record, "one ± no") == "2.5"  # of one seed
-    assert cell(record, "smse") == "0.174"
+    small, large = {"value": 0.173562, "error": 0.00201}, {"value": 1234.5, "error": 17.2}
+    assert cell(small, "value ± error") == "0.1736\u00a0±\u00a00.0020"
+    assert cell(large, "value ± error") == "1234\u00a0±\u00a017"
+    assert cell({"value": 2.5, "error": 0.0}, "value ± error") == "2.5"  # of one seed
+    assert cell(small, "value") == "0.174"
 
 
 def test_snippets_are_found():
@@ -111,10 +104,8 @@ def test_snippets_are_found():
 
 def test_the_readme_streams_a_batch_in_ten_lines():
     code = snippets(ROOT / "README.md")[0]
-    statements = [
-        line for line in code.splitlines() if line and not line.startswith(("import", ")"))
-    ]
-    assert len(statements) <= 10
+    lines = [one for one in code.splitlines() if one and not one.startswith(("import", ")"))]
+    assert len(lines) <= 10
     assert "model.update(" in code
 
 
@@ -170,9 +161,13 @@ def test_the_reference_has_every_public_name(room):
         assert any(callable(one) or isinstance(one, ModuleType) for one in things), name
 
 
-def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used():
+@pytest.fixture(scope="module")
+def summaries():
     pytest.importorskip("sphinx")
-    summaries = runpy.run_path(str(DOCS / "summaries.py"))
+    return runpy.run_path(str(DOCS / "summaries.py"))
+
+
+def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used(summaries):
     lines = list(summaries["table_of"](["streaming_gp.StreamingGP", "streaming_gp.pvi.fit"]))
     of_model, of_fit = ([*map(str.strip, lines[start : start + 3])] for start in (7, 10))
     assert of_model[0] == "* - :py:obj:`~streaming_gp.StreamingGP`"
@@ -182,10 +177,7 @@ def test_the_summary_of_an_api_page_says_what_an_object_is_and_where_it_is_used(
     assert ":doc:`/howto/" in of_fit[2]
 
 
-def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
-    pytest.importorskip("sphinx")
-    summaries = runpy.run_path(str(DOCS / "summaries.py"))
-
+def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word(summaries):
     docstring = "Natural gradients (Khan et al. 2018): quick. And\nmore.\n\n:param rate: None."
     assert summaries["first_sentence"](docstring) == "Natural gradients (Khan et al. 2018): quick."
     of_data = summaries["docstring_of"]("streaming_gp.pvi.guards.NO_LIMITS")
@@ -206,9 +198,7 @@ def test_a_summary_ends_with_a_sentence_and_a_use_is_more_than_the_same_word():
         assert not use.search(code), code
 
 
-def test_every_object_of_the_reference_has_a_snippet_or_an_example():
-    pytest.importorskip("sphinx")
-    summaries = runpy.run_path(str(DOCS / "summaries.py"))
+def test_every_object_of_the_reference_has_a_snippet_or_an_example(summaries):
     pages = [path.read_text() for path in (DOCS / "reference").rglob("*.rst")]
     names = [name for page in pages for name in summaries["ENTRY"].findall(page)]
     assert names
@@ -225,6 +215,10 @@ MODULES = [
     if ">>> " in path.read_text()
 ]
 NEEDED_BY_MODULE = {"streaming_gp.sklearn": "sklearn"}
+SLOW_MODULES = {
+    f"streaming_gp.{one}" for one in ("sklearn", "gp.fit.optimiser", "pvi.updates.variational")
+}
+"""Their examples make models of kinds of their own, whose compilation takes seconds."""
 WITHOUT_ONE = {"OwnPseudoPoints"}
 """Abstract, with a page of the docs."""
 
@@ -241,11 +235,8 @@ def names():
     X = np.linspace(0.0, 5.0, 20)[:, None]
 
     def learned():
-        model = sgp.StreamingGP(
-            gpflow.kernels.SquaredExponential(),
-            gpflow.likelihoods.Gaussian(0.01),
-            hyperparameters=sgp.FixedHyperparameters(),
-        )
+        parts = gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.01)
+        model = sgp.StreamingGP(*parts, hyperparameters=sgp.FixedHyperparameters())
         model.update((X, np.sin(X)))
         return model
 
@@ -260,7 +251,10 @@ def names():
     return names_in
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_MODULES)) for name in MODULES],
+)
 def test_examples_in_docstrings_run(name, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pytest.importorskip(NEEDED_BY_MODULE.get(name, "numpy"))
