@@ -103,7 +103,7 @@ def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, nam
             found.remove("c1")
             found.add(late)
 
-    history = pvi.fit(found, SCHEDULES[name], 45, callback=change)
+    history = pvi.fit(found, SCHEDULES[name], 60, callback=change)
     wanted = pvi.Server(model.prior(), {k: c for k, c in clients.items() if k != "c1"})
     pvi.fit(wanted, pvi.Sequential())
     assert found.factors.keys() == wanted.factors.keys()
@@ -112,7 +112,7 @@ def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, nam
     loaded = pvi.Server.load(path, model.prior(), wanted.clients)
     assert "c1" in loaded.factors  # until somebody says that it is to be forgotten
     loaded.remove("c1")
-    pvi.fit(loaded, SCHEDULES[name], 45)
+    pvi.fit(loaded, SCHEDULES[name], 60)
     assert_same(loaded.posterior, wanted.posterior, 1e-9)
 
 
