@@ -99,12 +99,16 @@ class GaussianMixture:
 
     def initial(self, seed: int) -> DirichletNormalWishart:
         """The prior with its means moved apart."""
-        prior = self.prior()
-        parts = prior.components
+        K, parts = self.num_components, self.prior().components
+        if self.centres is None:
+            rng = np.random.default_rng(seed)
+            means = rng.multivariate_normal(self._prior_mean(), self._prior_covariance(), K)
+        else:
+            means = as_matrix("centres", self.centres, self.num_dimensions)
         start = NormalWishart.from_standard(
-            self._starts(seed), parts.strength, parts.dof, np.asarray(parts.scale_inverse)
+            means, parts.strength, parts.dof, np.asarray(parts.scale_inverse)
         )
-        even = Dirichlet(np.ones(self.num_components))
+        even = Dirichlet(np.ones(K))
         return DirichletNormalWishart.of(even, start).as_arrays()
 
     def default_update(self) -> UpdateRule:
@@ -178,13 +182,6 @@ class GaussianMixture:
         identity = np.eye(self.num_dimensions)
         return identity if self.covariance is None else np.asarray(self.covariance, np.float64)
 
-    def _starts(self, seed: int) -> np.ndarray:
-        if self.centres is not None:
-            return as_matrix("centres", self.centres, self.num_dimensions)
-        rng = np.random.default_rng(seed)
-        size = self.num_components
-        return rng.multivariate_normal(self._prior_mean(), self._prior_covariance(), size)
-
 
 @dataclass(frozen=True)
 class BirthUpdate:
@@ -254,7 +251,6 @@ def with_birth(
 
 def as_points(X: Any, Y: Any, num_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
     """An X without columns [N, 0], and Y [N, D], float64.
-
 
     :param X: None, or an array without columns.
     :param Y: The data points [N, D].

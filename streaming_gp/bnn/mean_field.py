@@ -66,8 +66,8 @@ class MeanFieldBNN(Network):
 
         :param seed: The seed of the draws, two integers [2].
         """
-        *_, last = self._passes(q, self.rows(X), seed, num)
-        return self.read_out(last.drawn, X)
+        *_, (*_, drawn) = self._passes(q, self.rows(X), seed, num)
+        return self.read_out(drawn, X)
 
     def rows(self, X: tf.Tensor) -> tf.Tensor:
         """The inputs of the first layer, of X [N, D]."""
@@ -77,8 +77,13 @@ class MeanFieldBNN(Network):
         """Outputs at X [N, D] of those of the last layer, F [S, N, O]: [S, N, L]."""
         return F
 
-    def _passes(self, q: Any, rows: tf.Tensor, seed: tf.Tensor, num: int) -> Iterator[LayerPass]:
-        """Each layer at work on rows [N, I], of S networks: all arrays are [S or 1, N, ...]."""
+    def _passes(
+        self, q: Any, rows: tf.Tensor, seed: tf.Tensor, num: int
+    ) -> Iterator[tuple[tf.Tensor, ...]]:
+        """Each layer of S networks at work on N rows: its inputs h [S or 1, N, I]; the variances
+        W_v [I, O] and b_v [O] of its weights and biases; and sd, noise ξ and draws a of its outputs
+        [S, N, O].
+        """
         h = rows[None]
         means, variances = map(self.split, q.moments())
         for number, ((_, W_m, b_m), (_, W_v, b_v)) in enumerate(zip(means, variances, strict=True)):
@@ -87,7 +92,7 @@ class MeanFieldBNN(Network):
             shape = [num, tf.shape(rows)[0], self.sizes[number + 1]]
             noise = standard_normal(shape, own_seed, mean.dtype)
             drawn = mean + sd * noise
-            yield LayerPass(h, W_v, b_v, sd, noise, drawn)
+            yield h, W_v, b_v, sd, noise, drawn
             h = ACTIVATIONS[self.activation](drawn)
 
     def clipped_gradient(
@@ -101,18 +106,18 @@ class MeanFieldBNN(Network):
         needs h, δ and κ alone (Goodfellow 2015; Lee & Kifer 2021, for weights that are not random),
         and the clipped sum is one product of matrices.
         """
-        passes = []
+        passes, draws = [], []
         with tf.GradientTape() as tape:
-            for one in self._passes(q, self.rows(X), seed, 1):
-                tape.watch(one.drawn)
-                passes.append(one)
-            F = self.read_out(passes[-1].drawn, X)
+            for *others, drawn in self._passes(q, self.rows(X), seed, 1):
+                tape.watch(drawn)
+                passes.append(others)
+                draws.append(drawn)
+            F = self.read_out(draws[-1], X)
             value = -tf.reduce_sum(self._losses(F, Y, loss or NegativeLogLikelihood()))
-        gradients = tape.gradient(value, [one.drawn for one in passes])
-        layers = []
-        for one, delta in zip(passes, gradients, strict=True):
-            kappa = by_spread * tf.math.divide_no_nan(0.5 * delta * one.noise, one.sd)
-            layers.append((one.inputs[0], one.weights, one.biases, delta[0], kappa[0]))
+        gradients, layers = tape.gradient(value, draws), []
+        for (h, W_v, b_v, sd, noise), delta in zip(passes, gradients, strict=True):
+            kappa = by_spread * tf.math.divide_no_nan(0.5 * delta * noise, sd)
+            layers.append((h[0], W_v, b_v, delta[0], kappa[0]))
 
         squared_norms = []
         for h, W_v, b_v, delta, kappa in layers:
@@ -132,26 +137,6 @@ class MeanFieldBNN(Network):
             spreads += [of_weights, 2.0 * b_v * tf.reduce_sum(kappa, axis=0)]
         flat = ([tf.reshape(part, [-1]) for part in parts] for parts in (means, spreads))
         return tf.stack([tf.concat(parts, 0) for parts in flat])
-
-
-@dataclass(frozen=True, eq=False)
-class LayerPass:
-    """One layer at work on N rows, of S networks.
-
-    :param inputs: The inputs h [S or 1, N, I].
-    :param weights: The variances W_v of the weights [I, O].
-    :param biases: The variances b_v of the biases [O].
-    :param sd: The standard deviations of the outputs [S, N, O].
-    :param noise: The standard normal numbers ξ [S, N, O].
-    :param drawn: The outputs a [S, N, O].
-    """
-
-    inputs: tf.Tensor
-    weights: tf.Tensor
-    biases: tf.Tensor
-    sd: tf.Tensor
-    noise: tf.Tensor
-    drawn: tf.Tensor
 
 
 class MultiHeadBNN(MeanFieldBNN):

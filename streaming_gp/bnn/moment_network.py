@@ -150,8 +150,7 @@ class MomentNetwork:
         """
         require_posterior(q, self.prior())
         X, Y = self.as_data(*data)
-        density: np.ndarray = self._log_power(q, Y, *self.predictor(q, X), 1.0).numpy()
-        return density
+        return self._log_power(q, Y, *self.predictor(q, X), 1.0).numpy()
 
 
 class NoisyMomentNetwork(MomentNetwork):

@@ -9,7 +9,7 @@ family, its log-partition: with ``p_η`` normalised,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -77,20 +77,17 @@ class Renyi:
 
 
 def _renyi(q: Any, p: Any, alpha: float) -> tf.Tensor:
-    return _log_overlap(q, p, alpha) / (alpha * (alpha - 1.0))
+    """By ``log ∫ q^α p^(1−α)``."""
+    natural = [alpha * a + (1.0 - alpha) * b for a, b in zip(q.natural, p.natural, strict=True)]
+    between = type(q)(*natural).log_partition()
+    overlap = between - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
+    return overlap / (alpha * (alpha - 1.0))
 
 
 def _slope(q: Any, p: Any, limit: float) -> tf.Tensor:
     """Of the divergence by α, at a limit where its formula is 0/0."""
     high, low = (_renyi(q, p, limit + step) for step in (AT_THE_LIMIT, -AT_THE_LIMIT))
     return (high - low) / (2.0 * AT_THE_LIMIT)
-
-
-def _log_overlap(q: Any, p: Any, alpha: float) -> tf.Tensor:
-    """``log ∫ q^α p^(1−α)``."""
-    natural = [alpha * a + (1.0 - alpha) * b for a, b in zip(q.natural, p.natural, strict=True)]
-    between = type(q)(*natural).log_partition()
-    return between - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
 
 
 @typed
@@ -161,14 +158,13 @@ class Fisher:
     weight: float = 1.0
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-        mine: Any = q
         if not isinstance(q, Gaussian):
             raise InvalidDataError(f"this divergence is for Gaussians, not {type(q).__name__}")
-        (pull, precision), (mean, covariance) = cavity.natural, mine.moments()
-        slope = pull - mine._times(precision, mean)
-        bend = tf.convert_to_tensor(mine.precision - precision)
+        (pull, precision), (mean, covariance) = cavity.natural, q.moments()
+        slope = pull - q._times(precision, mean)
+        bend = tf.convert_to_tensor(q.precision - precision)
         square = bend @ bend if bend.shape.rank == 2 else tf.square(bend)
-        spread = mine._trace(square, covariance)
+        spread = q._trace(square, covariance)
         return self.weight * (tf.reduce_sum(tf.square(slope)) + spread)
 
 
@@ -180,12 +176,11 @@ class TotalVariation:
     For Gaussians of one coordinate only: there is no closed form for more.
     """
 
-    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
+    def __call__(self, q: Any, cavity: Factor) -> tf.Tensor:
         p = _univariate(q, cavity, "total variation")
-        mine: Any = q
         (m, n), (v, w) = (
             [tf.convert_to_tensor(one)[0] for one in both]
-            for both in ((mine.mean, p.mean), (mine.variance, p.variance))
+            for both in ((q.mean, p.mean), (q.variance, p.variance))
         )
         # where q = p, with x about the mean of q: a x² + 2 b x + c = 0, which no derivative moves
         away, a = n - m, 1.0 / w - 1.0 / v
@@ -217,10 +212,10 @@ class FisherRao:
     For Gaussians of one coordinate only.
     """
 
-    def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
-        p, mine = _univariate(q, cavity, "Fisher-Rao distance"), cast(Any, q)
-        mean = tf.square(mine.mean - p.mean)[0]
-        sd_q, sd_p = tf.sqrt(mine.variance)[0], tf.sqrt(p.variance)[0]
+    def __call__(self, q: Any, cavity: Factor) -> tf.Tensor:
+        p = _univariate(q, cavity, "Fisher-Rao distance")
+        mean = tf.square(q.mean - p.mean)[0]
+        sd_q, sd_p = tf.sqrt(q.variance)[0], tf.sqrt(p.variance)[0]
         near, far = mean + 2.0 * tf.square(sd_q - sd_p), mean + 2.0 * tf.square(sd_q + sd_p)
         return 2.0 * np.sqrt(2.0) * tf.atanh(tf.sqrt(near / far))
 
@@ -239,7 +234,12 @@ def require_gradient(divergence: Divergence, q: ExponentialFamily, cavity: Facto
     normalises the cavity is a constant.
     """
     if isinstance(divergence, Renyi):
-        _require_mixture(divergence.alpha, q, cavity)
+        alpha = divergence.alpha
+        if not (q.as_factor() ** alpha * cavity ** (1.0 - alpha)).is_proper:
+            raise ImproperError(
+                f"for α = {alpha:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is "
+                f"not{COLD_START}"
+            )
     elif not isinstance(divergence, (KL, Fisher)):
         _require_distribution(divergence, cavity)
 
@@ -248,12 +248,4 @@ def _require_distribution(divergence: Divergence, cavity: Factor) -> None:
     if not cavity.is_proper:
         raise ImproperError(
             f"{type(divergence).__name__} needs a cavity that is a distribution{COLD_START}"
-        )
-
-
-def _require_mixture(alpha: float, q: ExponentialFamily, cavity: Factor) -> None:
-    if not (q.as_factor() ** alpha * cavity ** (1.0 - alpha)).is_proper:
-        raise ImproperError(
-            f"for α = {alpha:g} the mixture α η_q + (1 − α) η_cavity must be proper, and is not"
-            f"{COLD_START}"
         )

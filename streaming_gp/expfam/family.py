@@ -309,38 +309,23 @@ class ExponentialFamily(abc.ABC):
         """Why this object is no factor that ``self`` can be multiplied by, or None if it is one."""
         if not isinstance(factor, Factor) or factor.family is not type(self):
             return f"it is no factor of the family {type(self).__name__}"
-        natural = _objection_to_arrays(factor.natural, shapes(self.natural), self.symmetric)
-        return natural or _objection_to_scale(factor.log_scale)
-
-
-# ---- arrays that came from elsewhere ----
-
-
-def _objection_to_arrays(
-    natural: Any, shapes: Sequence[tuple[int, ...]], symmetric: Sequence[int]
-) -> str | None:
-    """Why these are no natural parameters, or None."""
-    if type(natural) is not tuple or not all(_is_array(eta) for eta in natural):
-        return "its natural parameters are no tuple of floating-point arrays"
-    got = [tuple(np.shape(eta)) for eta in natural]
-    if got != list(shapes):
-        return f"its natural parameters have shapes {got}, wanted {list(shapes)}"
-    arrays = [np.asarray(eta) for eta in natural]
-    if any(array.dtype not in _DTYPES for array in arrays):
-        return "its natural parameters are not floating-point numbers of 32 or 64 bits"
-    if not is_finite(*arrays):
-        return "its natural parameters are not finite"
-    if not all(_is_symmetric(arrays[index]) for index in symmetric):
-        return "a matrix among its natural parameters is not symmetric"
-    return None
-
-
-def _objection_to_scale(log_scale: Any) -> str | None:
-    """Why this is no log constant, or None."""
-    number = np.asarray(None if isinstance(log_scale, (tuple, list)) else log_scale)
-    if number.shape != () or number.dtype not in (*_DTYPES, np.dtype(int)):
-        return f"its log constant is {log_scale!r:.100}, wanted a number"
-    return None if np.isfinite(number) else f"its log constant is {log_scale}"
+        natural, log_scale = factor.natural, factor.log_scale
+        if type(natural) is not tuple or not all(_is_array(eta) for eta in natural):
+            return "its natural parameters are no tuple of floating-point arrays"
+        got, wanted = shapes(natural), shapes(self.natural)
+        if got != wanted:
+            return f"its natural parameters have shapes {got}, wanted {wanted}"
+        arrays = [np.asarray(eta) for eta in natural]
+        if any(array.dtype not in _DTYPES for array in arrays):
+            return "its natural parameters are not floating-point numbers of 32 or 64 bits"
+        if not is_finite(*arrays):
+            return "its natural parameters are not finite"
+        if not all(_is_symmetric(arrays[index]) for index in self.symmetric):
+            return "a matrix among its natural parameters is not symmetric"
+        number = np.asarray(None if isinstance(log_scale, (tuple, list)) else log_scale)
+        if number.shape != () or number.dtype not in (*_DTYPES, np.dtype(int)):
+            return f"its log constant is {log_scale!r:.100}, wanted a number"
+        return None if np.isfinite(number) else f"its log constant is {log_scale}"
 
 
 def _is_array(eta: Any) -> bool:

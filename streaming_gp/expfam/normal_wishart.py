@@ -174,7 +174,10 @@ class NormalWishart(ExponentialFamily):
 
     @staticmethod
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
-        mu, precision = _unpacked(tf.convert_to_tensor(x))
+        x = tf.convert_to_tensor(x)
+        dimension = round(np.sqrt(x.shape[2] + 0.25) - 0.5)
+        mu, rows = x[:, :, :dimension], x[:, :, dimension:]
+        precision = tf.reshape(rows, tf.concat([tf.shape(x)[:2], [dimension, dimension]], 0))
         precision_mu = tf.linalg.matvec(precision, mu)
         logdet = logdet_from_cholesky(tf.linalg.cholesky(precision))
         quadratic = tf.reduce_sum(mu * precision_mu, axis=-1)
@@ -199,11 +202,10 @@ class NormalWishart(ExponentialFamily):
 
     @staticmethod
     def is_proper_natural(*natural: Any) -> bool:
-        shape, weighted_mean, strength, scatter = (np.asarray(eta) for eta in natural)
-        if not (is_finite(*natural) and (shape > -1.0).all() and (strength > 0.0).all()):
+        q = NormalWishart(*map(np.asarray, natural))
+        if not (is_finite(*natural) and (q.shape > -1.0).all() and (q.strength > 0.0).all()):
             return False
-        mean = weighted_mean / strength[:, None]
-        return is_positive_definite(scatter - weighted_mean[:, :, None] * mean[:, None, :])
+        return is_positive_definite(q.scale_inverse)
 
     def unconstrained(self) -> tf.Tensor:
         """[K, D + 3, D]: rows of m, of the factor of W⁻¹ with the log of its diagonal, and of
@@ -248,13 +250,6 @@ class NormalWishart(ExponentialFamily):
         half_chi2 = tf.random.stateless_gamma(shape, [seed, 0], concentration, dtype=dtype)
         normal = standard_normal(tf.concat([shape, shape[-1:]], 0), [seed, 1], dtype)
         return tf.linalg.set_diag(tf.linalg.band_part(normal, -1, 0), tf.sqrt(2.0 * half_chi2))
-
-
-def _unpacked(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """μ [N, K, D] and Λ [N, K, D, D] from [N, K, D + D²]."""
-    dimension = round(np.sqrt(x.shape[2] + 0.25) - 0.5)
-    shape = tf.concat([tf.shape(x)[:2], [dimension, dimension]], 0)
-    return x[:, :, :dimension], tf.reshape(x[:, :, dimension:], shape)
 
 
 def _degrees_of_freedom(gap: np.ndarray, dimension: int) -> np.ndarray:
