@@ -87,10 +87,6 @@ class OpenQuestions(abc.ABC):
         self._gone: list[str] = []
 
     @property
-    @abc.abstractmethod
-    def now(self) -> float: ...
-
-    @property
     def open(self) -> frozenset[str]:
         return frozenset(self._open)
 
@@ -128,27 +124,18 @@ class SerialSession(OpenQuestions):
         self._residents: dict[str, Resident] = {}
         self._arrivals: list[tuple[float, int, Delivery]] = []
         self._numbers = count()
-        self._now = 0.0
-
-    @property
-    def now(self) -> float:
-        return self._now
+        self.now = 0.0
 
     def _put(self, task: LocalTask, client: Client | Site, duration: float | None) -> None:
         start = time.perf_counter()
-        resident = self._resident(client)
+        resident = self._residents.get(client.client_id)
+        if resident is None or resident.client is not client:  # another one of its name
+            resident = self._residents[client.client_id] = Resident(client)
         resident.advance(self._latency)
         delivery = Delivery(task.client_id, resident.answer(task))
         taken = time.perf_counter() - start if duration is None else duration
-        heapq.heappush(self._arrivals, (self._now + taken, next(self._numbers), delivery))
+        heapq.heappush(self._arrivals, (self.now + taken, next(self._numbers), delivery))
 
     def _wait(self) -> Delivery:
-        self._now, _, delivery = heapq.heappop(self._arrivals)
+        self.now, _, delivery = heapq.heappop(self._arrivals)
         return delivery
-
-    def _resident(self, client: Client | Site) -> Resident:
-        """That of a client from its first question on; another one of its name begins anew."""
-        resident = self._residents.get(client.client_id)
-        if resident is None or resident.client is not client:
-            resident = self._residents[client.client_id] = Resident(client)
-        return resident

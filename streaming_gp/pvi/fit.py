@@ -306,8 +306,7 @@ def default_update(model: Any) -> UpdateRule:
     inference by Adam.
     """
     own = getattr(model, "default_update", None)
-    rule: UpdateRule = VariationalUpdate(epochs=5) if own is None else own()
-    return rule
+    return VariationalUpdate(epochs=5) if own is None else own()
 
 
 # ---- without a server: peers hand the posterior on, and each keeps its own factor ----

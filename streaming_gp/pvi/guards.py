@@ -176,9 +176,7 @@ def checks_of(client: Any, given: Checks | None = None) -> Checks:
 
     :param given: Limits that hold for all clients; None if each has its own.
     """
-    if given is not None:
-        return given
-    return checks_among(client.model, client.update)
+    return given or checks_among(client.model, client.update)
 
 
 def checks_among(*owners: Any) -> Checks:
@@ -220,8 +218,7 @@ def read(delivery: Delivery, largest: int = 2**63) -> LocalResult:
         objection = _objection_to_form(answer, delivery.client_id)
         if objection is not None:
             raise RefusedError(objection)
-    result: LocalResult = answer
-    return result
+    return answer
 
 
 def delivery_of(came: Any) -> Delivery:

@@ -15,14 +15,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Gaussian
+from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import Fraction, Positive, as_groups, typed
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import (
     HyperparameterModel,
     bounded_precision,
     newton_step,
-    prior_factor,
     set_values,
     slope_and_precision,
     values,
@@ -74,22 +73,21 @@ class PriorVariance:
         """
         prior, q = server.prior, server.posterior
         mean, variance = _independent(prior)
-        groups = self._groups_of(prior)
+        groups = as_groups(self.groups, len(prior.precision_mean))
+        if groups.any() and np.ndim(prior.precision) == 0:
+            raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
         excess = (np.square(q.mean - mean) + np.asarray(q.variance)) / variance
         sizes = np.bincount(groups)
-        growth = (np.bincount(groups, excess) / sizes) ** self.rate
-        changed = _scaled(prior, growth[groups])
+        growth = ((np.bincount(groups, excess) / sizes) ** self.rate)[groups]
+        covariance = np.asarray(prior.moments()[1])
+        growth = {0: growth[0], 1: growth, 2: growth[:, None]}[covariance.ndim]
+        covariance = (covariance * growth).astype(covariance.dtype)
+        changed = type(prior).from_moments(mean, covariance).as_arrays()
         server.adopt(Ledger(changed, server.factors))
         means = np.bincount(groups, np.asarray(changed.variance)) / sizes
         if len(means) == 1:
             return {"prior_variance": float(means[0])}
         return {f"prior_variance_{g}": float(one) for g, one in enumerate(means)}
-
-    def _groups_of(self, prior: Gaussian) -> np.ndarray:
-        groups = as_groups(self.groups, len(prior.precision_mean))
-        if groups.any() and np.ndim(prior.precision) == 0:
-            raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
-        return groups
 
 
 def _independent(prior: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -100,14 +98,6 @@ def _independent(prior: Any) -> tuple[np.ndarray, np.ndarray]:
     ):
         raise InvalidDataError("wanted a Gaussian prior with independent coordinates")
     return np.asarray(prior.mean), np.asarray(prior.variance)
-
-
-def _scaled(prior: Gaussian, growth: np.ndarray) -> Gaussian:
-    """The same mean, and variances that are so many times as large: [D]."""
-    mean, covariance = (np.asarray(part) for part in prior.moments())
-    by = {0: growth[0], 1: growth, 2: growth[:, None]}[covariance.ndim]
-    changed = (covariance * by).astype(covariance.dtype)
-    return type(prior).from_moments(mean, changed).as_arrays()
 
 
 @typed
@@ -154,7 +144,9 @@ class LikelihoodParameters:
         numbers, model = server.hyperparameters, _model(server)
         terms: list[Any] = [*factors.values()]
         if isinstance(model, HyperparameterModel):
-            terms.append(prior_factor(model, server.posterior))
+            _, gradient, hessian = model.prior_term_by_hyperparameters(server.posterior)
+            precision = -hessian()
+            terms.append(Factor(Normal, (gradient + precision @ values(model), precision)))
         gradient, precision = slope_and_precision(reduce(mul, terms), numbers)
         precision = bounded_precision(numbers, gradient, precision, self.max_step)
         step = newton_step(gradient, precision)

@@ -204,8 +204,7 @@ def compiled_for(model: Any, key: Hashable, build: Callable[[Any], F]) -> F:
     functions = _OF_MODELS.setdefault(model, {})
     if key not in functions:
         functions[key] = build(proxy(model))
-    function: F = functions[key]
-    return function
+    return functions[key]
 
 
 def tensors(arrays: Iterable[Any]) -> tuple[tf.Tensor, ...]:
@@ -227,8 +226,7 @@ ROUNDING = 1e-6  # of 32-bit sums, relative
 
 def values(model: Any) -> np.ndarray:
     """All of them, in the order of ``model.trainable_variables``: [H]."""
-    trainable: TrainableModel = require(model, TrainableModel, "learning the likelihood")
-    variables = trainable.trainable_variables
+    variables = require(model, TrainableModel, "learning the likelihood").trainable_variables
     if not variables:
         raise InvalidDataError(f"{type(model).__name__} has no trainable_variables to learn")
     return np.concatenate([np.ravel(variable.numpy()) for variable in variables])
@@ -276,17 +274,6 @@ def hyperparameter_factor(model: Any, candidates: Sequence[Any], data: Data, see
             set_values(model, numbers)
         precision = precision / share
     return Factor(Normal, (gradient + precision @ numbers, precision))
-
-
-def prior_factor(model: HyperparameterModel, q: Any) -> Factor:
-    """The prior's term of ε, to second order about the ε that the model has (PVI 2018, eq. 5).
-
-    :param model: It says ``−KL(q ‖ p(θ | ε))``, and log p(ε) where ε has a prior.
-    :param q: The server's posterior.
-    """
-    _, gradient, hessian = model.prior_term_by_hyperparameters(q)
-    precision = -hessian()
-    return Factor(Normal, (gradient + precision @ values(model), precision))
 
 
 def _data_term(model: Any, q: Any, data: Data, seed: int) -> SecondOrder:
@@ -352,5 +339,4 @@ def bounded_precision(
 
 def newton_step(gradient: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """The shortest step [H] to the maximum; none in directions without curvature."""
-    step: np.ndarray = np.linalg.lstsq(precision, gradient, rcond=None)[0]
-    return step
+    return np.linalg.lstsq(precision, gradient, rcond=None)[0]

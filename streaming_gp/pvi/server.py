@@ -26,7 +26,7 @@ from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
 from streaming_gp.pvi.model import set_values
 from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
-from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask
+from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, have_same_natural
 from streaming_gp.serialization import storable
 
 KIND = "federated server"
@@ -44,16 +44,9 @@ client that came later, and is not among them, has their mean."""
 @typed
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that a server knows, as a value: this is in its file.
+    """All that a server knows, as a value: this is in its file. Fields are as those of the server.
 
-    :param prior: The posterior before any data.
-    :param factors: One factor for each client, by name and in order of arrival.
-    :param version: The number of times that the posterior has changed.
     :param sequences: The number of the last question, by client.
-    :param damping: The state of the damping rule after its last step.
-    :param history: The rounds so far.
-    :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
-    :param hyperparameter_factors: The newest data term of each client of them, by client.
     :param numbers: The number of each client, in the order in which they joined; none is given
         twice.
     """
@@ -521,10 +514,9 @@ class Server:
 
     def _prior_for(self, client: Client | Site) -> Any | None:
         """The prior, for a rule that divides by it, where it is not the model's own."""
-        if not getattr(client.update, "wants_prior", False):
-            return None
-        pairs = zip(client.model.prior().natural, self.prior.natural, strict=True)
-        return None if all(np.array_equal(a, b) for a, b in pairs) else self.prior
+        wants_prior = getattr(client.update, "wants_prior", False)
+        is_other = wants_prior and not have_same_natural(client.model.prior(), self.prior)
+        return self.prior if is_other else None
 
     # ---- files ----
 

@@ -281,9 +281,10 @@ class FedAdagrad(AdaptiveOptimiser):
         return old + square
 
 
+@typed
 @dataclass(frozen=True)
-class DecayingOptimiser(AdaptiveOptimiser):
-    """An adaptive optimiser whose v forgets.
+class FedAdam(AdaptiveOptimiser):
+    """``v ← β₂ v + (1 − β₂) Δ²`` (Reddi et al. 2021).
 
     :param decay: The decay β₂ in [0, 1).
     :raises InvalidDataError: if it is not in that range.
@@ -291,19 +292,13 @@ class DecayingOptimiser(AdaptiveOptimiser):
 
     decay: Decay = 0.99
 
-
-@typed
-@dataclass(frozen=True)
-class FedAdam(DecayingOptimiser):
-    """``v ← β₂ v + (1 − β₂) Δ²`` (Reddi et al. 2021)."""
-
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> Any:
         return self.decay * old + (1.0 - self.decay) * square
 
 
 @typed
 @dataclass(frozen=True)
-class FedYogi(DecayingOptimiser):
+class FedYogi(FedAdam):
     """``v ← v − (1 − β₂) Δ² sign(v − Δ²)`` (Reddi et al. 2021): v falls slowly, however small Δ."""
 
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> Any:

@@ -101,10 +101,8 @@ def step(
 def ask(ledger: Ledger[P], client_id: str, policy: PropernessPolicy) -> LocalTask:
     """The cavity that a client is to fit under, as the policy decides."""
     old = ledger.factors.get(client_id)
-    if old is None:
-        return LocalTask(None, None, ledger.posterior, None)
-    removed = policy.removed_fraction(ledger, client_id)
-    if removed == 1.0:
+    removed = 1.0 if old is None else policy.removed_fraction(ledger, client_id)
+    if old is None or removed == 1.0:
         return LocalTask(None, None, ledger.posterior, old)
     # q itself, written as a product in which the part that is taken out stands alone
     own = (old**removed).as_arrays()

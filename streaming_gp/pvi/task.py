@@ -243,10 +243,6 @@ class Failure:
         code = self.code if self.code in CODES else "OtherError"
         return f"{code}: {CODES[code]} (its own log says more: logger {LOG.name})"
 
-    def for_message(self) -> Failure:
-        """What may leave the process."""
-        return self if self.is_open else replace(self, text="")
-
 
 def failure_of(
     error: BaseException, client_id: str, is_open: bool = False, is_discreet: bool = True
@@ -316,16 +312,14 @@ def decode_task(message: bytes) -> LocalTask:
 
 def encode_answer(answer: LocalResult | Failure) -> bytes:
     """An answer as a message; of a failure its code, and its text only where that may be told."""
-    content = answer.for_message() if isinstance(answer, Failure) else answer
-    return serialization.packed(KIND, content, serialization.registered_classes())
+    if isinstance(answer, Failure) and not answer.is_open:
+        answer = replace(answer, text="")
+    return serialization.packed(KIND, answer, serialization.registered_classes())
 
 
 def decode_answer(message: bytes) -> LocalResult | Failure:
     """The answer that :func:`encode_answer` made a message of."""
-    answer: LocalResult | Failure = serialization.unpacked(
-        "the message", message, KIND, serialization.registered_classes()
-    )
-    return answer
+    return serialization.unpacked("the message", message, KIND, serialization.registered_classes())
 
 
 # ---- update rules ----
@@ -391,6 +385,15 @@ def require_begun(rule: Any, client_id: str) -> None:
         rule.require_begun(client_id)
     elif hasattr(rule, "rule"):
         require_begun(rule.rule, client_id)
+
+
+def have_same_natural(a: Any, b: Any) -> bool:
+    """Whether two factors, or distributions, have the same natural parameters, to the last bit;
+    None is like None.
+    """
+    if a is None or b is None:
+        return a is b
+    return all(np.array_equal(x, y) for x, y in zip(a.natural, b.natural, strict=True))
 
 
 def factor_of(q: ExponentialFamily, cavity: Factor, free_energy: float) -> Factor:

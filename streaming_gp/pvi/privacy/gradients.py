@@ -94,8 +94,7 @@ class PrivateGradients(PrivateRule):
         gradients = NoisyGradients(self.clip, self.release, draws, self.means_only)
         noisy = kind(**settings, gradients=gradients)
         rule = noisy if inner is self.rule else replace(self.rule, rule=noisy)
-        factor: Factor = rule(task).factor
-        return factor
+        return rule(task).factor
 
     @property
     def _inner(self) -> Any:
@@ -300,23 +299,17 @@ class ClippedGradientModel(Protocol):
 
 def clipped_sum_of(model: Model, loss: Any) -> ClippedSum:
     """The model's own formula if it has one; else gradients row by row."""
-    if isinstance(model, ClippedGradientModel):
-        own: ClippedGradientModel = model
+    own: Any = model if isinstance(model, ClippedGradientModel) else None
+    expected: Any = expected_log_likelihood_of(model, loss) if own is None else None
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def by_formula(
-            family: Any, numbers: Any, X: Any, Y: Any, w: Any, seed: Any, clip: Any, spread: Any
-        ) -> tf.Tensor:
+    @tf.function(autograph=False, reduce_retracing=True)
+    def clipped_sum(
+        family: Any, numbers: Any, X: Any, Y: Any, w: Any, seed: Any, clip: Any, spread: Any
+    ) -> tf.Tensor:
+        if own is not None:
             q = family.from_unconstrained(numbers)
             return own.clipped_gradient(q, X, Y, w, seed, clip, spread, loss)
 
-        return by_formula
-    expected = expected_log_likelihood_of(model, loss)
-
-    @tf.function(autograph=False, reduce_retracing=True)
-    def row_by_row(
-        family: Any, numbers: Any, X: Any, Y: Any, w: Any, seed: Any, clip: Any, spread: Any
-    ) -> tf.Tensor:
         def gradient(row: Any) -> tf.Tensor:
             x, y, number = row
             own_seed = tf.random.experimental.stateless_fold_in(seed, number)
@@ -333,7 +326,7 @@ def clipped_sum_of(model: Model, loss: Any) -> ClippedSum:
         clipped = tf.math.multiply_no_nan(flat, share[:, None])
         return tf.reshape(tf.reduce_sum(clipped, axis=0), tf.shape(numbers))
 
-    return row_by_row
+    return clipped_sum
 
 
 def shares(squared_norms: tf.Tensor, weights: tf.Tensor, clip: tf.Tensor) -> tf.Tensor:

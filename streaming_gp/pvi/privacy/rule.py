@@ -211,8 +211,7 @@ class Draws:
         With 52 bits each, none is further out than 8.2. That floating-point numbers are no real
         ones is not defended against (Mironov 2012).
         """
-        normal: np.ndarray = ndtri(self.uniform(int(np.prod(shape)))).reshape(shape)
-        return normal
+        return ndtri(self.uniform(int(np.prod(shape)))).reshape(shape)
 
     def sample(self, number: int, rate: float) -> np.ndarray:
         """The rows, of so many, that take part, each with this probability and alone."""

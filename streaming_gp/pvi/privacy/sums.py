@@ -22,7 +22,14 @@ from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.guards import NO_LIMITS, Checks, checks_among
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.privacy.rule import PrivateFitError, require_family, require_rule
-from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, RefusedQuestionError
+from streaming_gp.pvi.task import (
+    EPSILON,
+    Delivery,
+    LocalResult,
+    LocalTask,
+    RefusedQuestionError,
+    have_same_natural,
+)
 from streaming_gp.serialization import file_of, storable
 
 LOG = logging.getLogger("streaming_gp.privacy")
@@ -94,12 +101,6 @@ class SummedChanges:
         """The number that changes are multiples of."""
         return 2.0 * self.limit / self.levels
 
-    def checks_with(self, model: Any) -> Checks:
-        """The limits of a site's answer, at the site, and of a sum, at the server: those that the
-        model has, or the rule, or the defaults.
-        """
-        return checks_among(model, self.rule)
-
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer by the site's share of the sums so far, times its change.
 
@@ -136,17 +137,13 @@ class SummedChanges:
         whole = tuple(np.round(eta / self.resolution) * self.resolution for eta in parts)
         return Factor(change.family, whole)
 
-    @property
-    def _rho(self) -> float:
-        return 1.0 / self.sites if self.damping is None else self.damping
-
     def _change(self, task: LocalTask, own: Factor | None, proposal: Factor) -> Factor:
         """The change by which the site answers."""
-        new = damped(own, proposal, self._rho)
+        new = damped(own, proposal, 1.0 / self.sites if self.damping is None else self.damping)
         change = self.rounded(change_between(own, new))
         together = (task.posterior / task.prior).as_arrays()
         ledger: Ledger[Any] = Ledger(task.prior, {"all": together})
-        checks = self.checks_with(task.model)
+        checks = checks_among(task.model, self.rule)
         objection = checks.objection(ledger, proposal, task.num_data)
         objection = objection or checks.objection_to_step(ledger, {"all": together * change})
         if objection:
@@ -178,7 +175,7 @@ class SiteRecord:
 
         The change has entered a sum if the server has another share for the site since then.
         """
-        if same_factor(task.own, self.share):
+        if have_same_natural(task.own, self.share):
             return self.own
         if task.sequence <= self.sequence or _digest(task.own) in self.past:
             raise RefusedQuestionError("ServerIsBack")
@@ -206,7 +203,7 @@ def write_record(folder: str, task: LocalTask, own: Factor | None, change: Facto
     before = _read(folder, task.client_id)
     past: tuple[str, ...] = ()
     if before is not None and before.share is not None and share is not None:
-        is_same = same_factor(before.share, share)
+        is_same = have_same_natural(before.share, share)
         past = before.past if is_same else (*before.past, _digest(before.share))
     record = SiteRecord(task.sequence, share, own, change, past)
     serialization.write(path, KIND, record, serialization.registered_classes())
@@ -222,21 +219,11 @@ def change_between(old: Any, new: Factor) -> Factor:
     return new if old is None else new / old
 
 
-def same_factor(a: Any, b: Any) -> bool:
-    """Whether two factors have the same natural parameters, to the last bit; None is like None."""
-    if a is None or b is None:
-        return a is b
-    return all(np.array_equal(x, y) for x, y in zip(a.natural, b.natural, strict=True))
-
-
 def _read(folder: str, client_id: str) -> SiteRecord | None:
     path = file_of(client_id, folder)
     if not path.exists():
         return None
-    record: SiteRecord = serialization.read(
-        path, KIND, serialization.registered_classes(), SiteRecord
-    )
-    return record
+    return serialization.read(path, KIND, serialization.registered_classes(), SiteRecord)
 
 
 def _digest(share: Any) -> str:
@@ -274,8 +261,8 @@ class _Offer:
 
     def fits(self, task: LocalTask) -> bool:
         """Whether a site finds it taken, or not, as the others do."""
-        is_taken = same_factor(task.own, self.after[task.client_id])
-        if not is_taken and not same_factor(task.own, self.before[task.client_id]):
+        is_taken = have_same_natural(task.own, self.after[task.client_id])
+        if not is_taken and not have_same_natural(task.own, self.before[task.client_id]):
             return False
         if self.is_taken is None:
             self.is_taken = is_taken
@@ -328,7 +315,7 @@ class Shares:
         """Why the posterior may not take the sum, or None."""
         malformed = task.posterior.objection_to(total)
         rule: Any = self._site.update
-        checks = rule.checks_with(self._site.model)
+        checks = checks_among(self._site.model, rule.rule)
         return malformed or checks.objection_to_step(Ledger(task.posterior), {"sum": total})
 
 

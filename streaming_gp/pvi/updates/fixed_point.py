@@ -103,17 +103,14 @@ class FixedPointUpdate:
         (X, Y), scale = task.data, task.num_data / len(rows)
         in_numpy = vars(type(task.model)).get("natural_gradient_in_numpy")  # of no other class
         if in_numpy is not None and self.loss is None:
-            exact: Factor = in_numpy(task.model, q, X[rows], Y[rows]) ** scale
-            return exact
+            return in_numpy(task.model, q, X[rows], Y[rows]) ** scale
         jit = self.batch_size is not None  # XLA wants shapes that do not change
         gradient = compiled_for(
             task.model,
             ("natural gradient", self.loss, jit),
             lambda model: natural_gradient(model, self.loss, jit),
         )
-        seed = np.array([task.seed, step], np.int32)
-        factor: Factor = gradient(q, X[rows], Y[rows], seed, scale)
-        return factor
+        return gradient(q, X[rows], Y[rows], np.array([task.seed, step], np.int32), scale)
 
 
 def natural_gradient(model: Model, loss: Any, jit: bool) -> Callable[..., Factor]:

@@ -126,20 +126,17 @@ class AssumedDensityUpdate:
 
     def __call__(self, task: LocalTask) -> LocalResult:
         rows = minibatches(task, 1, self.passes * task.num_data)
-        factor, _, skipped = sweep(_Include(), task, task.cavity**0.0, rows)
+        factor, _, skipped = sweep(_include, task, task.cavity**0.0, rows)
         return answered(task, factor, self.passes, skipped)
 
 
-@dataclass(frozen=True)
-class _Include:
+def _include(
+    model: Any, cavity: Factor, factor: Factor, sites: None, X: Any, Y: Any, number: Any
+) -> tuple[Factor, None, tf.Tensor]:
     """All sites are one product, the factor."""
-
-    def __call__(
-        self, model: Any, cavity: Factor, factor: Factor, sites: None, X: Any, Y: Any, number: Any
-    ) -> tuple[Factor, None, tf.Tensor]:
-        q = repeated(cavity * factor)
-        new, skipped = refine(q**0.0, tilted_factors(model, 1.0, q, X, Y))
-        return factor * product(new), None, skipped
+    q = repeated(cavity * factor)
+    new, skipped = refine(q**0.0, tilted_factors(model, 1.0, q, X, Y))
+    return factor * product(new), None, skipped
 
 
 @typed

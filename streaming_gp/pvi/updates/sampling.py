@@ -55,8 +55,7 @@ class Sampler(Protocol):
 
 def log_likelihood_of(model: Any) -> Callable[[tf.Tensor, Any, Any], tf.Tensor]:
     """The model's own."""
-    sampled: SampledModel = require(model, SampledModel, "sampling")
-    return sampled.log_likelihood
+    return require(model, SampledModel, "sampling").log_likelihood
 
 
 def require_gaussian(task: LocalTask) -> type[Gaussian]:

@@ -13,7 +13,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
 from streaming_gp.pvi.model import compiled_for, tensors
-from streaming_gp.pvi.task import LocalResult, LocalTask
+from streaming_gp.pvi.task import LocalResult, LocalTask, have_same_natural
 from streaming_gp.pvi.updates.sampling import (
     Chain,
     Sampler,
@@ -174,7 +174,8 @@ class SNEPWorker:
         :raises NumericalError: if the chain or the factor are lost; the next question starts anew.
         """
         cavity = tensors(task.cavity.natural)
-        if self._state is None or not self._has_entered(task.own):
+        has_entered = task.own is not None and not have_same_natural(task.own, self._own)
+        if self._state is None or not has_entered:
             self._begin(task)
         else:
             self._state = shift_chain(self._family, self._state, self._cavity, cavity)
@@ -218,13 +219,6 @@ class SNEPWorker:
         factor = family(*tensors(own.natural))
         anchor = self._rule.loop.anchor(tensors(task.cavity.natural), factor.natural)
         self._state = State(tf.constant(0), *factor.moments(), anchor, chain)
-
-    def _has_entered(self, own: Factor | None) -> bool:
-        """Whether the ledger's factor has changed since the newest question."""
-        if own is None or self._own is None:
-            return own is not None
-        pairs = zip(own.natural, self._own.natural, strict=True)
-        return not all(np.array_equal(a, b) for a, b in pairs)
 
 
 def shift_chain(family: type[Gaussian], state: State, old: Natural, new: Natural) -> State:
