@@ -1,39 +1,71 @@
-"""Clients in other organisations, on the connections of Flower: the engine, and the coordinator."""
+"""Clients in other organisations, on the connections of Flower: the engine, and the ends of the
+coordinator and of a site, which takes messages from a SuperNode in a process that stays.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from streaming_gp.engines import flower_site as sites
-from streaming_gp.engines.flower_site import LOG, PAUSE
 from streaming_gp.engines.remote import (
     DEADLINE,
     QUESTION,
     RESULT,
     RemoteSession,
+    keep,
     place_of,
     refuse_missed,
 )
-from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.inputs import Positive, typed
+from streaming_gp.errors import InvalidDataError, NoAnswerError, StreamingGPError
+from streaming_gp.inputs import Positive, missing_extra, typed
 from streaming_gp.pvi.client import Client, Clients, Site
 from streaming_gp.pvi.desk import Desk
-from streaming_gp.pvi.privacy.sums import MODULUS, Shares, SummedChanges, rule_of_sums
-from streaming_gp.pvi.task import Delivery, LocalTask, describe, encode_task
+from streaming_gp.pvi.privacy.sums import (
+    MODULUS,
+    Shares,
+    SummedChanges,
+    change_between,
+    rule_of_sums,
+)
+from streaming_gp.pvi.task import (
+    Delivery,
+    Failure,
+    LocalTask,
+    RefusedQuestionError,
+    decode_answer,
+    decode_task,
+    describe,
+    encode_task,
+    failure_of,
+)
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported
 
 PathLike = str | os.PathLike[str]
+LOG = logging.getLogger("streaming_gp.flower")
+BEAT = 15.0
+"""The seconds after which a task is said to be alive; Flower gives up after a minute without."""
+PAUSE = 0.1
+"""The seconds until a SuperLink or SuperNode is asked again whether a message has come."""
+ABSENCE = 2.0
+"""The seconds until a SuperNode that was not there is looked for again."""
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+_RECORD, _TOPIC, _CONTENT, _OBJECTION = "streaming_gp", "topic", "content", "objection"
+_HERE = ("127.0.0.1", "localhost", "[::1]")
 PATIENCE = 30.0
 """The seconds in which a SuperLink gives a run to whoever has started it."""
 _PROJECT = b"""\
@@ -137,12 +169,12 @@ class Flower:
 
         :raises InvalidDataError: if Flower is not installed, or a file is missing.
         """
-        with sites.at_work(self._link(), desk, self.inbox):
+        with at_work(self._link(), desk, self.inbox):
             yield
 
-    def _link(self) -> sites.Link:
+    def _link(self) -> Link:
         certificate = None if self.certificate is None else _read(self.certificate)
-        return sites.Link(self.address, _read(self.secret), certificate)
+        return Link(self.address, _read(self.secret), certificate)
 
 
 def _read(path: PathLike) -> bytes:
@@ -152,7 +184,7 @@ def _read(path: PathLike) -> bytes:
         raise InvalidDataError(f"wanted a file, got {path!r}: {error}") from error
 
 
-def _public_key(path: str | os.PathLike[str]) -> bytes:
+def _public_key(path: PathLike) -> bytes:
     """A node's public key as Flower names it, from a file as ``ssh-keygen`` writes it."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -172,7 +204,7 @@ def _public_key(path: str | os.PathLike[str]) -> bytes:
 
 
 @contextmanager
-def _run(link: sites.Link) -> Iterator[Any]:
+def _run(link: Link) -> Iterator[Any]:
     """Flower's grid, for the time of a run."""
     import httpx
     from flwr.common.serde import run_from_proto
@@ -189,19 +221,19 @@ def _run(link: sites.Link) -> Iterator[Any]:
     grid._retry_invoker = None  # it would end this process where a run is over
     client = grid._runtime_client
     try:
-        with sites.alive(client):
+        with alive(client):
             task = client.PullTaskInput(PullTaskInputRequest())
             # Flower wants to know of it in this process
             TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
             TaskIdentity.node_id = task.context.node_id
             grid.set_run(run_from_proto(task.run))
             yield grid
-        sites.finish(client)
+        finish(client)
     finally:
         grid.close()
 
 
-def _token_of_a_run(link: sites.Link) -> str:
+def _token_of_a_run(link: Link) -> str:
     from flwr.cli.build import build_fab_from_files
     from flwr.common.serde import fab_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
@@ -219,7 +251,7 @@ def _token_of_a_run(link: sites.Link) -> str:
         client.close()
     with link.tasks() as tasks:
         while time.monotonic() < begin + PATIENCE:
-            task = sites.acquire(tasks, TaskType.SERVER_APP)
+            task = acquire(tasks, TaskType.SERVER_APP)
             if task is not None and task.task.run_id == run:
                 return str(task.token)
             time.sleep(PAUSE)
@@ -325,7 +357,7 @@ class FlowerSession(RemoteSession):
         for parcel in waiting:
             if parcel.key in nodes:
                 parcel.node = nodes[parcel.key]
-                record = sites.question_record(parcel.topic, parcel.content)
+                record = _record({_TOPIC: parcel.topic, _CONTENT: parcel.content})
                 message = Message(record, parcel.node, "query")
                 (identity,) = self._grid.push_messages([message]) or [None]
                 parcel.message = identity or None
@@ -342,7 +374,7 @@ class FlowerSession(RemoteSession):
                 LOG.warning("no reply: %s", reply.error.reason)
                 parcel.message = None
             elif reply.metadata.src_node_id == parcel.node:
-                self._arrived.append((name, *sites.content_and_objection(reply)))
+                self._arrived.append((name, *content_and_objection(reply)))
 
 
 # ---- questions that are answered within a sum, by SecAgg+ ----
@@ -397,21 +429,21 @@ class FlowerSumSession(RemoteSession):
             questions = {node: encode_task(self._tasks[name]) for name, node in nodes.items()}
             try:
                 timeout = self._deadline if math.isfinite(self._deadline) else None
-                total = _summed(self._grid, questions, self._rule, timeout)
+                mean, spent_by, why = _summed(self._grid, questions, self._rule, timeout)
             except _LostError as error:
                 lost = {name: node for name, node in nodes.items() if node in error.reasons}
                 reasons |= {name: error.reasons[node] for name, node in lost.items()}
                 nodes = {name: node for name, node in nodes.items() if name not in lost}
                 continue
-            lost = {name: node for name, node in nodes.items() if node in total.reasons}
-            reasons |= {name: total.reasons[node] for name, node in lost.items()}
-            if not total.arrays:
+            lost = {name: node for name, node in nodes.items() if node in why}
+            reasons |= {name: why[node] for name, node in lost.items()}
+            if not mean:
                 return self._failures(reasons, len(nodes.keys() - lost.keys()))
-            spent = {name: total.spent[n] for name, n in nodes.items() if n in total.spent}
+            spent = {name: spent_by[node] for name, node in nodes.items() if node in spent_by}
             others = self._tasks.keys() - spent.keys()
             tasks = [self._tasks[name] for name in spent]
             failures = [Delivery(name, None, reasons[name]) for name in others]
-            return [*failures, *self._shares.deliveries(tasks, total.arrays, spent)]
+            return [*failures, *self._shares.deliveries(tasks, mean, spent)]
         return self._failures(reasons, len(nodes))
 
     def _present(self) -> dict[str, int]:
@@ -440,24 +472,17 @@ class _LostError(Exception):
         self.reasons = reasons
 
 
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    """A sum over some nodes."""
-
-    arrays: list[np.ndarray]  # the mean of their changes; empty if there is no sum
-    spent: Mapping[int, Mapping[str, Any]]  # the report of its privacy of each node in it
-    reasons: Mapping[int, str]  # why nodes were lost on the way
-
-
 def _summed(
     grid: Any, questions: Mapping[int, bytes], rule: SummedChanges, deadline: float | None
-) -> _Sum:
+) -> tuple[list[np.ndarray], Mapping[int, Mapping[str, Any]], Mapping[int, str]]:
     """Ask nodes for their parts of a sum.
 
     :param grid: Flower's connection to them.
     :param questions: The question to each node, by its number.
     :param rule: The limits that all have agreed on.
     :param deadline: The seconds for each of the four steps; None waits for ever.
+    :returns: the mean of their changes, empty if there is no sum; the report of its privacy of each
+        node in it; and why nodes were lost on the way.
     """
     import httpx
     from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
@@ -486,7 +511,7 @@ def _summed(
         raise
     except Exception as error:  # a node may send anything, and then there is no sum
         LOG.warning("there is no sum: %s", describe(error))
-    return _Sum(strategy.arrays, strategy.spent, watched.reasons)
+    return strategy.arrays, strategy.spent, watched.reasons
 
 
 class _WatchedGrid:
@@ -566,3 +591,275 @@ class _OneRound:
         for failure in failures:
             LOG.warning("not in the sum: %s", failure)
         return None, {}
+
+
+# ---- the runtime interface ----
+
+
+@dataclass(frozen=True)
+class Link:
+    """The runtime interface of a SuperLink or a SuperNode, for whoever knows its secret.
+
+    :param address: Its host and port.
+    :param secret: The secret that it was started with, by which tasks are given out.
+    :param certificate: The certificate that its own is verified by; None for a connection without
+        TLS, which stays on this machine.
+    :raises InvalidDataError: if Flower is not installed, or there is no TLS to another machine.
+    """
+
+    address: str
+    secret: bytes
+    certificate: bytes | None
+
+    def __post_init__(self) -> None:
+        try:
+            import flwr.app  # noqa: F401
+        except ImportError as error:
+            raise missing_extra("the Flower engine", "Flower", "flower") from error
+        if self.certificate is None and self.address.rpartition(":")[0] not in _HERE:
+            raise InvalidDataError(f"wanted a certificate for {self.address!r}, got None")
+
+    def client(self, kind: Any, *interceptors: Any) -> Any:
+        """A client of Flower's, which does not try again by itself."""
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        return kind.from_server_address(
+            self.address,
+            self.certificate is None,
+            self.certificate,
+            [RuntimeVersionHttpInterceptor(component_name="streaming_gp"), *interceptors],
+        )
+
+    def runtime(self, *interceptors: Any) -> Any:
+        """A client of the runtime interface."""
+        from flwr.supercore.runtime import RuntimeHttpClient
+
+        return self.client(RuntimeHttpClient, *interceptors)
+
+    @contextmanager
+    def tasks(self) -> Iterator[Any]:
+        """A client that is given tasks."""
+        from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+
+        signs = SuperExecAuthHttpInterceptor(
+            master_secret=self.secret, protected_methods=frozenset({_ACQUIRE})
+        )
+        client = self.runtime(signs)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def acquire(tasks: Any, kind: str) -> Any | None:
+    """A task that nobody else has, with the token to answer it by; None if there is none."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
+    task = tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+    return task if task.token else None
+
+
+@contextmanager
+def alive(client: Any) -> Iterator[None]:
+    """Say now and then that a task is being worked on, for the time of a ``with`` block."""
+    import httpx
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            with suppress(httpx.HTTPError):
+                client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def finish(client: Any, context: Any = None) -> None:
+    """Say that a task is done."""
+    from flwr.common.constant import SubStatus
+    from flwr.common.serde import context_to_proto
+    from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
+    proto = None if context is None else context_to_proto(context)
+    client.PushTaskOutput(PushTaskOutputRequest(context=proto, sub_status=SubStatus.COMPLETED))
+
+
+# ---- messages of plain bytes ----
+
+
+def content_and_objection(message: Any) -> tuple[bytes, str]:
+    """A place's reply: bytes, or why not. Anything else counts as an objection."""
+    written = _written(message)
+    content, objection = written.get(_CONTENT), written.get(_OBJECTION)
+    if not (isinstance(content, bytes) and isinstance(objection, str)):
+        return b"", "what it answered is no message"
+    return content, objection[:1000]
+
+
+def _record(written: dict[str, Any]) -> Any:
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({_RECORD: ConfigRecord(written)})
+
+
+def _written(message: Any) -> dict[str, Any]:
+    """The one record of a message; nothing if it has none."""
+    try:
+        return dict(message.content.config_records[_RECORD])
+    except (KeyError, ValueError):
+        return {}
+
+
+# ---- a site at work ----
+
+
+@contextmanager
+def at_work(link: Link, desk: Desk, inbox: PathLike | None) -> Iterator[None]:
+    """Answer messages, one after another, for the time of a ``with`` block.
+
+    :param link: That of the SuperNode.
+    :param desk: Where questions are put, and answers come from.
+    :param inbox: The file for results, if they are wanted.
+    """
+    over, place = threading.Event(), _Place(link, desk, inbox)
+    threading.Thread(target=place.work, args=(over,), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+class _Place:
+    def __init__(self, link: Link, desk: Desk, inbox: PathLike | None) -> None:
+        self._link, self._desk, self._inbox = link, desk, inbox
+
+    def work(self, over: threading.Event) -> None:
+        """Answer messages until it is over; SuperNodes may come and go."""
+        import httpx
+
+        while not over.is_set():
+            try:
+                with self._link.tasks() as tasks:
+                    while not over.is_set():
+                        if not self._answer_one(tasks):
+                            over.wait(PAUSE)
+            except httpx.HTTPError as error:
+                LOG.warning("the SuperNode at %s: %s", self._link.address, error)
+                over.wait(ABSENCE)
+
+    def _answer_one(self, tasks: Any) -> bool:
+        """Whether there was a message to answer."""
+        from flwr.supercore.constant import TaskType
+        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+
+        task = acquire(tasks, TaskType.CLIENT_APP)
+        if task is None:
+            return False
+        client = self._link.runtime(RuntimeTokenHttpInterceptor(task.token))
+        try:
+            with alive(client):
+                message, context, *_ = pull_task_input(client)
+                push_message(client, self._reply(message, context), context)
+                finish(client, context)
+        finally:
+            client.close()
+        return True
+
+    def _reply(self, message: Any, context: Any) -> Any:
+        from flwr.app import Message, MessageType
+
+        if message.metadata.message_type == MessageType.TRAIN:
+            return masked_reply(self._desk, message, context)
+        content, objection = b"", ""
+        try:
+            content = self._content(message)
+        except (StreamingGPError, OSError) as error:
+            objection = f"it refused the message: {failure_of(error, 'this place').reason}"
+        return Message(_record({_CONTENT: content, _OBJECTION: objection}), reply_to=message)
+
+    def _content(self, message: Any) -> bytes:
+        """The bytes of the reply."""
+        written = _written(message)
+        topic, content = written.get(_TOPIC), written.get(_CONTENT)
+        if not (isinstance(topic, str) and isinstance(content, bytes)):
+            raise RefusedQuestionError("NoMessage")
+        if topic == RESULT:
+            keep(content, self._inbox)
+            return b""
+        if topic != QUESTION:
+            raise RefusedQuestionError("NoMessage", f"of topic {topic!r}")
+        return _answer_of(self._desk, self._desk.put(content))
+
+
+def _answer_of(desk: Desk, nonce: str) -> bytes:
+    while (answer := desk.answer(nonce, BEAT)) is None:
+        pass
+    return answer
+
+
+# ---- a site in a sum, by SecAgg+ ----
+
+
+def masked_reply(desk: Desk, message: Any, context: Any) -> Any:
+    """A site's part in one of the four steps of a sum: keys, shares, masked numbers, shares.
+
+    :param desk: Where the question is put, and the answer comes from.
+    :param message: Flower's.
+    :param context: Flower's, which has the keys of this sum.
+    """
+    from flwr.app import Error, Message
+    from flwr.client.mod import secaggplus_mod
+    from flwr.common.constant import ErrorCode
+
+    try:
+        return secaggplus_mod(message, context, partial(_change, desk))
+    except Exception as error:  # a coordinator may send anything
+        reason = failure_of(error, "this place").reason
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def _change(desk: Desk, message: Any, context: Any) -> Any:
+    """The site's change, as Flower wants it before it is masked."""
+    from flwr.app import Message
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common import recorddict_compat as compat
+
+    question = compat.recorddict_to_fitins(message.content, keep_input=True).config[QUESTION]
+    task = decode_task(question)
+    nonce = desk.put(question, in_sum=True)
+    rule: Any = desk.sites[task.client_id].update
+    _refuse_other_terms(rule, context)
+    answer = decode_answer(_answer_of(desk, nonce))
+    if isinstance(answer, Failure):
+        raise RefusedQuestionError(answer.code)  # the site's log has said why
+    change = rule.rounded(change_between(task.own, answer.factor))
+    arrays = ndarrays_to_parameters([np.asarray(eta, np.float64) for eta in change.natural])
+    fit = FitRes(Status(Code.OK, ""), arrays, 1, dict(answer.diagnostics))
+    return Message(compat.fitres_to_recorddict(fit, keep_input=True), reply_to=message)
+
+
+def _refuse_other_terms(rule: SummedChanges, context: Any) -> None:
+    """Refuse a sum that is of fewer sites, or coarser, than the site has agreed to."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
+
+    offered: Mapping[str, Any] = context.state.config_records[RECORD_KEY_STATE]
+    wanted = {
+        "clipping_range": rule.limit,
+        "target_range": rule.levels,
+        "mod_range": MODULUS,
+        "max_weight": 1.0,
+    }
+    others = {name: offered[name] for name, value in wanted.items() if offered[name] != value}
+    if others:
+        raise RefusedQuestionError("OtherTerms", f"wanted a sum with {wanted}, got {others}")
+    if offered["threshold"] < rule.least:
+        detail = f"wanted a sum of at least {rule.least} sites, got one of {offered['threshold']}"
+        raise RefusedQuestionError("OtherTerms", detail)

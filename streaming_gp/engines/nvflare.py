@@ -299,21 +299,16 @@ def read_kit(folder: str | os.PathLike[str]) -> Kit:
     """
     startup = Path(folder) / "startup"
     try:
-        is_coordinators = (startup / "fed_server.json").exists()
-        file = "fed_server.json" if is_coordinators else "fed_client.json"
-        written = json.loads((startup / file).read_text())
+        role = "server" if (startup / "fed_server.json").exists() else "client"
+        written = json.loads((startup / f"fed_{role}.json").read_text())
         (server,) = written["servers"]
-        service, client = server["service"], {} if is_coordinators else written["client"]
+        own = server if role == "server" else written["client"]
         return Kit(
-            name=COORDINATOR if is_coordinators else client["fqsn"],
-            coordinator=None if is_coordinators else server["identity"],
-            scheme=service["scheme"],
-            address=service["target"],
-            certificates=(
-                _certificates(startup, server, "server")
-                if is_coordinators
-                else _certificates(startup, client, "client")
-            ),
+            name=COORDINATOR if role == "server" else own["fqsn"],
+            coordinator=None if role == "server" else server["identity"],
+            scheme=server["service"]["scheme"],
+            address=server["service"]["target"],
+            certificates=_certificates(startup, own, role),
         )
     except InvalidDataError:
         raise

@@ -141,15 +141,12 @@ class RaySession(RemoteSession):
         while process.waiting and len(process.sent) < _AHEAD:
             question = process.waiting.popleft()
             if process.actor is None:
-                process.actor = self._actor()
+                options = {"num_cpus": self._settings.num_cpus, "scheduling_strategy": "SPREAD"}
+                process.actor = self._ray.remote(**options)(_Pool).remote()
             question.reference = process.actor.answer.remote(*self._arguments(process, question))
             process.sent.append(question)
         if process.sent and process.sent[0].since is None:
             process.sent[0].since = self.now
-
-    def _actor(self) -> Any:
-        options = {"num_cpus": self._settings.num_cpus, "scheduling_strategy": "SPREAD"}
-        return self._ray.remote(**options)(_Pool).remote()
 
     def _arguments(self, process: _Process, question: _Question) -> tuple[Any, ...]:
         """The question, and what of its client the process does not hold yet."""
