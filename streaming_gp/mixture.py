@@ -23,7 +23,13 @@ from streaming_gp.expfam import (
     Normal,
     NormalWishart,
 )
-from streaming_gp.inputs import require_decay, require_positive, require_positive_integer
+from streaming_gp.inputs import (
+    PositiveInteger,
+    require_decay,
+    require_positive,
+    require_positive_integer,
+    typed,
+)
 from streaming_gp.losses import Loss
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import normal_nodes
@@ -44,6 +50,7 @@ UNSEEN = 1e-3
 """Concentration at which a component gets no responsibility."""
 
 
+@typed
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """K Gaussians in D dimensions with unknown weights, means and precisions.
@@ -183,6 +190,7 @@ class GaussianMixture:
         return identity if self.covariance is None else np.asarray(self.covariance, np.float64)
 
 
+@typed
 @dataclass(frozen=True)
 class BirthUpdate:
     """Message passing that also starts with one component more, on data that the others explain
@@ -199,7 +207,7 @@ class BirthUpdate:
     """
 
     rule: UpdateRule = field(default_factory=lambda: FixedPointUpdate(steps=20))
-    attempts: int = 5
+    attempts: PositiveInteger = 5
 
     def __call__(self, task: LocalTask) -> LocalResult:
         model = task.model

@@ -17,10 +17,12 @@ import tensorflow as tf
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.expfam.normal import Gaussian
-from streaming_gp.inputs import AboveOne, typed
+from streaming_gp.inputs import AboveOne, NotNegative, typed
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
+BEYOND = 1e3
+"""So many standard deviations from a normal there is nothing of it."""
 COLD_START = (
     "; where the first client alone holds the narrow q that learning started from, the cavities of "
     "others are so: give each client a part of it (Server.warm_start)"
@@ -34,6 +36,7 @@ class Divergence(Protocol):
         """In nats: a scalar, differentiable; NaN outside the domain."""
 
 
+@typed
 @dataclass(frozen=True)
 class KL:
     """``weight · E_q[log q − log cavity]``; defined for improper cavities as well.
@@ -41,7 +44,7 @@ class KL:
     :param weight: The factor of the divergence: 1 is variational inference, 0 maximum likelihood.
     """
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         return -self.weight * (q.entropy() + q.expected_log(cavity))
@@ -55,6 +58,7 @@ class ReverseKL:
         return cavity.family(*cavity.natural).kl_divergence(q)
 
 
+@typed
 @dataclass(frozen=True)
 class Renyi:
     """``(α (α − 1))⁻¹ log ∫ q^α cavity^(1−α)`` (Cichocki & Amari 2010; PGVI, definition 20).
@@ -144,6 +148,7 @@ def _log_integral(*powers: tuple[Any, float]) -> tf.Tensor:
     return type(first)(*natural).log_partition() - scales + base
 
 
+@typed
 @dataclass(frozen=True)
 class Fisher:
     """``weight · E_q ‖∇ log q − ∇ log cavity‖²`` for Gaussians (PGVI, 2.3.1 and 4.3.1).
@@ -155,7 +160,7 @@ class Fisher:
     :param weight: 1 is Fisher's divergence, and ½ Hyvärinen's.
     """
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         if not isinstance(q, Gaussian):
@@ -188,7 +193,8 @@ class TotalVariation:
         root = tf.sqrt(tf.maximum(b**2 - a * c, 0.0))
         far = -(b + tf.where(b < 0.0, -root, root))
         places = tf.stop_gradient(m + tf.stack([far / a, tf.math.divide_no_nan(c, far)]))
-        places = tf.where(tf.math.is_finite(places), places, np.inf)
+        beyond = m + BEYOND * (tf.sqrt(v) + tf.sqrt(w))  # of both, without a slope
+        places = tf.where(tf.math.is_finite(places), places, tf.stop_gradient(beyond))
         inside = [_normal_cdf((places - mean) / tf.sqrt(of)) for mean, of in ((m, v), (n, w))]
         gap = inside[0] - inside[1]
         return tf.abs(gap[0] - gap[1])
@@ -217,7 +223,9 @@ class FisherRao:
         mean = tf.square(q.mean - p.mean)[0]
         sd_q, sd_p = tf.sqrt(q.variance)[0], tf.sqrt(p.variance)[0]
         near, far = mean + 2.0 * tf.square(sd_q - sd_p), mean + 2.0 * tf.square(sd_q + sd_p)
-        return 2.0 * np.sqrt(2.0) * tf.atanh(tf.sqrt(near / far))
+        is_apart = near > 0.0  # the root has no slope at zero, where a distance has its least
+        root = tf.sqrt(tf.where(is_apart, near / far, 1.0))
+        return 2.0 * np.sqrt(2.0) * tf.atanh(tf.where(is_apart, root, 0.0))
 
 
 def require_domain(divergence: Divergence, q: ExponentialFamily, cavity: Factor) -> None:

@@ -16,7 +16,7 @@ import scipy.stats
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, Gaussian
-from streaming_gp.inputs import Positive, require_fraction, typed
+from streaming_gp.inputs import Positive, require_fraction, require_positive, typed
 from streaming_gp.pvi.ledger import Ledger
 
 State = Any
@@ -122,9 +122,14 @@ class OpinionPool:
     weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for name, weight in (self.weights or {}).items():
-            if not 0.0 < weight < np.inf:
-                raise InvalidDataError(f"the weight of {name!r} must be positive, got {weight}")
+        if self.weights is None:
+            return
+        if not isinstance(self.weights, Mapping):
+            raise InvalidDataError(f"wanted a weight for each client, got {self.weights!r:.100}")
+        for name, weight in self.weights.items():
+            require_positive(f"the weight of {name!r}", weight)
+            if weight == np.inf:
+                raise InvalidDataError(f"the weight of {name!r} must be finite, got {weight}")
 
     def init(self, ledger: Ledger[Any]) -> State:
         return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from streaming_gp.errors import ImproperError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import NotNegative, Positive, typed
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import slope_and_precision
 from streaming_gp.pvi.task import (
@@ -91,10 +91,10 @@ class Checks:
         hyperparameter, and so may its slope. How far a round goes is bounded anyway.
     """
 
-    max_shift: float = 100.0
-    max_precision_per_datum: float = 1e6
-    max_precision_loss: float = 0.05
-    max_slope_per_datum: float = 1e9
+    max_shift: Positive = 100.0
+    max_precision_per_datum: Positive = 1e6
+    max_precision_loss: NotNegative = 0.05
+    max_slope_per_datum: Positive = 1e9
 
     def objection(self, ledger: Ledger[Any], factor: Any, num_data: int) -> str | None:
         """Why a factor is refused whatever it would do to the posterior, or None.

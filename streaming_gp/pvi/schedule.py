@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import Fraction, require_not_negative, typed
+from streaming_gp.inputs import Decay, Fraction, NotNegative, require_not_negative, typed
 from streaming_gp.pvi.client import Client, make_clients
 from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
 from streaming_gp.pvi.engine import Session
@@ -50,6 +50,11 @@ class Sequential:
     damping: Rho = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        names = not isinstance(self.order, str) and isinstance(self.order, Sequence)
+        if not (names or self.order in (None, "random")):
+            raise InvalidDataError(f'order is a list of clients or "random", got {self.order!r}')
+
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         report, rule = Round(), one_by_one(as_rule(self.damping, server))
         for name in self._order(server, number):
@@ -60,8 +65,6 @@ class Sequential:
         if self.order == "random":
             rng = np.random.default_rng([self.seed, number])
             return [str(name) for name in rng.permutation(list(server.clients))]
-        if isinstance(self.order, str):
-            raise InvalidDataError(f'order is a list of clients or "random", got {self.order!r}')
         return list(server.clients if self.order is None else self.order)
 
 
@@ -85,6 +88,9 @@ class Synchronous:
     durations: Durations = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _check_durations(self.durations)
+
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         names, rng = list(server.clients), np.random.default_rng([self.seed, number])
         size = max(1, round(self.fraction * len(names)))
@@ -104,7 +110,7 @@ class Asynchronous:
     :param damping: ρ in (0, 1], for all or by client. If None, what a client's update rule says,
         and 1/K for others.
     :param durations: The simulated seconds of a visit, for all or by client.
-    :param jitter: The fraction of their duration by which visits vary.
+    :param jitter: The fraction of their duration by which visits vary, in [0, 1).
     :param staleness_power: An answer that s versions have overtaken enters with (1 + s)^−power of
         its damping.
     :param seed: The seed of the jitter.
@@ -115,9 +121,12 @@ class Asynchronous:
 
     damping: Rho = None
     durations: Durations = 1.0
-    jitter: float = 0.1
-    staleness_power: float = 0.0
+    jitter: Decay = 0.1
+    staleness_power: NotNegative = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_durations(self.durations)
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         report, rule = Round(), one_by_one(as_rule(self.damping, server))
@@ -143,6 +152,15 @@ class Asynchronous:
         factors = 1.0 + self.jitter * rng.uniform(-1.0, 1.0, len(names))
         seconds = [duration_of(self.durations, name) or 0.0 for name in names]
         return dict(zip(names, factors * seconds, strict=True))
+
+
+def _check_durations(durations: Durations) -> None:
+    of = durations if isinstance(durations, Mapping) else {"every client": durations}
+    if not of:
+        raise InvalidDataError("durations of visits want a number for one client at least")
+    for name, seconds in of.items():
+        if seconds is not None:
+            require_not_negative(f"the duration of a visit to {name!r}", seconds)
 
 
 @typed

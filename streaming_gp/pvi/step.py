@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from streaming_gp.errors import ImproperError, InvalidDataError
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import Decay, Fraction, typed
 from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.ledger import Ledger, P
 from streaming_gp.pvi.task import LocalTask
@@ -203,7 +203,7 @@ class BacktrackDamping:
         one that is improper in a few coordinates, as its own q is always proper.
     """
 
-    shrink: float = 0.5
+    shrink: Decay = 0.5
     attempts: int = 10
     cavities: bool = True
 
@@ -233,7 +233,7 @@ class LargestProperFraction:
     :param resolution: The accuracy of that fraction, which is found by bisection.
     """
 
-    resolution: float = 1e-3
+    resolution: Fraction = 1e-3
 
     def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:
         if client_id not in ledger.factors or self._is_proper(ledger, client_id, 1.0):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import streaming_gp as sgp
-from streaming_gp import bnn, datasets, evaluate, expfam, gp, linear, losses, pvi, samplers
+from streaming_gp import bnn, datasets, evaluate, expfam, gp, linear, losses, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PowerEP
 from streaming_gp.pvi import privacy
@@ -323,14 +323,24 @@ UPDATES = [
     (losses.BetaLoss, {"beta": 0.0}, "beta"),
     (losses.GammaLoss, {"gamma": -1.0}, "gamma"),
     (expfam.BetaDivergence, {"beta": 1.0}, "beta"),
+    (expfam.Renyi, {"alpha": "a"}, "alpha"),
+    *((divergence, {"weight": -1.0}, "weight") for divergence in (expfam.KL, expfam.Fisher)),
+    (pvi.SplitPriorUpdate, {"rule": VARIATIONAL(), "share": 3.0}, "share"),
+    (pvi.AveragingUpdate, {"rule": VARIATIONAL(), "share": -1.0}, "share"),
+    (mixture.BirthUpdate, {"attempts": 0}, "attempts"),
 ]  # fmt: skip
 SERVERS = [
     (pvi.Serial, {"latency": -1}, "latency"),
     *((pvi.Arrivals, {"groups": groups}, "wanted groups") for groups in ([], [[]])),
     (pvi.OpinionPool, {"weights": {"c0": -1.0}}, "must be positive, got -1"),
+    (pvi.OpinionPool, {"weights": [1.0]}, "a weight for each client"),
+    (pvi.Sequential, {"order": "shuffled"}, "order is a list of clients"),
+    (pvi.Synchronous, {"durations": {}}, "durations"),
+    (pvi.Asynchronous, {"durations": {"c0": -1.0}}, "duration of a visit to 'c0'"),
     (pvi.TrimmedMean, {"fraction": 0.5}, r"fraction must lie in \[0, 0.5\), got 0.5"),
 ]
 SETTINGS_OF_MODELS = [
+    (mixture.GaussianMixture, {"num_components": 2, "num_dimensions": 1, "dof": "3"}, "dof"),
     (linear.BayesianLinearRegression, {"num_inputs": 3, "noise_variance": -1.0}, "noise_variance"),
     (linear.logistic_regression, {"num_inputs": 0}, "num_inputs"),
     (bnn.MultiHeadBNN, {"sizes": [2, 2], "num_heads": 0,

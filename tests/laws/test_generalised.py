@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, expfam, linear, losses, pvi
-from streaming_gp.errors import ImproperError, InvalidDataError
+from streaming_gp.errors import ImproperError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
 from streaming_gp.expfam.divergences import require_domain, require_gradient
 from tests.oracles.reference import random_member as member
@@ -177,6 +177,29 @@ def test_fisher_rao_is_a_distance_that_grows_with_the_shift():
     )
     with pytest.raises(InvalidDataError, match="univariate"):
         distance(member(Normal, 1), member(Normal, 2).as_factor())
+
+
+@pytest.mark.parametrize("divergence", [expfam.FisherRao(), expfam.TotalVariation()])
+@pytest.mark.parametrize("optimiser", [pvi.Adam(0.1), pvi.LBFGS()])
+def test_a_fit_may_begin_where_a_distance_has_its_kink(divergence, optimiser):
+    """At the cavity, where every first visit begins."""
+    model = linear.BayesianLinearRegression(1)
+    update = pvi.VariationalUpdate(
+        batch_size=None, epochs=20, optimiser=optimiser, divergence=divergence
+    )
+    shards = {"c0": (np.ones((8, 1)), np.full((8, 1), 2.0))}
+    found = pvi.run(model, shards, rounds=1, update=update).posterior
+    assert found.mean[0] > 0.5
+
+
+def test_a_fit_that_has_no_slope_where_it_begins_is_refused():
+    def rooted(q, cavity):
+        return tf.sqrt(tf.reduce_sum(tf.square(q.mean - cavity.family(*cavity.natural).mean)))
+
+    update = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS(), divergence=rooted)
+    shards = {"c0": (np.ones((8, 1)), np.full((8, 1), 2.0))}
+    with pytest.raises(NoAnswerError, match="gradient is not finite where the fit starts"):
+        pvi.run(linear.BayesianLinearRegression(1), shards, rounds=1, update=update)
 
 
 def test_which_divergences_are_defined_under_an_improper_cavity():

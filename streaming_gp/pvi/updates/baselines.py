@@ -41,7 +41,7 @@ class SplitPriorUpdate:
     """
 
     rule: UpdateRule
-    share: float
+    share: Fraction
     server_damping: ClassVar[float] = 1.0
 
     def __call__(self, task: LocalTask) -> LocalResult:
@@ -70,7 +70,7 @@ class AveragingUpdate:
     :param proximal: The strength μ of FedProx's term, for one row; none if 0.
     """
 
-    share: float
+    share: Fraction
     rule: VariationalUpdate
     width: Positive = 1e-3
     proximal: NotNegative = 0.0

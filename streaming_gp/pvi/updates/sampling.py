@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import NotNegative, PositiveInteger, typed
 from streaming_gp.pvi.model import SampledModel, compiled_for, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
@@ -104,8 +104,8 @@ class DistributedEPUpdate:
     """
 
     rule: UpdateRule = field(default_factory=PowerEPUpdate)
-    num_samples: int = 4000
-    min_effective: float = 200.0
+    num_samples: PositiveInteger = 4000
+    min_effective: NotNegative = 200.0
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Draw, weigh and match.

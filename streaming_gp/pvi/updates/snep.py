@@ -9,9 +9,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import InvalidDataError, NumericalError
+from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, typed
+from streaming_gp.inputs import (
+    NotNegative,
+    Positive,
+    PositiveInteger,
+    require_decay,
+    require_positive,
+    typed,
+)
 from streaming_gp.pvi.model import compiled_for, tensors
 from streaming_gp.pvi.task import LocalResult, LocalTask, have_same_natural
 from streaming_gp.pvi.updates.sampling import (
@@ -120,8 +127,9 @@ class SNEPUpdate:
     server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        if not (callable(self.learning_rate) or 0.0 < self.learning_rate < 1.0):
-            raise InvalidDataError(f"learning_rate must lie in (0, 1), got {self.learning_rate}")
+        if not callable(self.learning_rate):
+            require_positive("learning_rate", self.learning_rate)
+            require_decay("learning_rate", self.learning_rate)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer without a memory.

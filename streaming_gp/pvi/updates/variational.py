@@ -15,7 +15,7 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.expfam.divergences import require_domain
-from streaming_gp.inputs import Decay, NotNegative, Positive, PositiveInteger, typed
+from streaming_gp.inputs import Decay, Fraction, NotNegative, Positive, PositiveInteger, typed
 from streaming_gp.pvi.model import (
     LikelihoodModel,
     LossModel,
@@ -51,7 +51,7 @@ class AdamFormula:
     learning_rate: Positive = 1e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.999
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
 
     def ascent(
         self, gradient: Any, first: Any, second: Any, count: Any
@@ -183,9 +183,9 @@ class VariationalOnlineNewton(StochasticOptimiser):
     :param momentum: The decay β of the mean's gradient.
     """
 
-    learning_rate: float = 0.02
-    precision_rate: float = 0.02
-    momentum: float = 0.9
+    learning_rate: Positive = 0.02
+    precision_rate: Fraction = 0.02
+    momentum: Decay = 0.9
     num_places: ClassVar[int] = 2
 
     def begin(self, q: Any) -> State:
@@ -226,8 +226,8 @@ class LBFGS:
     :param tolerance: The size of the gradient's largest entry, per data point, at which it stops.
     """
 
-    max_iterations: int = 200
-    tolerance: float = 1e-9
+    max_iterations: PositiveInteger = 200
+    tolerance: NotNegative = 1e-9
 
     def maximise(
         self, value_and_gradient: Callable[[tf.Tensor], Any], start: Any
@@ -238,7 +238,7 @@ class LBFGS:
 
         :param value_and_gradient: The function that maps unconstrained numbers to the free
             energy per data point and its gradient.
-        :raises NumericalError: if the free energy is not finite at the start.
+        :raises NumericalError: if the free energy or its gradient is not finite at the start.
         """
         numbers = np.asarray(start.unconstrained(), np.float64)
 
@@ -249,8 +249,10 @@ class LBFGS:
             return -float(value), -np.ravel(gradient.numpy()).astype(np.float64)
 
         best: list[Any] = [-np.inf, None]
-        if not np.isfinite(loss(np.ravel(numbers))[0]):
-            raise NumericalError("the local free energy is not finite where the fit starts")
+        if not all(np.isfinite(part).all() for part in loss(np.ravel(numbers))):
+            raise NumericalError(
+                "the local free energy or its gradient is not finite where the fit starts"
+            )
         options = {"maxiter": self.max_iterations, "gtol": self.tolerance, "ftol": 0.0}
         fit = scipy.optimize.minimize(
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
@@ -347,7 +349,7 @@ class VariationalUpdate:
 
     epochs: PositiveInteger = 1
     batch_size: PositiveInteger | None = 200
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     optimiser: StochasticOptimiser | LBFGS | None = None
     divergence: Divergence = field(default_factory=KL)
     loss: Any = None
