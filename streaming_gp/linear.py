@@ -33,6 +33,8 @@ __all__ = [
 
 NUM_NODES = 40
 NUGGET = 1e-6
+LEAST_VARIANCE = 1e-20
+"""Of f where all inputs are zero, and f is known to be: quadrature asks for its root."""
 
 
 class GeneralisedLinearModel:
@@ -91,8 +93,9 @@ class GeneralisedLinearModel:
         return self.likelihood.trainable_variables
 
     def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of f(X), [N, 1] each."""
-        return tf.linalg.matvec(X, q.mean)[:, None], q.variance_along(X)[:, None]
+        """Mean and variance of f(X), [N, 1] each; the root of the variance has a slope."""
+        variance = tf.maximum(q.variance_along(X), LEAST_VARIANCE)
+        return tf.linalg.matvec(X, q.mean)[:, None], variance[:, None]
 
     def expected_log_likelihood(
         self, q: Gaussian, X: tf.Tensor, Y: tf.Tensor, seed: Any
@@ -246,7 +249,7 @@ class GPOnInputs(GeneralisedLinearModel):
     def predictor(self, q: Gaussian, X: Any) -> tuple[tf.Tensor, tf.Tensor]:
         A = self.features(X)
         left = self.kernel(X, full_cov=False) - tf.reduce_sum(tf.square(A), axis=1)
-        variance = q.variance_along(A) + tf.maximum(left, 0.0)
+        variance = q.variance_along(A) + tf.maximum(left, LEAST_VARIANCE)
         return tf.linalg.matvec(A, q.mean)[:, None], variance[:, None]
 
     def outputs(self, theta: tf.Tensor, X: Any) -> tf.Tensor:

@@ -251,6 +251,28 @@ def test_what_makes_no_sense_is_refused(make, message):
         make()
 
 
+@pytest.mark.parametrize("make", [linear.logistic_regression, linear.probit_regression])
+@pytest.mark.parametrize(
+    "update",
+    [
+        pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
+        pvi.VariationalUpdate(batch_size=None, epochs=30, optimiser=pvi.Adam(0.1)),
+        pvi.FixedPointUpdate(steps=5),
+        pvi.PowerEPUpdate(sweeps=5),
+    ],
+    ids=["LBFGS", "Adam", "fixed point", "power EP"],
+)
+def test_a_row_of_zeros_says_nothing_of_the_weights(rng, make, update):
+    X = rng.standard_normal((12, 2))
+    Y = (X[:, :1] > 0.0).astype(float)
+    model, found = make(2), []
+    for rows in ((X, Y), (np.vstack([X, np.zeros((1, 2))]), np.vstack([Y, [[1.0]]]))):
+        found.append(pvi.run(model, {"c0": rows}, rounds=1, update=update).posterior)
+    assert np.abs(found[0].mean[0]) > 0.1
+    np.testing.assert_allclose(found[1].mean, found[0].mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[1].precision, found[0].precision, rtol=1e-6, atol=1e-6)
+
+
 def test_error_rate():
     assert metrics.error_rate([[0.9], [0.2], [0.6], [0.4]], [1, 0, 0, 1]) == 0.5
 
