@@ -124,18 +124,18 @@ def check_all_lines(tmp_path, name, every=1, learn=True):
         is_done = not same(after, before)
         assert len(os.listdir(folder)) == entries + is_done, seen[-1]
     assert content(resumed(folder), tmp_path) == digest(model)
-    assert any("store" in where for where in seen)
-    return len(seen)
+    files = {where.split(":")[0] for where in seen}
+    assert files == {os.path.basename(one) for one in WATCHED}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_interrupt_at_any_line_leaves_journal_and_memory_alike(tmp_path, name):
-    assert check_all_lines(tmp_path, name) > 80
+    check_all_lines(tmp_path, name)
 
 
 def test_an_interrupt_at_some_lines_leaves_journal_and_memory_alike(tmp_path):
-    assert check_all_lines(tmp_path, "fade", every=7, learn=False) > 4
+    check_all_lines(tmp_path, "fade", every=7, learn=False)
 
 
 # ---- streams that are killed ----
