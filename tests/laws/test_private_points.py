@@ -1,5 +1,6 @@
 """Private pseudo-points: how many there are, and where they start."""
 
+import copy
 from dataclasses import replace
 
 import gpflow
@@ -25,6 +26,7 @@ from tests.oracles.builders import (
     model_of,
     observed,
     predicted,
+    regressor,
     rough_kernel,
     thirds,
 )
@@ -432,3 +434,26 @@ def test_of_inputs_that_come_twice_one_each_is_enough(rng, points):
     model.compress(12)
     assert evidence(model) == pytest.approx(old, abs=0.01)
     assert_same_arrays(model.predict_f(X), before, 1e-4)
+
+
+def test_a_factor_says_the_same_however_its_root_is_written(rng):
+    """``R Q`` with rotated targets, Q orthogonal, for the triangle R: of more points than a few."""
+    brief = sgp.LocalOptimiser(max_iterations=2, rounds=1)
+    first, second = smooth_data(rng, 36), smooth_data(rng, 12)
+    plain = regressor(pseudo_points=sgp.PrivatePseudoPoints(33), optimiser=brief)
+    plain.update(first, batch_id="first")
+    rotated = copy.deepcopy(plain)
+    factor = plain.factors["first"]
+    (said,) = factor.pseudo_observations
+    Q, _ = np.linalg.qr(rng.standard_normal((33, 33)))
+    other = replace(
+        said, precision_factor=said.precision_factor @ Q, pseudo_targets=Q.T @ said.pseudo_targets
+    )
+    factor = replace(factor, pseudo_observations=(other,))
+    rotated.adopt(rotated.ledger.with_factors({"first": factor}))
+    for model in (plain, rotated):
+        model.update(second)
+    for one, same in zip(rotated.predict_f(first[0]), plain.predict_f(first[0]), strict=True):
+        np.testing.assert_allclose(one, same, atol=1e-6)
+    q, p = rotated.hyperparameter_posterior, plain.hyperparameter_posterior
+    np.testing.assert_allclose(q.mean, p.mean, atol=1e-6)
