@@ -21,8 +21,6 @@ from streaming_gp.inputs import AboveOne, NotNegative, typed
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
-BEYOND = 1e3
-"""So many standard deviations from a normal there is nothing of it."""
 COLD_START = (
     "; where the first client alone holds the narrow q that learning started from, the cavities of "
     "others are so: give each client a part of it (Server.warm_start)"
@@ -193,10 +191,10 @@ class TotalVariation:
         root = tf.sqrt(tf.maximum(b**2 - a * c, 0.0))
         far = -(b + tf.where(b < 0.0, -root, root))
         places = tf.stop_gradient(m + tf.stack([far / a, tf.math.divide_no_nan(c, far)]))
-        beyond = m + BEYOND * (tf.sqrt(v) + tf.sqrt(w))  # of both, without a slope
-        places = tf.where(tf.math.is_finite(places), places, tf.stop_gradient(beyond))
+        is_there = tf.math.is_finite(places)  # at infinity both are whole, without a slope
+        places = tf.where(is_there, places, m)
         inside = [_normal_cdf((places - mean) / tf.sqrt(of)) for mean, of in ((m, v), (n, w))]
-        gap = inside[0] - inside[1]
+        gap = tf.where(is_there, inside[0] - inside[1], 0.0)
         return tf.abs(gap[0] - gap[1])
 
 

@@ -179,6 +179,12 @@ def test_fisher_rao_is_a_distance_that_grows_with_the_shift():
         distance(member(Normal, 1), member(Normal, 2).as_factor())
 
 
+@pytest.mark.parametrize("apart", [3.0, 5e3])
+def test_total_variation_of_equal_widths_however_far_apart(apart):
+    found = expfam.TotalVariation()(univariate(0.0, 1.0), univariate(apart, 1.0).as_factor())
+    np.testing.assert_allclose(found, 2.0 * scipy.stats.norm.cdf(0.5 * apart) - 1.0)
+
+
 @pytest.mark.parametrize("divergence", [expfam.FisherRao(), expfam.TotalVariation()])
 @pytest.mark.parametrize("optimiser", [pvi.Adam(0.1), pvi.LBFGS()])
 def test_a_fit_may_begin_where_a_distance_has_its_kink(divergence, optimiser):
