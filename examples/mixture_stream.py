@@ -6,7 +6,7 @@ Bayes; further passes over the kept batches reach the posterior of all data at o
 beside it. Components that no data have claimed yet keep their prior; ``mixture.BirthUpdate`` tries
 one of them on data that the others explain badly.
 
---quick takes half of the batches.
+--quick takes half of the batches, and one further pass.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def picture(ax: Any, model: mixture.GaussianMixture, q: Any, Y: np.ndarray, titl
 def main(arguments: argparse.Namespace) -> None:
     rng = np.random.default_rng(arguments.seed)
     batches = stream(rng, 10 if arguments.quick else 20)
+    passes = 1 if arguments.quick else PASSES
     Y = np.concatenate(batches)
     test = draw_points(rng, rng.integers(len(CENTRES), size=TEST))
     model = mixture.GaussianMixture(
@@ -92,13 +93,13 @@ def main(arguments: argparse.Namespace) -> None:
             seen = np.concatenate(batches[: number + 1])
             picture(next(panels), model, q, seen, f"after batch {number + 1}")
     picture(next(panels), model, server.posterior, Y, f"one pass over {len(batches)} batches")
-    again = pvi.fit(server, pvi.Sequential(), PASSES)
+    again = pvi.fit(server, pvi.Sequential(), passes)
     q = server.posterior
-    picture(next(panels), model, q, Y, f"{PASSES} more passes")
+    picture(next(panels), model, q, Y, f"{passes} more passes")
     density = float(model.predict_log_density(q, test).mean())
     last = {"components": int(model.claimed(q).sum()), "test_log_density": density}
     print(
-        f"after one pass {records[-1]}, after {PASSES} more {last}, {again[-1].messages} messages"
+        f"after one pass {records[-1]}, after {passes} more {last}, {again[-1].messages} messages"
     )
     save_figure(figure, arguments.out, "mixture_stream.png")
     results: Results = {"seed": arguments.seed, "stream": records, "more_passes": last}

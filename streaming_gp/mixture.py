@@ -35,6 +35,7 @@ from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import normal_nodes
 from streaming_gp.pvi import FixedPointUpdate, LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.guards import Checks
+from streaming_gp.pvi.model import compiled_for, factor_tensors, tensors
 from streaming_gp.validation import as_matrix
 
 __all__ = [
@@ -232,9 +233,21 @@ class BirthUpdate:
     def _fit(self, model: GaussianMixture, task: LocalTask) -> LocalResult:
         result = self.rule(task)
         q: Any = (task.cavity * result.factor).normalised()
-        X, Y = task.data
+        free_energy = compiled_for(model, "free energy", _free_energy)
+        value = free_energy(tensors(q.natural), factor_tensors(task.cavity), *tensors(task.data))
+        return replace(result, free_energy=float(value))
+
+
+def _free_energy(model: GaussianMixture) -> Any:
+    """``E_q[log p(y | θ)] − KL(q ‖ cavity)`` as a compiled function."""
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def compiled(natural: Any, cavity: Any, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        q = DirichletNormalWishart(*natural)
         expected = model.expected_log_likelihood(q, X, Y, None)
-        return replace(result, free_energy=float(expected - KL()(q, task.cavity)))
+        return expected - KL()(q, Factor(DirichletNormalWishart, *cavity))
+
+    return compiled
 
 
 def with_birth(

@@ -86,7 +86,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in ("death", "object") else pytest.param(kind, marks=pytest.mark.slow)
+        kind if kind == "object" else pytest.param(kind, marks=pytest.mark.slow)
         for kind in KINDS
     ],
 )

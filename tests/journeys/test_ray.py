@@ -77,6 +77,7 @@ def assert_same(a, b):
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_resident_actors_trace_nothing_after_their_first_rounds():
     traced.assert_resident(engines.Ray(), traced.sites(0) + traced.sites(1))
 
@@ -179,6 +180,7 @@ pvi.fit(server, pvi.Synchronous(), 500, engines.Ray(), callback=progress, checkp
 """
 
 
+@pytest.mark.slow
 def test_a_run_resumed_after_its_driver_was_killed_is_the_uninterrupted_one(tmp_path):
     path = tmp_path / "run.npz"
     code = DRIVER.format(root=str(ROOT), path=str(path))
@@ -269,6 +271,7 @@ def troubled_run(tmp_path_factory):
     return server, history, seen, flag
 
 
+@pytest.mark.slow
 def test_a_posterior_server_bears_a_killed_a_slow_and_a_senseless_worker(troubled_run):
     server, history, seen, flag = troubled_run
     assert flag.exists()

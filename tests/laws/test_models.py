@@ -251,16 +251,17 @@ def test_what_makes_no_sense_is_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("make", [linear.logistic_regression, linear.probit_regression])
 @pytest.mark.parametrize(
-    "update",
+    ("make", "update"),
     [
-        pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
-        pvi.VariationalUpdate(batch_size=None, epochs=30, optimiser=pvi.Adam(0.1)),
-        pvi.FixedPointUpdate(steps=5),
-        pvi.PowerEPUpdate(sweeps=5),
+        (
+            linear.logistic_regression,
+            pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
+        ),
+        (linear.probit_regression, pvi.FixedPointUpdate(steps=5)),
+        (linear.probit_regression, pvi.PowerEPUpdate(sweeps=5)),
     ],
-    ids=["LBFGS", "Adam", "fixed point", "power EP"],
+    ids=["LBFGS", "fixed point", "power EP"],
 )
 def test_a_row_of_zeros_says_nothing_of_the_weights(rng, make, update):
     X = rng.standard_normal((12, 2))
