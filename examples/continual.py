@@ -4,7 +4,7 @@ A network 784-200 with a head of two outputs for each task, which learns 0/1, 2/
 one after another: PVI with one pass, and with coresets of 40 random images a task, which are put
 aside and visited after each task. Prints and records the test error of every task after each.
 
---quick has 400 images a task, tests on as many, and fewer epochs.
+--quick has 200 images a task, tests on as many, and fewer epochs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def learned(data: Split, coreset: int, quick: bool, seed: int) -> Results:
     """Test errors of the tasks so far, after each."""
     net = bnn.MultiHeadBNN([784, 200, 2], TASKS, gpflow.likelihoods.Softmax(2))
     rule = bnn.NewHeads(pvi.VariationalUpdate(5 if quick else 20, 200, learning_rate=2e-3))
-    tasks = tasks_of(data.X, data.Y, 400 if quick else None)
+    tasks = tasks_of(data.X, data.Y, 200 if quick else None)
     clients = pvi.continual_clients(net, tasks, rule, coreset, seed)
     server = pvi.Server(net.prior(), clients, seed=seed)
-    tests, found, refused = tasks_of(data.X_test, data.Y_test, 400 if quick else None), [], 0
+    tests, found, refused = tasks_of(data.X_test, data.Y_test, 200 if quick else None), [], 0
     for number in tqdm(range(TASKS), desc="tasks", disable=not sys.stderr.isatty()):
         history = pvi.fit(server, pvi.Continual())
         refused += len(history[-1].refused) + len(history[-1].failed)

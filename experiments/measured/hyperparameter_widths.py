@@ -2,9 +2,9 @@
 
 Five small problems come as one batch and as five. NUTS samples the exact posterior of the
 hyperparameters ε under the same prior: with Gaussian noise from the marginal likelihood, and with
-labels and counts together with the values of f at all inputs. For each component of ε, as it is in
-unconstrained space, a row has how far the mean of q(ε) is from the exact one, in exact standard
-deviations, and the ratio of the two widths.
+labels and counts together with the values of f at all inputs. For the logarithm of each number in ε
+a row has how far its mean under q(ε) is from the exact one, in exact standard deviations, and the
+ratio of the two standard deviations; and that ratio of the unconstrained number, too.
 
 --quick has the first problem, dense, and a short chain.
 """
@@ -32,6 +32,7 @@ MEAN_WITHIN, LEAST_RATIO, MOST_RATIO = 0.3, 0.8, 1.25
 LEAST_SHOWN, MOST_SHOWN = 0.08, 16.0
 """Ratios beyond are drawn at these."""
 BLOCK = 50
+DRAWS_OF_Q = 20_000
 DRAWS = {"line": 4000, "three inputs": 4000, "classes": 2000, "counts": 2000, "periodic": 1000}
 """Of NUTS; with labels and counts f is sampled, too."""
 METHODS: dict[str, Callable[[], Any]] = {
@@ -119,13 +120,21 @@ def model_of(problem: Problem, method: str, seed: int = 0) -> sgp.StreamingGP:
 
 
 def learned(problem: Problem, method: str, number: int, seed: int) -> Results:
-    """Mean and standard deviation of q(ε) after so many batches."""
+    """Mean and standard deviation of q(ε) after so many batches, of the logarithms as well."""
     model = model_of(problem, method, seed)
     for rows in np.array_split(np.arange(len(problem.X)), number):
         model.update((problem.X[rows], problem.Y[rows]))
     q = model.hyperparameter_posterior
     assert q is not None
-    return {"mean": np.asarray(q.mean).tolist(), "sd": np.sqrt(np.asarray(q.variance)).tolist()}
+    draws = model.hyperparameter_samples(DRAWS_OF_Q)
+    values = [draws[path] for path in model.parameter_vector.parameters]
+    logs = np.log(np.hstack([one.reshape(DRAWS_OF_Q, -1) for one in values]))
+    return {
+        "mean": np.asarray(q.mean).tolist(),
+        "sd": np.sqrt(np.asarray(q.variance)).tolist(),
+        "log_mean": logs.mean(axis=0).tolist(),
+        "log_sd": logs.std(axis=0).tolist(),
+    }
 
 
 def names_of(model: sgp.StreamingGP) -> list[str]:
@@ -162,13 +171,18 @@ def exact(problem: Problem, start: Results, num_samples: int, seed: int) -> Resu
     helper = gpflow.optimizers.SamplingHelper(model.log_posterior_density, parameters)
     states = sample(helper, steps, num_samples, seed)
     draws = np.zeros((len(states[0]), len(centre)))
+    logs = np.zeros_like(draws)
     for one, states_of in zip(parameters, states, strict=True):
         if one in owners:
-            draws[:, owners[one].astype(int).ravel()] = states_of.reshape(len(draws), -1)
+            where = owners[one].astype(int).ravel()
+            draws[:, where] = states_of.reshape(len(draws), -1)
+            logs[:, where] = np.log(one.transform.forward(draws[:, where]))
     effective = tfp.mcmc.effective_sample_size(tf.constant(draws)).numpy()
     return {
         "mean": draws.mean(axis=0).tolist(),
         "sd": draws.std(axis=0).tolist(),
+        "log_mean": logs.mean(axis=0).tolist(),
+        "log_sd": logs.std(axis=0).tolist(),
         "effective": effective.tolist(),
     }
 
@@ -203,10 +217,10 @@ def sample(helper: Any, steps: list[Any], num_samples: int, seed: int) -> list[n
 
 
 def compared(q: Results, reference: Results) -> tuple[np.ndarray, np.ndarray]:
-    """How far means are apart in exact standard deviations, and the ratio of widths."""
-    sd = np.asarray(reference["sd"])
-    apart = (np.asarray(q["mean"]) - np.asarray(reference["mean"])) / sd
-    return apart, np.asarray(q["sd"]) / sd
+    """How far means of logarithms are apart in exact standard deviations, and ratios of widths."""
+    sd = np.asarray(reference["log_sd"])
+    apart = (np.asarray(q["log_mean"]) - np.asarray(reference["log_mean"])) / sd
+    return apart, np.asarray(q["log_sd"]) / sd
 
 
 def made(path: Any, make: Callable[[], Results]) -> Results:
@@ -252,6 +266,7 @@ def main(arguments: argparse.Namespace) -> None:
         labels = names_of(model_of(problem, "dense"))
         for (method, number), q in found.items():
             apart, ratio = compared(q, reference)
+            unconstrained = np.asarray(q["sd"]) / np.asarray(reference["sd"])
             row: Results = {"problem": name, "points": method, "batches": number}
             inside = (ratio >= LEAST_RATIO) & (ratio <= MOST_RATIO)
             summary.append(
@@ -264,10 +279,10 @@ def main(arguments: argparse.Namespace) -> None:
                     "within": int((inside & (np.abs(apart) <= MEAN_WITHIN)).sum()),
                 }
             )
-            for label, one, width in zip(labels, apart, ratio, strict=True):
-                components.append(
-                    {**row, "component": label, "mean": float(one), "width": float(width)}
-                )
+            columns = {"mean": apart, "width": ratio, "unconstrained_width": unconstrained}
+            for number_of, label in enumerate(labels):
+                numbers = {name: float(one[number_of]) for name, one in columns.items()}
+                components.append({**row, "component": label, **numbers})
         results = {
             "summary": summary,
             "dense": [one for one in components if one["points"] == "dense"],
