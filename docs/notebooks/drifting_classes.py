@@ -30,7 +30,7 @@ def week(angle, rng, number=60):
     return X, (side + 0.2 * rng.standard_normal(number) > 0.0).astype(float)[:, None]
 
 
-ANGLES = np.linspace(0.0, 0.75 * np.pi, 16)
+ANGLES = np.linspace(0.0, 0.75 * np.pi, 10)
 
 # %% [markdown]
 # ## Two models
