@@ -49,6 +49,7 @@ class ServerState:
     :param sequences: The number of the last question, by client.
     :param numbers: The number of each client, in the order in which they joined; none is given
         twice.
+    :param run: Its name in questions, which no other server has.
     """
 
     prior: Posterior
@@ -60,6 +61,7 @@ class ServerState:
     hyperparameters: np.ndarray | None = None
     hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    run: str = ""
 
 
 class Server:
@@ -104,6 +106,7 @@ class Server:
     damping: State
     _sequences: dict[str, int]
     _numbers: dict[str, int]
+    _run: str
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Server:
         self.failures: dict[str, str] = {}
         self.dropped: set[str] = set()
         self._silences: dict[str, int] = {}
-        self._restore(ServerState(prior.as_arrays()))
+        self._restore(ServerState(prior.as_arrays(), run=secrets.token_hex(16)))
 
     # ---- what it holds ----
 
@@ -294,6 +297,7 @@ class Server:
                 untouched=not self.factors,
                 hyperparameters=self.hyperparameters,
                 largest_answer=self.largest_answer(client_id),
+                run=self._run,
             )
             self._sequences[client_id] = sequence
             self.open_tasks[client_id] = replace(task, posterior=None, own=None, given_prior=None)
@@ -526,7 +530,7 @@ class Server:
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
             self.damping, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
-            dict(self._numbers),
+            dict(self._numbers), self._run,
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
@@ -538,7 +542,7 @@ class Server:
         self.hyperparameter_factors = dict(state.hyperparameter_factors)
         self._sequences = dict(state.sequences)
         self.damping = state.damping
-        self._numbers = dict(state.numbers)
+        self._numbers, self._run = dict(state.numbers), state.run
         for name in self.clients:
             self._number(name)
 

@@ -50,6 +50,7 @@ class LocalTask:
     :param untouched: Whether q is still the prior, so that a fit had better start elsewhere.
     :param hyperparameters: The likelihood's parameters, unconstrained, where they are learned: [H].
     :param largest_answer: The number of bytes that an answer has at most; a larger one is not read.
+    :param run: A name of the server that no other one has, but that which goes on from its file.
     """
 
     model: Any
@@ -67,6 +68,7 @@ class LocalTask:
     untouched: bool = False
     hyperparameters: np.ndarray | None = None
     largest_answer: int = 2**63
+    run: str = ""
 
     @property
     def prior(self) -> Any:
@@ -192,6 +194,10 @@ CODES: Mapping[str, str] = {
         "that time is not kept"
     ),
     "FactorNotKept": "the site's own factor is not kept where its rule says",
+    "OtherRun": (
+        "the site's own factor is no more: another run has kept one in its place since; each wants "
+        "a folder of its own"
+    ),
     "TooLarge": "its answer is larger than one can be",
     "OtherTerms": "the site has not agreed to a sum on these terms",
     "NeedsFamily": (

@@ -149,9 +149,7 @@ def test_factors_of_sites_make_the_posterior_whatever_gets_lost(tmp_path):
 
 def counted(folder, server, name):
     """What a site would take for its own factor, were it asked now."""
-    ask = server.ask(name)
-    task = pvi.LocalTask(None, ([], []), ask.posterior, ask.own, None, 0, None, name, ask.sequence)
-    return own_factor(folder, task)
+    return own_factor(folder, server.ask(name))
 
 
 def test_a_server_that_was_set_back_gets_no_answer(tmp_path):
@@ -165,6 +163,20 @@ def test_a_server_that_was_set_back_gets_no_answer(tmp_path):
         failed = failed_round(back)
         assert len(failed) == SITES
         assert all("is back where it was before" in why for why in failed.values())
+
+
+def test_a_run_does_not_go_on_from_what_another_has_kept_in_its_place(tmp_path):
+    rule, path = rule_in(tmp_path / "kept"), tmp_path / "run.npz"
+    server = server_of(rule)
+    pvi.fit(server, pvi.Synchronous(), 3, Together())
+    server.save(path)
+    pvi.fit(server_of(rule), pvi.Synchronous(), 1, Together())
+    before = server.posterior
+    for one in (server, pvi.Server.load(path, server.prior, server.clients)):
+        failed = failed_round(one)
+        assert len(failed) == SITES
+        assert all("another run has kept one in its place" in why for why in failed.values())
+        assert_same(one.posterior, before, 0.0)
 
 
 def failed_round(server):

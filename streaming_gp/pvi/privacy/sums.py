@@ -162,6 +162,7 @@ class SiteRecord:
     :param change: The change of it that was the answer, of which the site does not know yet whether
         it has entered a sum.
     :param past: Digests of the shares that the server had before, in this run.
+    :param run: The name of the server.
     """
 
     sequence: int
@@ -169,12 +170,15 @@ class SiteRecord:
     own: Factor | None
     change: Factor
     past: tuple[str, ...] = ()
+    run: str = ""
 
     def factor_at(self, task: LocalTask) -> Factor | None:
         """The site's factor when it is asked again.
 
         The change has entered a sum if the server has another share for the site since then.
         """
+        if task.run != self.run:
+            raise RefusedQuestionError("OtherRun")
         if have_same_natural(task.own, self.share):
             return self.own
         if task.sequence <= self.sequence or _digest(task.own) in self.past:
@@ -201,11 +205,13 @@ def write_record(folder: str, task: LocalTask, own: Factor | None, change: Facto
     except OSError as error:
         raise FileFormatError(f"there can be no record in {folder!r}: {error.strerror}") from error
     before = _read(folder, task.client_id)
+    if before is not None and before.run != task.run:
+        before = None
     past: tuple[str, ...] = ()
     if before is not None and before.share is not None and share is not None:
         is_same = have_same_natural(before.share, share)
         past = before.past if is_same else (*before.past, _digest(before.share))
-    record = SiteRecord(task.sequence, share, own, change, past)
+    record = SiteRecord(task.sequence, share, own, change, past, task.run)
     serialization.write(path, KIND, record, serialization.registered_classes())
 
 
