@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streaming_gp.errors import InvalidDataError
+from streaming_gp.inputs import as_real_array
+
 # ---- of single points ----
 
 
@@ -19,23 +22,36 @@ def squared_error(mean: ArrayLike, targets: ArrayLike) -> np.ndarray:
 
 
 def on_wrong_side(probability: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """Whether each point is on the wrong side of ½.
+    """Whether each point is on the wrong side of ½, as one without a probability (NaN) always is.
 
     :param probability: Predicted probabilities of label 1, of any shape.
     :param labels: The labels 0 or 1, of the same shape.
     """
-    wrong: np.ndarray = (np.asarray(probability) > 0.5) != (np.asarray(labels) > 0.5)
+    p, is_one = np.asarray(probability), np.asarray(labels) > 0.5
+    wrong: np.ndarray = np.where(is_one, ~(p > 0.5), ~(p <= 0.5))
     return wrong
 
 
 def wrong_class(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """Whether the likeliest class of each point is not its own: [N].
+    """Whether the likeliest class of each point is not its own, or there is none (NaN): [N].
 
     :param probabilities: Predicted probabilities of the classes [N, C].
     :param labels: The classes 0 to C − 1 of the points, [N, 1] or [N].
+    :raises InvalidDataError: if labels are no numbers, or not one for each point.
     """
-    wrong: np.ndarray = np.argmax(probabilities, axis=1) != np.ravel(labels)
+    likeliest, own = _paired(np.argmax(probabilities, axis=1), np.ravel(labels))
+    wrong: np.ndarray = (likeliest != own) | np.isnan(np.max(probabilities, axis=1))
     return wrong
+
+
+def _paired(predictions: ArrayLike, truth: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of one shape, or NumPy would pair each with each, or a single one with all."""
+    first, second = as_real_array("predictions", predictions), as_real_array("truth", truth)
+    if first.shape != second.shape:
+        raise InvalidDataError(
+            f"wanted predictions and truth of one shape, got {first.shape} and {second.shape}"
+        )
+    return first, second
 
 
 # ---- of whole sets ----
@@ -46,11 +62,12 @@ def error_rate(probability: ArrayLike, labels: ArrayLike) -> float:
 
     :param probability: Predicted probabilities of label 1, [N, 1] or [N].
     :param labels: As many labels 0 or 1.
+    :raises InvalidDataError: if labels are no numbers, or not as many.
 
     >>> sgp.metrics.error_rate([0.9, 0.2, 0.6, 0.1], [1, 0, 0, 0])
     0.25
     """
-    return float(np.mean(on_wrong_side(np.ravel(probability), np.ravel(labels))))
+    return float(np.mean(on_wrong_side(*_paired(np.ravel(probability), np.ravel(labels)))))
 
 
 def classification_error(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -94,9 +111,11 @@ def smse(mean: ArrayLike, targets: ArrayLike) -> float:
 
     :param mean: Predictions [N] or [N, P].
     :param targets: The test targets, of the same shape.
+    :raises InvalidDataError: if they are no numbers, or of another shape.
 
     >>> sgp.metrics.smse([1.0, 1.0], [0.0, 2.0])  # no better than the mean
     1.0
     """
+    mean, targets = _paired(mean, targets)
     variance = np.var(np.asarray(targets, float), axis=0).mean()
     return float(np.mean(squared_error(mean, targets)) / variance)

@@ -298,6 +298,27 @@ def test_classification_scores_by_hand():
     assert gap == pytest.approx((0.1 + abs(1 - 0.6 - 0.65) + 0.2) / 4)
 
 
+def test_predictions_are_paired_with_their_own_truth_or_refused():
+    column, probabilities = np.arange(4.0)[:, None], [[0.9, 0.1], [0.2, 0.8]]
+    calls = [
+        (metrics.smse, column, column[:, 0]),
+        (metrics.error_rate, [0.9, 0.2, 0.3], [1]),
+        (metrics.error_rate, [0.9], ["1"]),
+        (metrics.classification_error, probabilities, [0]),
+        (metrics.classification_error, probabilities, ["a", "b"]),
+        (metrics.expected_calibration_error, probabilities, ["a", "b"]),
+    ]
+    for score, predictions, truth in calls:
+        with pytest.raises(InvalidDataError, match=r"of one shape, got|must hold real numbers"):
+            score(predictions, truth)
+
+
+def test_no_prediction_is_a_wrong_one():
+    nothing = np.full((2, 2), np.nan)
+    assert metrics.error_rate(nothing[0], [0, 1]) == 1.0
+    assert metrics.classification_error(nothing, [0, 1]) == 1.0
+
+
 def test_losses_of_single_points():
     np.testing.assert_array_equal(
         metrics.squared_error([[1.0], [2.0]], [[3.0, 1.0], [2.0, 0.0]]), [[4, 0], [0, 4]]
