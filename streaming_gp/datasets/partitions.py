@@ -39,9 +39,10 @@ def partition_by_label(X: np.ndarray, Y: np.ndarray, num_clients: int, seed: int
     :param num_clients: The number of clients K, at most N.
     :param seed: The seed of the order of rows within a label.
     :returns: (X, Y) of each client.
-    :raises InvalidDataError: if there are fewer rows than clients, or X and Y differ in number.
+    :raises InvalidDataError: if there are fewer rows than clients, X and Y differ in number, or Y
+        is not one label for each row.
     """
-    X, Y = _checked(X, Y, num_clients, seed)
+    X, Y = _labelled(*_checked(X, Y, num_clients, seed))
     shuffled = np.random.default_rng(seed).permutation(len(X))
     order = shuffled[np.argsort(Y[shuffled, 0], kind="stable")]
     labels, counts = np.unique(Y[:, 0], return_counts=True)
@@ -65,10 +66,10 @@ def partition_by_dirichlet(
     :param concentration: The concentration α > 0, the same for all clients.
     :param seed: The seed of shares, and of the order of rows.
     :returns: (X, Y) of each client.
-    :raises InvalidDataError: if there are fewer rows than clients, X and Y differ in number, or the
-        concentration is not positive.
+    :raises InvalidDataError: if there are fewer rows than clients, X and Y differ in number, Y is
+        not one label for each row, or the concentration is not positive.
     """
-    X, Y = _checked(X, Y, num_clients, seed)
+    X, Y = _labelled(*_checked(X, Y, num_clients, seed))
     require_positive("concentration", concentration)
     rng = np.random.default_rng(seed)
     owner = np.zeros(len(X), int)
@@ -95,4 +96,13 @@ def _checked(X: Any, Y: Any, num_clients: int, seed: int) -> tuple[np.ndarray, n
             f"wanted as many rows in X as in Y, and no more clients than rows; got {len(X)} and "
             f"{len(Y)} rows for {num_clients} clients"
         )
+    return X, Y
+
+
+def _labelled(X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Refuse labels that are spread over columns, or missing."""
+    if Y.ndim != 2 or Y.shape[1] != 1:
+        raise InvalidDataError(f"Y must be labels [N, 1], got {list(Y.shape)}")
+    if np.isnan(Y).any():
+        raise InvalidDataError(f"Y misses {np.isnan(Y).sum()} of {len(Y)} labels (NaN)")
     return X, Y

@@ -163,6 +163,16 @@ def test_a_concentration_that_is_not_positive_is_refused():
         datasets.partition_by_dirichlet(np.ones((4, 1)), np.ones((4, 1)), 2, 0.0)
 
 
+@pytest.mark.parametrize("divide", [datasets.partition_by_label, by_dirichlet])
+def test_labels_that_are_not_one_for_each_row_are_refused(divide):
+    X, labels = np.zeros((6, 2)), np.array([0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    missing = np.where(labels == 1.0, np.nan, labels)[:, None]
+    wrong = [(np.eye(3)[labels.astype(int)], r"got \[6, 3\]"), (labels, r"got \[6\]")]
+    for Y, message in [*wrong, (missing, "misses 2 of 6 labels")]:
+        with pytest.raises(InvalidDataError, match=message):
+            divide(X, Y, 2, 0)
+
+
 def shapes(data):
     return [part.shape for part in (data.X, data.Y, data.X_test, data.Y_test)]
 
