@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from streaming_gp.errors import InvalidDataError, NoAnswerError
@@ -47,7 +48,7 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 @typed
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when a metric has not improved for some rounds.
+    """Stop when a metric has not improved for some rounds; NaN is no improvement.
 
     :param metric: The name of the metric; smaller is better.
     :param patience: The number of rounds without improvement after which a run stops.
@@ -70,7 +71,11 @@ class EarlyStopping:
         values = [one.metrics[self.metric] for one in history if self.metric in one.metrics]
         if len(values) <= self.patience:
             return False
-        return min(values[-self.patience :]) > min(values[: -self.patience]) - self.tolerance
+        earlier, last = (
+            min((value for value in part if value == value), default=np.inf)
+            for part in (values[: -self.patience], values[-self.patience :])
+        )
+        return not (earlier > last and earlier - last >= self.tolerance)
 
 
 def fit(

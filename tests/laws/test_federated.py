@@ -269,6 +269,19 @@ def test_early_stopping_ends_a_run_that_rests(rng):
         )
 
 
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [([1.0, *[0.5] * 9], 5), ([1.0, *[np.nan] * 9], 4), ([np.nan, *range(9, 0, -1)], 10)],
+)
+def test_neither_the_same_nor_no_number_is_an_improvement(values, rounds):
+    stopping, history = pvi.EarlyStopping("loss", patience=3), pvi.History()
+    for value in values:
+        history = history.extended(pvi.Round(metrics={"loss": float(value)}))
+        if stopping.is_over(history):
+            break
+    assert len(history) == rounds
+
+
 NUM_CLIENTS = 20
 
 
