@@ -17,9 +17,9 @@ from gpflow.likelihoods import Bernoulli, SwitchedLikelihood
 from tqdm import tqdm
 
 from streaming_gp.errors import InvalidDataError, StreamingGPError
-from streaming_gp.inputs import as_real_array, missing_extra, require_count
+from streaming_gp.inputs import as_pair, as_real_array, missing_extra, require_count
 from streaming_gp.metrics import on_wrong_side, squared_error, wrong_class
-from streaming_gp.validation import SEVERAL_CLASSES, as_pair, number_of_classes
+from streaming_gp.validation import SEVERAL_CLASSES, number_of_classes
 
 __all__ = [
     "BatchError",

@@ -207,6 +207,15 @@ LARGEST_EXACT_INTEGER = 2**53
 """Beyond it not every integer is equal to a float64."""
 
 
+def as_pair(data: Any) -> tuple[Any, Any]:
+    """X and Y, whatever they are."""
+    try:
+        X, Y = data
+    except (TypeError, ValueError):
+        raise InvalidDataError(f"data must be a pair (X, Y), got {type(data).__name__}") from None
+    return X, Y
+
+
 def as_real_array(name: str, values: Any) -> np.ndarray:
     """``values`` as an array of real numbers, of the dtype that they came in.
 

@@ -27,8 +27,8 @@ from streaming_gp.frames.columns import (
 )
 from streaming_gp.frames.files import read_arrow, read_csv
 from streaming_gp.gp import Progress, StreamingGP, UpdateInfo
-from streaming_gp.inputs import as_real_array, require_flag
-from streaming_gp.validation import as_matrix, as_pair, number_of_classes
+from streaming_gp.inputs import as_pair, as_real_array, require_flag
+from streaming_gp.validation import as_matrix, number_of_classes
 
 __all__ = [
     "StreamReport",

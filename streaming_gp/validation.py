@@ -11,7 +11,7 @@ import tensorflow as tf
 from check_shapes.exceptions import ShapeMismatchError
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import as_float64, as_real_array
+from streaming_gp.inputs import as_float64, as_pair, as_real_array
 
 Data = tuple[np.ndarray, np.ndarray]
 """Inputs X [N, D] and observations Y [N, P]."""
@@ -61,15 +61,6 @@ def as_matrix(name: str, values: Any, columns: int | None, missing: bool = False
             f"{array[row, column]} at row {row}, column {column}"
         )
     return array
-
-
-def as_pair(data: Any) -> tuple[Any, Any]:
-    """X and Y, whatever they are."""
-    try:
-        X, Y = data
-    except (TypeError, ValueError):
-        raise InvalidDataError(f"data must be a pair (X, Y), got {type(data).__name__}") from None
-    return X, Y
 
 
 def as_data(

@@ -10,7 +10,7 @@ from typing import Any
 
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.inputs import as_name, require_count, require_positive_integer
+from streaming_gp.inputs import as_name, as_pair, require_count, require_positive_integer
 from streaming_gp.pvi.model import Data, Model, hyperparameter_factor, set_values
 from streaming_gp.pvi.task import (
     DataError,
@@ -235,12 +235,20 @@ def make_clients(
     require_count("seed", seed)
     clients = {}
     for name in [as_name("a client's name", name) for name in shards]:
-        try:
-            data = model.as_data(*shards[name])
-        except InvalidDataError as error:
-            raise InvalidDataError(f"shard {name!r}: {error}") from error
+        data = data_for(model, f"shard {name!r}", shards[name])
         clients[name] = Client(name, model, data, update, seed)
     return clients
+
+
+def data_for(model: Model, name: str, given: Any) -> Data:
+    """A pair (X, Y) as the model takes it.
+
+    :param name: What to call it in the error.
+    """
+    try:
+        return model.as_data(*as_pair(given))
+    except InvalidDataError as error:
+        raise InvalidDataError(f"{name}: {error}") from error
 
 
 def by_name(clients: Clients | Iterable[Client | Site]) -> dict[str, Client | Site]:

@@ -9,8 +9,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import Decay, Fraction, NotNegative, require_not_negative, typed
-from streaming_gp.pvi.client import Client, make_clients
+from streaming_gp.inputs import (
+    Decay,
+    Fraction,
+    NotNegative,
+    require_count,
+    require_not_negative,
+    typed,
+)
+from streaming_gp.pvi.client import Client, data_for, make_clients
 from streaming_gp.pvi.damping import AroundRule, Damping, DampingRule, Rho, RobustMean
 from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.history import Round
@@ -239,13 +246,16 @@ def continual_clients(
     :param coreset_size: The number of random rows of each task that are put aside.
     :param seed: The seed of these rows, and of the start of the first fit.
     :returns: clients "task 0", "coreset 0", "task 1" and so on; without coresets tasks alone.
-    :raises InvalidDataError: if there is no task, or one has not more rows than its coreset.
+    :raises InvalidDataError: if there is no task, or one that the model cannot take, or that has
+        not more rows than its coreset.
     """
-    require_not_negative("coreset_size", coreset_size)
+    require_count("coreset_size", coreset_size)
     if not tasks:
         raise InvalidDataError("no tasks: there must be at least one")
-    rng, aside, shards = np.random.default_rng(seed), [], {}
-    for number, (X, Y) in enumerate(tasks):
+    rng, aside = np.random.default_rng(seed), []
+    shards: dict[str, Any] = {}
+    for number, task in enumerate(tasks):
+        X, Y = data_for(model, f"task {number}", task)
         if len(X) <= coreset_size:
             raise InvalidDataError(f"task {number} has {len(X)} rows, and {coreset_size} go aside")
         core, rest = np.split(rng.permutation(len(X)), [coreset_size])

@@ -4,7 +4,7 @@ import gpflow
 import numpy as np
 import pytest
 
-from streaming_gp import bnn, linear, pvi
+from streaming_gp import bnn, linear, mixture, pvi
 from streaming_gp.errors import InvalidDataError
 from tests.oracles.reference import (
     assert_same,
@@ -68,6 +68,22 @@ def test_more_rounds_than_tasks_and_too_large_coresets_are_refused(rng):
         pvi.continual_clients(model, tasks, pvi.FixedPointUpdate(), coreset_size=20)
     with pytest.raises(InvalidDataError, match="no tasks"):
         pvi.continual_clients(model, [], pvi.FixedPointUpdate())
+
+
+def test_tasks_are_data_that_the_model_takes(rng):
+    (X, Y), model, rule = regression_data(rng), conjugate_model(), pvi.AnalyticUpdate()
+    rest = pvi.continual_clients(model, [(X.tolist(), Y.tolist())], rule, 2)["task 0"]
+    assert rest.num_data == len(X) - 2
+    points = pvi.continual_clients(mixture.GaussianMixture(2, 3), [(None, X)], rule, 2)
+    assert points["coreset 0"].data[1].shape == (2, 3)
+    wrong = [((X[:-1], Y), "as many rows, got"), (X, r"must be a pair \(X, Y\), got ndarray")]
+    for task, message in wrong:
+        with pytest.raises(InvalidDataError, match=f"task 0: .*{message}"):
+            pvi.continual_clients(model, [task], rule, 2)
+        with pytest.raises(InvalidDataError, match=f"shard 'c0': .*{message}"):
+            pvi.make_clients(model, [task], rule)
+    with pytest.raises(InvalidDataError, match=r"coreset_size must be an integer.*got 2\.5"):
+        pvi.continual_clients(model, [(X, Y)], rule, 2.5)
 
 
 # ---- a head for each task ----
