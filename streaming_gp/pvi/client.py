@@ -10,7 +10,13 @@ from typing import Any
 
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
-from streaming_gp.inputs import as_name, as_pair, require_count, require_positive_integer
+from streaming_gp.inputs import (
+    as_name,
+    as_pair,
+    require_count,
+    require_positive_integer,
+    require_strategy,
+)
 from streaming_gp.pvi.model import Data, Model, hyperparameter_factor, set_values
 from streaming_gp.pvi.task import (
     DataError,
@@ -223,7 +229,8 @@ def make_clients(
     :param update: The rule by which each of them answers.
     :param seed: The seed of the start that all fits share.
     :returns: clients by name, in order.
-    :raises InvalidDataError: if there is no shard, or one that the model cannot take.
+    :raises InvalidDataError: if there is no shard, or one that the model cannot take, or the rule
+        is none.
 
     >>> [*sgp.pvi.make_clients(line, {"north": shards[0]}, sgp.pvi.AnalyticUpdate())]
     ['north']
@@ -237,6 +244,7 @@ def make_clients(
     for name in [as_name("a client's name", name) for name in shards]:
         data = data_for(model, f"shard {name!r}", shards[name])
         clients[name] = Client(name, model, data, update, seed)
+    require_strategy("update", update, UpdateRule, "pvi.VariationalUpdate()")
     return clients
 
 

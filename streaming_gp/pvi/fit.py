@@ -22,6 +22,7 @@ from streaming_gp.inputs import (
     NotNegative,
     PositiveInteger,
     require_positive_integer,
+    require_strategy,
     typed,
 )
 from streaming_gp.numerics.threads import refuse_after_fork
@@ -106,7 +107,8 @@ def fit(
     :param hyperparameters: How hyperparameters are learned after each round; their values join the
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
-    :raises InvalidDataError: if ``rounds`` is not positive, or all clients have left.
+    :raises InvalidDataError: if ``rounds`` is not positive, schedule or engine is none, or all
+        clients have left.
     :raises ForkedError: in a process that was forked after TensorFlow ran.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds;
         its ``reasons`` say why, by client, in full where that may be told in this process.
@@ -121,7 +123,10 @@ def fit(
     """
     refuse_after_fork()
     require_positive_integer("rounds", rounds)
-    schedule, engine = schedule or Synchronous(), engine or Serial()
+    schedule = Synchronous() if schedule is None else schedule
+    engine = Serial() if engine is None else engine
+    require_strategy("schedule", schedule, Schedule, "pvi.Sequential()")
+    require_strategy("engine", engine, Engine, "pvi.Serial()")
     first = len(server.history)
     if not server.clients:
         raise InvalidDataError("no clients: all have left")

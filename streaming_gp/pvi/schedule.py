@@ -58,8 +58,9 @@ class Sequential:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        names = not isinstance(self.order, str) and isinstance(self.order, Sequence)
-        if not (names or self.order in (None, "random")):
+        is_text = self.order is None or isinstance(self.order, str)
+        is_known = self.order in (None, "random") if is_text else isinstance(self.order, Sequence)
+        if not is_known:
             raise InvalidDataError(f'order is a list of clients or "random", got {self.order!r}')
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
@@ -272,15 +273,15 @@ def continual_clients(
 
 def as_rule(damping: Rho, server: Server) -> DampingRule:
     """A number, a number for each client or None as a rule; a rule as it is."""
-    if damping is None:
+    given: Any = damping
+    if given is None:
         clients = list(server.clients.items())  # as they may join and leave meanwhile
         own = {name: getattr(one.update, "server_damping", None) for name, one in clients}
-        damping = {name: rho for name, rho in own.items() if rho is not None}
-    if isinstance(damping, (int, float, Mapping)):
-        return Damping(damping, len(server.clients))
-    if isinstance(damping, AroundRule):
-        return replace(damping, damping=as_rule(damping.damping, server))
-    return damping
+        given = {name: rho for name, rho in own.items() if rho is not None}
+    if isinstance(given, AroundRule):
+        given = replace(given, damping=as_rule(given.damping, server))
+    is_rule = isinstance(given, DampingRule) and not isinstance(given, type)
+    return given if is_rule else Damping(given, len(server.clients))
 
 
 def one_by_one(rule: DampingRule) -> DampingRule:

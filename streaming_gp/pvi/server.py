@@ -15,7 +15,7 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.inputs import make_read_only, require_count, typed
+from streaming_gp.inputs import make_read_only, require_count, require_strategy, typed
 from streaming_gp.pvi import guards
 from streaming_gp.pvi import step as algorithm
 from streaming_gp.pvi.client import Client, Clients, Site, by_name
@@ -120,7 +120,10 @@ class Server:
         self.clients = MappingProxyType(self._clients)
         self._lock = threading.RLock()
         _require_prior(prior, self.clients)
-        self.policy = policy or BacktrackDamping(cavities=False)
+        self.policy = BacktrackDamping(cavities=False) if policy is None else policy
+        require_strategy("policy", self.policy, PropernessPolicy, "pvi.RaiseImproper()")
+        if checks is not None:
+            require_strategy("checks", checks, Checks, "pvi.Checks()")
         self.checks = checks
         require_count("seed", seed)
         self.seed = seed
@@ -601,6 +604,7 @@ def seed_of(*numbers: int) -> int:
 def _require_prior(prior: Posterior, clients: Clients) -> None:
     """Each model is asked once: most clients share one."""
     models = {id(client.model): name for name, client in clients.items()}
+    require_strategy("prior", prior, Posterior, "model.prior()")
     for name in models.values():
         form = clients[name].model.prior().form
         if form != prior.form:

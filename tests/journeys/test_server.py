@@ -233,11 +233,42 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), rounds=0), "rounds must be positive"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Synchronous(2.0)), "damping must lie"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential("up")), '"random"'),
+        (lambda m, d: pvi.Sequential(np.array(["c0", "c1"])), '"random", got array'),
+        *(
+            (lambda m, d, rho=rho: pvi.fit(server(m, [d], LBFGS), pvi.Synchronous(rho)), message)
+            for rho, message in [
+                ("0.5", "damping must be a number, got '0.5'"),
+                (pvi.Damping, "damping must be a number, got <class"),
+                (np.float32(1.5), "damping must lie"),
+            ]
+        ),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), "sequential"), "schedule must be a strategy"),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential), "schedule must be a strat"),
+        (lambda m, d: pvi.fit(server(m, [d], LBFGS), engine="ray"), "engine must be a strategy"),
+        (lambda m, d: server(m, [d], pvi.AnalyticUpdate), "update must be a strategy such as"),
+        (lambda m, d: pvi.Server(m, server(m, [d], LBFGS).clients), "prior must be a strategy"),
+        (
+            lambda m, d: pvi.Server(m.prior(), server(m, [d], LBFGS).clients, policy="raise"),
+            "policy must be a strategy such as pvi.RaiseImproper",
+        ),
+        (
+            lambda m, d: pvi.Server(m.prior(), server(m, [d], LBFGS).clients, checks=0.5),
+            "checks must be a strategy such as pvi.Checks",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(rng, make, message):
     with pytest.raises(InvalidDataError, match=message):
         make(linear.BayesianLinearRegression(3), regression_data(rng))
+
+
+def test_a_damping_is_a_number_of_any_kind(rng):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    shards = datasets.partition_iid(X, Y, 3)
+    for rho in (1, np.int64(1), np.float32(1.0), np.float64(1.0)):
+        found = server(model, shards, pvi.AnalyticUpdate())
+        pvi.fit(found, pvi.Synchronous(damping=rho))
+        assert_same(found.posterior, model.prior().times([model.likelihood_factor(X, Y)]), 1e-9)
 
 
 def test_the_prior_is_of_the_kind_that_the_models_of_the_clients_have(rng):
