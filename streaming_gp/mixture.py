@@ -64,7 +64,7 @@ class GaussianMixture:
     :param num_dimensions: The number of dimensions D of the data.
     :param concentration: The concentration of the Dirichlet prior for each weight; 1/K if None.
     :param strength: The number of data points β that the prior's means stand for.
-    :param mean: The prior mean m [D]; zero if None.
+    :param mean: The prior mean m [D], or one number for all coordinates; zero if None.
     :param dof: The prior's degrees of freedom ν, above D − 1; D if None.
     :param covariance: The covariance [D, D] with ``W⁻¹ = ν covariance``; the identity if None.
     :param centres: The means [K, D] where the components start, to break their symmetry; drawn from
@@ -87,6 +87,11 @@ class GaussianMixture:
             raise InvalidDataError(
                 "the prior is no distribution: concentration and strength must be positive, dof "
                 f"above {self.num_dimensions - 1}, and covariance positive definite"
+            )
+        K, D = self.num_components, self.num_dimensions
+        if self.centres is not None and np.shape(self.centres) != (K, D):
+            raise InvalidDataError(
+                f"centres must have shape [{K}, {D}], got {list(np.shape(self.centres))}"
             )
 
     # ---- the model, for update rules ----
@@ -183,12 +188,13 @@ class GaussianMixture:
         return np.asarray(tf.reduce_logsumexp(np.log(q.weights.mean) + log_density, axis=1))
 
     def _prior_mean(self) -> np.ndarray:
-        zero = np.zeros(self.num_dimensions)
-        return zero if self.mean is None else np.asarray(self.mean, np.float64)
+        mean = 0.0 if self.mean is None else self.mean
+        return _location("mean", mean, self.num_dimensions)
 
     def _prior_covariance(self) -> np.ndarray:
-        identity = np.eye(self.num_dimensions)
-        return identity if self.covariance is None else np.asarray(self.covariance, np.float64)
+        size = self.num_dimensions
+        covariance = np.eye(size) if self.covariance is None else self.covariance
+        return _covariance("covariance", covariance, size)
 
 
 @typed

@@ -247,6 +247,21 @@ def test_data_that_a_mixture_cannot_take_are_refused(rng):
         mixture.GaussianMixture(2, 3, dof=1.5)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": [5.0]}, r"mean must be finite, \[2\] or a number"),
+        ({"covariance": [[1.0]]}, "covariance must be symmetric and positive definite"),
+        ({"covariance": [1.0, 2.0]}, "covariance must be symmetric and positive definite"),
+        ({"covariance": [[1.0, 0.9], [0.0, 1.0]]}, "covariance must be symmetric"),
+        ({"centres": [[0.0, 0.0]]}, r"centres must have shape \[3, 2\], got \[1, 2\]"),
+    ],
+)
+def test_a_prior_of_another_shape_is_refused(options, message):
+    with pytest.raises(InvalidDataError, match=message):
+        mixture.GaussianMixture(3, 2, **options)
+
+
 def test_a_spoiled_answer_of_a_mixture_is_refused():
     Y = clusters()
     model = gaussian_mixture(centres=Y[:3])
