@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.inputs import Decay, Positive, PositiveInteger, typed
+from streaming_gp.inputs import Decay, NotNegative, Positive, PositiveInteger, Probability, typed
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.updates.sampling import Chain, Target
 
@@ -27,12 +27,12 @@ class NUTS:
     :param step_size: The first step size, in standard deviations of the approximation.
     :param acceptance: The rate of acceptance to aim at.
     :param max_tree_depth: The largest depth of the tree of one transition.
-    :raises InvalidDataError: if a setting is not positive.
+    :raises InvalidDataError: if a setting is out of its range.
     """
 
     num_samples: PositiveInteger = 1
     step_size: Positive = 0.3
-    acceptance: float = 0.8
+    acceptance: Probability = 0.8
     max_tree_depth: PositiveInteger = 8
 
     @property
@@ -96,8 +96,8 @@ class AdaptiveSGLD:
     batch_size: PositiveInteger | None = 100
     num_samples: PositiveInteger = 1
     decay: Decay = 0.999
-    offset: float = 1e-8
-    max_noise: float | None = None
+    offset: NotNegative = 1e-8
+    max_noise: NotNegative | None = None
 
     def begin(self, theta: tf.Tensor) -> Chain:
         """Position [D], moving average [D] and number of transitions []."""
