@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.stats
 
 from streaming_gp.errors import InvalidDataError
@@ -14,7 +15,7 @@ pytest.importorskip("dp_accounting", reason="the privacy extra is not installed"
 def delta_of_gaussian(epsilon, sigma):
     """Balle & Wang (2018), theorem 8, for sensitivity 1."""
     a, b = 0.5 / sigma, epsilon * sigma
-    return scipy.stats.norm.cdf(a - b) - np.exp(epsilon) * scipy.stats.norm.cdf(-a - b)
+    return scipy.stats.norm.cdf(a - b) - np.exp(epsilon + scipy.stats.norm.logcdf(-a - b))
 
 
 @pytest.mark.parametrize(("sigma", "number"), [(1.0, 1), (4.0, 1), (20.0, 100)])
@@ -98,6 +99,39 @@ def test_noise_for_a_budget_spends_it_and_no_more():
     assert 1.98 < epsilon_of(((Release(sigma), 20),), 1e-5) <= 2.0
     with pytest.raises(InvalidDataError, match="without a bound"):
         noise_multiplier_for(Budget(np.inf), 20)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1e3])
+def test_noise_for_any_budget_is_the_exact_one(epsilon):
+    sigma = noise_multiplier_for(Budget(epsilon), 4) / 2.0  # four releases are one of half of it
+    assert delta_of_gaussian(epsilon, sigma) <= 1e-5 < delta_of_gaussian(epsilon, sigma / 1.001)
+
+
+def test_noise_for_samples_spends_a_small_budget_and_no_more():
+    sigma = noise_multiplier_for(Budget(0.01), 10, 0.001)
+    assert 0.0099 < epsilon_of(((Release(sigma, 0.001), 10),), 1e-5) <= 0.01
+
+
+def test_samples_under_hardly_any_noise_are_priced_at_once():
+    """Against the exact ε of ``½ N(0, σ²) + ½ N(1, σ²)`` and N(0, σ²), whose loss is ε at x = t."""
+    sigma, rate = 0.01, 0.5
+
+    def delta(epsilon):
+        t = 0.5 + sigma**2 * (epsilon - np.log(rate))  # to rounding, as e^ε is beyond all numbers
+        below = np.exp(epsilon + scipy.stats.norm.logsf(t / sigma))
+        return rate * scipy.stats.norm.sf((t - 1.0) / sigma) - below
+
+    exact = scipy.optimize.brentq(lambda epsilon: delta(epsilon) - 1e-5, 1e3, 1e4)
+    found = epsilon_of(((Release(sigma, rate), 1),), 1e-5)
+    assert exact * (1.0 - 1e-6) < found < 1.001 * exact
+    assert 1e6 < epsilon_of(((Release(1e-4, rate), 1),), 1e-5) < 1e8
+
+
+def test_many_samples_cost_no_more_than_all_rows():
+    for sigma in (1e4, 1e6):
+        assert epsilon_of(((Release(sigma, 0.5), 1000),), 1e-9) <= epsilon_of(
+            ((Release(sigma), 1000),), 1e-9
+        )
 
 
 @pytest.mark.parametrize("delta", [1.0, 1.5])

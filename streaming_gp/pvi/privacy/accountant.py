@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +22,7 @@ from streaming_gp.inputs import (
     NotNegative,
     Positive,
     missing_extra,
+    require_positive,
     require_positive_integer,
     typed,
 )
@@ -64,8 +65,11 @@ class Budget:
 INTERVAL = 1e-3
 """Of privacy losses: results are upper bounds at any, and by it hardly larger than at less."""
 
-MOST_STEPS, MOST_RELEASES = 10**6, 10**6
-"""Of a discretised Gaussian mechanism, and of sampled releases: beyond it bounds are looser."""
+MOST_STEPS, MOST_SAMPLED_STEPS, MOST_RELEASES = 10**6, 2 * 10**5, 10**6
+"""Of a discretised Gaussian mechanism, the same of samples, and of sampled releases, of which one
+under noise σ < 1 counts as ``1/σ²``: beyond it bounds are looser."""
+
+LOG_TWO = math.log(2.0)
 
 Spent = tuple[tuple[Release, int], ...]
 """How often each kind of release has been made."""
@@ -75,12 +79,14 @@ Spent = tuple[tuple[Release, int], ...]
 def epsilon_of(spent: Spent, delta: float) -> float:
     """ε at δ of all these releases. Releases of all rows are one Gaussian mechanism, whose ε is
     exact (Balle & Wang 2018); with samples among them it is an upper bound, by privacy loss
-    distributions, or by Rényi divergences where there are very many.
+    distributions, or by Rényi divergences where there are very many, or hardly any noise.
 
     Two data sets are neighbours if one has one row more. Infinity if there is one without noise.
 
-    :raises InvalidDataError: if ``dp-accounting`` is not installed and rows were sampled.
+    :raises InvalidDataError: if delta is not positive, or rows were sampled and ``dp-accounting``
+        is not installed.
     """
+    require_positive("delta", delta)
     made = [(release, number) for release, number in spent if number]
     if any(release.noise_multiplier == 0.0 for release, _ in made):
         return math.inf
@@ -88,8 +94,10 @@ def epsilon_of(spent: Spent, delta: float) -> float:
     sampled = [(release, number) for release, number in made if release.sampling_rate < 1.0]
     if not sampled:
         return _gaussian_epsilon(whole, delta)
-    accounting, interval = _library(), max(INTERVAL, whole / MOST_STEPS)
-    if sum(number for _, number in sampled) > MOST_RELEASES:
+    accounting = _library()
+    weights = [max(1.0, release.noise_multiplier**-2.0) for release, _ in sampled]
+    interval = max(INTERVAL, whole / MOST_STEPS, max(weights) / MOST_SAMPLED_STEPS)
+    if sum(n * weight for weight, (_, n) in zip(weights, sampled, strict=True)) > MOST_RELEASES:
         accountant = accounting.rdp.RdpAccountant()
     else:
         accountant = accounting.pld.PLDAccountant(value_discretization_interval=interval)
@@ -98,7 +106,9 @@ def epsilon_of(spent: Spent, delta: float) -> float:
             accountant.compose(_event(accounting, release, number))
         if whole > 0.0:
             accountant.compose(accounting.GaussianDpEvent(whole**-0.5))
-        return float(accountant.get_epsilon(delta))
+        bound = float(accountant.get_epsilon(delta))
+    of_all_rows = sum(number / release.noise_multiplier**2 for release, number in made)
+    return min(bound, _gaussian_epsilon(of_all_rows, delta))  # samples cost no more than all rows
 
 
 def _gaussian_epsilon(weight: float, delta: float) -> float:
@@ -127,30 +137,26 @@ def noise_multiplier_for(
     :param releases: The number of releases: of noisy gradients, or of answers.
     :param sampling_rate: The probability with which each row takes part in one of them.
     :param tolerance: How much larger than necessary it may be.
-    :raises InvalidDataError: if ``dp-accounting`` is not installed, or the budget has no bound.
+    :raises InvalidDataError: if rows are sampled and ``dp-accounting`` is not installed, or the
+        budget has no bound.
     """
     require_positive_integer("releases", releases)
     if not math.isfinite(budget.epsilon):
         raise InvalidDataError("a budget without a bound on epsilon asks for no noise")
-    accounting = _library()
 
-    def event(sigma: float) -> Any:
-        return _event(accounting, Release(float(sigma), sampling_rate), releases)
+    def excess(log_noise: float) -> float:
+        release = Release(math.exp(log_noise), sampling_rate)
+        return epsilon_of(((release, releases),), budget.delta) - budget.epsilon
 
-    def least(accountant: Callable[[], Any], interval: Any) -> float:
-        return float(
-            accounting.calibrate_dp_mechanism(
-                accountant, event, budget.epsilon, budget.delta, interval, tol=tolerance
-            )
-        )
-
-    with _quiet():
-        # a looser bound by Rényi divergences is quick, and says where to look
-        above = least(accounting.rdp.RdpAccountant, accounting.LowerEndpointAndGuess(0.05, 1.0))
-        return least(
-            lambda: accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL),
-            accounting.LowerEndpointAndGuess(0.6 * above, above),
-        )
+    # enough for all rows: ½w + √w s = ε at a weight w = releases / σ², as in _gaussian_epsilon
+    spread = 1.0 - float(ndtri(budget.delta))
+    root = 2.0 * budget.epsilon / (spread + math.sqrt(spread**2 + 2.0 * budget.epsilon))
+    high = math.log(math.sqrt(releases) / root)
+    low = high - LOG_TWO
+    while excess(low) <= 0.0:
+        low, high = low - LOG_TWO, low
+    found = float(brentq(excess, low, high, xtol=0.25 * tolerance))
+    return math.exp(found + 0.5 * tolerance)
 
 
 @contextmanager
