@@ -80,10 +80,22 @@ class Renyi:
 
 def _renyi(q: Any, p: Any, alpha: float) -> tf.Tensor:
     """By ``log ∫ q^α p^(1−α)``."""
+    q, p = _about_mean(q, p)
     natural = [alpha * a + (1.0 - alpha) * b for a, b in zip(q.natural, p.natural, strict=True)]
     between = type(q)(*natural).log_partition()
     overlap = between - alpha * q.log_partition() - (1.0 - alpha) * p.log_partition()
     return overlap / (alpha * (alpha - 1.0))
+
+
+def _about_mean(*members: Any) -> Any:
+    """Gaussians of x minus the mean of the first: by natural parameters, one much narrower than it
+    is far from 0 loses all digits. Others as they are.
+    """
+    if not isinstance(members[0], Gaussian):
+        return members
+    mean = tf.stop_gradient(members[0].mean)
+    natural = ((one.precision_mean - one._times(one.precision, mean), one) for one in members)
+    return tuple(type(one)(pull, one.precision) for pull, one in natural)
 
 
 def _slope(q: Any, p: Any, limit: float) -> tf.Tensor:
@@ -128,7 +140,7 @@ def _contrast(b: float, own: tf.Tensor, other: tf.Tensor, both: tf.Tensor) -> tf
 
 def _log_integrals(q: Any, cavity: Factor, b: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """``log ∫ q^b``, ``log ∫ p^b`` and ``log ∫ q p^(b−1)`` with p the cavity."""
-    p = cavity.family(*cavity.natural)
+    q, p = _about_mean(q, cavity.family(*cavity.natural))
     return _log_integral((q, b)), _log_integral((p, b)), _log_integral((q, 1.0), (p, b - 1.0))
 
 

@@ -153,6 +153,24 @@ def test_renyi_goes_on_through_its_limits_with_one_slope(limit):
     np.testing.assert_allclose(slope(5e-5), slope(1e-2), rtol=1e-2)
 
 
+@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+@pytest.mark.parametrize(
+    "divergence",
+    [expfam.Renyi(0.5), expfam.Renyi(1.1), expfam.BetaDivergence(1.2), expfam.GammaDivergence(1.2)],
+)
+def test_divergences_keep_their_digits_far_from_the_origin(family, divergence):
+    """No divergence depends on where the origin is; nor does its gradient by a width."""
+
+    def at(place):
+        means = np.array([0.01, -0.02]) + place, np.array([0.0, 0.005]) + place
+        q, p = map(family.from_mean_scale, means, (0.01 * np.eye(2), 0.02 * np.eye(2)))
+        _, _, by_width = q.by_moments(lambda q: divergence(q, p.as_factor()))
+        return float(divergence(q, p.as_factor())), by_width
+
+    for found, wanted in zip(at(1e6), at(0.0), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("beta", [1.0 + 1e-5, 1.0 + 1e-6])
 def test_beta_and_gamma_divergences_tend_to_kl(beta):
     kl = Q.kl_divergence(P)
