@@ -215,8 +215,8 @@ class MultiHeadBNN(MeanFieldBNN):
         :param seed: The seed of the new heads' means.
         """
         prior, fresh = self.prior(), self.initial(seed)
-        untouched = (q.precision == prior.precision) & (q.precision_mean == prior.precision_mean)
-        new = np.asarray(untouched) & np.isin(self.head_of_weights, heads)
+        untouched = np.asarray(q.precision_mean == prior.precision_mean)  # widths: to rounding
+        new = untouched & np.isin(self.head_of_weights, heads)
         pairs = zip(fresh.natural, q.natural, strict=True)
         return MeanFieldNormal(*(np.where(new, a, b) for a, b in pairs))
 

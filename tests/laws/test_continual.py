@@ -127,6 +127,17 @@ def test_a_task_says_nothing_of_the_other_s_head(net, two_heads):
             assert np.abs(natural[net.head_of_weights == number]).max() > 1.0
 
 
+def test_a_head_of_which_no_data_have_spoken_is_new_whatever_the_prior():
+    net = bnn.MultiHeadBNN([2, 4, 2], 2, gpflow.likelihoods.Softmax(2), prior_variance=0.7)
+    tasks = opposite_tasks(np.random.default_rng(1))[:1]
+    q, fresh = learned(net, tasks, bnn.NewHeads(RULE)).posterior, net.initial(seed=3)
+    started = net.start(q, [0, 1], seed=3)
+    for head, wanted in ((0, q), (1, fresh)):
+        own = net.head_of_weights == head
+        for found, eta in zip(started.natural, wanted.natural, strict=True):
+            np.testing.assert_array_equal(found[own], eta[own])
+
+
 def test_a_network_with_one_head_is_a_network():
     likelihood = gpflow.likelihoods.Softmax(3)
     one = bnn.MultiHeadBNN([2, 4, 3], 1, likelihood)
