@@ -131,6 +131,13 @@ def require_positive(name: str, value: float) -> None:
     _require_range(name, value, "Positive")
 
 
+def require_positive_finite(name: str, value: float) -> None:
+    """A number above zero and below infinity, such as the variance of a prior."""
+    require_positive(name, value)
+    if value == np.inf:
+        raise InvalidDataError(f"{name} must be finite, got {value!r}")
+
+
 def is_positive_integer(value: Any) -> bool:
     """Whether ``value`` is an integer of Python or NumPy above zero; booleans are none."""
     return _is_integer(value) and value > 0

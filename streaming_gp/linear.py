@@ -16,7 +16,7 @@ import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.inputs import make_read_only, require_positive, require_positive_integer
+from streaming_gp.inputs import make_read_only, require_positive_finite, require_positive_integer
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import gauss_hermite
@@ -56,7 +56,7 @@ class GeneralisedLinearModel:
         family: type[Gaussian] = Normal,
     ) -> None:
         require_positive_integer("num_inputs", num_inputs)
-        require_positive("prior_variance", prior_variance)
+        require_positive_finite("prior_variance", prior_variance)
         self.num_inputs = num_inputs
         self.likelihood = likelihood
         self.prior_variance = prior_variance
@@ -161,7 +161,7 @@ class BayesianLinearRegression(GeneralisedLinearModel):
         prior_variance: float = 1.0,
         family: type[Gaussian] = Normal,
     ) -> None:
-        require_positive("noise_variance", noise_variance)
+        require_positive_finite("noise_variance", noise_variance)
         likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         super().__init__(num_inputs, likelihood, prior_variance, family)
         self._noise: tuple[float, float] | None = None  # unconstrained, and as it is

@@ -26,7 +26,7 @@ from streaming_gp.expfam import (
 from streaming_gp.inputs import (
     PositiveInteger,
     require_decay,
-    require_positive,
+    require_positive_finite,
     require_positive_integer,
     typed,
 )
@@ -418,7 +418,7 @@ class ClutterModel:
         family: type[Gaussian] = Normal,
         prior_mean: Any = 0.0,
     ) -> None:
-        require_positive("prior_variance", prior_variance)
+        require_positive_finite("prior_variance", prior_variance)
         self.prior_mean = _location("prior_mean", prior_mean, len(likelihood.covariance))
         self.likelihood = likelihood
         self.prior_variance = prior_variance

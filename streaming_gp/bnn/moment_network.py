@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.inputs import require_positive, require_positive_integer
+from streaming_gp.inputs import require_positive_finite, require_positive_integer
 from streaming_gp.losses import log_gaussian_power
 from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
@@ -56,8 +56,8 @@ class MomentNetwork:
         for units in hidden:
             require_positive_integer("each size of hidden", units)
         self.sizes = (num_inputs, *hidden, 1)
-        require_positive("noise_variance", noise_variance)
-        require_positive("prior_variance", prior_variance)
+        require_positive_finite("noise_variance", noise_variance)
+        require_positive_finite("prior_variance", prior_variance)
         self.likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         self.prior_variance = prior_variance
         self.seed = seed
@@ -178,7 +178,7 @@ class NoisyMomentNetwork(MomentNetwork):
         noise_spread: float = 1.0,
     ) -> None:
         super().__init__(num_inputs, hidden, noise_variance, prior_variance, seed)
-        require_positive("noise_spread", noise_spread)
+        require_positive_finite("noise_spread", noise_spread)
         self.noise_mean, self.noise_spread = float(np.log(noise_variance)), noise_spread
 
     @property

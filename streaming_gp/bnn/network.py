@@ -21,7 +21,7 @@ from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import (
     PositiveInteger,
     require_count,
-    require_positive,
+    require_positive_finite,
     require_positive_integer,
     typed,
 )
@@ -175,8 +175,8 @@ class Network:
     ) -> None:
         if activation not in ACTIVATIONS:
             raise InvalidDataError(f"activation must be in {list(ACTIVATIONS)}, got {activation!r}")
-        require_positive("prior_variance", prior_variance)
-        require_positive("initial_scale", initial_scale)
+        require_positive_finite("prior_variance", prior_variance)
+        require_positive_finite("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
         for size in input_shape:
             require_positive_integer("each size of input_shape", size)

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import as_real_array, require_count, require_integer, require_positive
+from streaming_gp.inputs import (
+    as_real_array,
+    require_count,
+    require_integer,
+    require_positive_finite,
+)
 
 Shards = list[tuple[np.ndarray, np.ndarray]]
 
@@ -70,7 +75,7 @@ def partition_by_dirichlet(
         not one label for each row, or the concentration is not positive.
     """
     X, Y = _labelled(*_checked(X, Y, num_clients, seed))
-    require_positive("concentration", concentration)
+    require_positive_finite("concentration", concentration)
     rng = np.random.default_rng(seed)
     owner = np.zeros(len(X), int)
     for label in np.unique(Y[:, 0]):

@@ -16,7 +16,7 @@ import scipy.stats
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, Gaussian
-from streaming_gp.inputs import Positive, require_fraction, require_positive, typed
+from streaming_gp.inputs import Positive, require_fraction, require_positive_finite, typed
 from streaming_gp.pvi.ledger import Ledger
 
 State = Any
@@ -127,9 +127,7 @@ class OpinionPool:
         if not isinstance(self.weights, Mapping):
             raise InvalidDataError(f"wanted a weight for each client, got {self.weights!r:.100}")
         for name, weight in self.weights.items():
-            require_positive(f"the weight of {name!r}", weight)
-            if weight == np.inf:
-                raise InvalidDataError(f"the weight of {name!r} must be finite, got {weight}")
+            require_positive_finite(f"the weight of {name!r}", weight)
 
     def init(self, ledger: Ledger[Any]) -> State:
         return None

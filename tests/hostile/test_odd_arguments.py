@@ -130,6 +130,18 @@ MODELS = {
     ),
     "partition": (lambda: datasets.partition_iid(dates(), dates(), "3"), "num_clients must be"),
     "partition seed": (lambda: datasets.partition_iid(dates(), dates(), 2, -1), "seed must be"),
+    "concentration": (
+        lambda: datasets.partition_by_dirichlet(dates(), dates()[:, :1], 2, np.inf), "be finite"
+    ),
+    "weights": (lambda: linear.BayesianLinearRegression(2, prior_variance=np.inf), "be finite"),
+    "noise": (lambda: linear.BayesianLinearRegression(2, noise_variance=np.inf), "be finite"),
+    "network": (
+        lambda: bnn.MeanFieldBNN([2, 1], gl.Gaussian(), prior_variance=np.inf), "be finite"
+    ),
+    "moment network": (lambda: bnn.MomentNetwork(2, prior_variance=np.inf), "be finite"),
+    "clutter": (
+        lambda: mixture.ClutterModel(mixture.Clutter([[1.0]]), prior_variance=np.inf), "be finite"
+    ),
 }  # fmt: skip
 
 
