@@ -21,7 +21,7 @@ from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.pvi import AnalyticUpdate, FixedPointUpdate, UpdateRule
-from streaming_gp.validation import Data, as_data, as_matrix
+from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
 
 __all__ = [
     "BayesianLinearRegression",
@@ -139,7 +139,11 @@ class GeneralisedLinearModel:
         return tf.reduce_sum(losses * weights)
 
     def predict(self, q: Gaussian, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1)."""
+        """Mean and variance of y at X [N, D], [N, 1] each; of a label the mean is P(y = 1).
+
+        :raises InvalidDataError: if q or X is not what the model takes.
+        """
+        require_posterior(q, self.prior())
         X = as_matrix("X", X, self.num_inputs)
         mean, variance = self.likelihood.predict_mean_and_var(X, *self.predictor(q, X))
         if isinstance(self.likelihood, gpflow.likelihoods.Bernoulli):  # quadrature rounds beyond 1

@@ -36,7 +36,7 @@ from streaming_gp.numerics.quadrature import normal_nodes
 from streaming_gp.pvi import FixedPointUpdate, LocalResult, LocalTask, UpdateRule
 from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.model import compiled_for, factor_tensors, tensors
-from streaming_gp.validation import as_matrix
+from streaming_gp.validation import as_matrix, require_posterior
 
 __all__ = [
     "BirthUpdate",
@@ -164,6 +164,7 @@ class GaussianMixture:
 
     def responsibilities(self, q: DirichletNormalWishart, Y: Any) -> np.ndarray:
         """Of component k for each row of Y [N, D]: [N, K], rows sum to one."""
+        require_posterior(q, self.prior())
         Y = as_matrix("Y", Y, self.num_dimensions)
         return np.asarray(tf.nn.softmax(self.log_joint(q, Y), axis=1))
 
@@ -176,6 +177,7 @@ class GaussianMixture:
         """``log E_q[p(y)]`` for each row of Y [N, D]: a mixture of Student's t (Bishop 2006,
         eq. 10.81): [N].
         """
+        require_posterior(q, self.prior())
         Y = as_matrix("Y", Y, self.num_dimensions)
         parts = q.components
         dof = parts.dof + 1.0 - self.num_dimensions

@@ -274,6 +274,16 @@ def test_a_row_of_zeros_says_nothing_of_the_weights(rng, make, update):
     np.testing.assert_allclose(found[1].precision, found[0].precision, rtol=1e-6, atol=1e-6)
 
 
+def test_a_posterior_of_another_model_is_refused(rng):
+    line, clusters = linear.BayesianLinearRegression(2), mixture.GaussianMixture(2, 2)
+    X, wider = rng.standard_normal((3, 2)), linear.BayesianLinearRegression(3).prior()
+    mean_field = linear.BayesianLinearRegression(2, family=MeanFieldNormal).prior()
+    for predict in (line.predict, clusters.responsibilities, clusters.predict_log_density):
+        for q in (wider, mean_field, None):
+            with pytest.raises(InvalidDataError, match=r"wanted as posterior a .*, got a"):
+                predict(q, X)
+
+
 def test_error_rate():
     assert metrics.error_rate([[0.9], [0.2], [0.6], [0.4]], [1, 0, 0, 1]) == 0.5
 
