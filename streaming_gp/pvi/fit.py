@@ -107,8 +107,8 @@ def fit(
     :param hyperparameters: How hyperparameters are learned after each round; their values join the
         round's metrics.
     :returns: all rounds of the server, earlier ones included.
-    :raises InvalidDataError: if ``rounds`` is not positive, schedule or engine is none, or all
-        clients have left.
+    :raises InvalidDataError: if ``rounds`` is not positive, another argument is not what it is to
+        be, or all clients have left.
     :raises ForkedError: in a process that was forked after TensorFlow ran.
     :raises NoAnswerError: at the end, if every client failed or was refused in all these rounds;
         its ``reasons`` say why, by client, in full where that may be told in this process.
@@ -127,6 +127,14 @@ def fit(
     engine = Serial() if engine is None else engine
     require_strategy("schedule", schedule, Schedule, "pvi.Sequential()")
     require_strategy("engine", engine, Engine, "pvi.Serial()")
+    if stopping is not None:
+        require_strategy("stopping", stopping, EarlyStopping, 'pvi.EarlyStopping("loss")')
+    if hyperparameters is not None:
+        rule = "pvi.PriorVariance()"
+        require_strategy("hyperparameters", hyperparameters, HyperparameterRule, rule)
+    for name, function in {"evaluate": evaluate, "callback": callback}.items():
+        if not (function is None or callable(function)):
+            raise InvalidDataError(f"{name} must be a function or None, got {function!r:.100}")
     first = len(server.history)
     if not server.clients:
         raise InvalidDataError("no clients: all have left")
@@ -141,14 +149,14 @@ def fit(
             report = schedule.round(server, session, number, number / (first + rounds))
             seconds, simulated = time.perf_counter() - start, session.now - clock
             metrics = {} if hyperparameters is None else hyperparameters.learn(server)
-            metrics |= {} if evaluate is None else dict(evaluate(server.posterior))
+            metrics |= {} if evaluate is None else _metrics(evaluate(server.posterior))
             server.history = server.history.extended(
                 replace(
                     report,
                     version=server.version,
                     seconds=seconds,
                     simulated_seconds=simulated,
-                    metrics={name: float(value) for name, value in metrics.items()},
+                    metrics=metrics,
                 )
             )
             if checkpoint is not None:
@@ -171,6 +179,14 @@ def fit(
         )
     _warn_at_the_end(server, done)
     return server.history
+
+
+def _metrics(given: Any) -> dict[str, float]:
+    """What ``evaluate`` gave."""
+    try:
+        return {name: float(value) for name, value in dict(given).items()}
+    except (TypeError, ValueError):
+        raise InvalidDataError(f"evaluate must give numbers by name, got {given!r:.100}") from None
 
 
 def _caution(server: Server) -> None:

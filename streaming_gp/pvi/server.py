@@ -24,7 +24,7 @@ from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.guards import Checks, FailedError, RefusedError
 from streaming_gp.pvi.history import History, Round
 from streaming_gp.pvi.ledger import Factor, Ledger, Posterior
-from streaming_gp.pvi.model import set_values
+from streaming_gp.pvi.model import set_values, values
 from streaming_gp.pvi.step import BacktrackDamping, PropernessPolicy
 from streaming_gp.pvi.task import EPSILON, Delivery, LocalResult, LocalTask, have_same_natural
 from streaming_gp.serialization import storable
@@ -169,6 +169,7 @@ class Server:
             one that has left, which would come back so; nothing has changed then.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
+        require_strategy("ledger", ledger, Ledger, "Server.ledger")
         _ = ledger.posterior
         make_read_only(dict(ledger.factors))
         with self._lock:
@@ -193,6 +194,8 @@ class Server:
         :raises InvalidDataError: if there is a client of this name, or the prior is not of the kind
             that its model has.
         """
+        if not isinstance(client, (Client, Site)):
+            raise InvalidDataError(f"wanted a client or a site, got {client!r:.100}")
         with self._lock:
             if client.client_id in self.clients:
                 raise InvalidDataError(f"there is a client {client.client_id!r} already")
@@ -226,6 +229,7 @@ class Server:
         """
         if self.factors:
             raise InvalidDataError("a warm start is for a server without factors")
+        require_strategy("q", q, Posterior, "net.initial(seed)")
         if q.form != self.prior.form:
             raise InvalidDataError(f"wanted a {self.prior.form}, got a {q.form}")
         part = ((q / self.prior) ** (1.0 / len(self.clients))).as_arrays()
@@ -571,7 +575,7 @@ class Server:
         :param prior: The model's prior, to compare with: a prior that was learned is in the file.
         :param clients: The clients that go on. Factors of others stay: :meth:`remove` forgets them.
         :raises FileFormatError: if the file is damaged, foreign or of another version.
-        :raises InvalidDataError: if the prior does not fit the file.
+        :raises InvalidDataError: if the prior, or the model's likelihood, does not fit the file.
         """
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
         server = cls(prior, clients, policy, checks, seed)
@@ -584,7 +588,12 @@ class Server:
         except Exception as error:  # arrays may hold anything
             raise FileFormatError(f"{path} holds no sound server: {error}") from error
         if state.hyperparameters is not None:
-            model = next(iter(server.clients.values())).model
+            model, number = next(iter(server.clients.values())).model, len(state.hyperparameters)
+            if len(values(model)) != number:
+                raise InvalidDataError(
+                    f"the file has {number} parameters of a likelihood, but the model has "
+                    f"{len(values(model))}"
+                )
             set_values(model, state.hyperparameters)
         return server
 

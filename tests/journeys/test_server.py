@@ -221,6 +221,13 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
     other = linear.BayesianLinearRegression(4).prior()
     with pytest.raises(InvalidDataError, match="but the prior is"):
         pvi.Server.load(path, other, found.clients)
+    learned = server(linear.BayesianLinearRegression(3), [(X, Y)], pvi.AnalyticUpdate())
+    pvi.fit(learned, hyperparameters=pvi.LikelihoodParameters(), checkpoint=path)
+    mixed = [gpflow.likelihoods.Gaussian(), gpflow.likelihoods.Gaussian()]
+    model = linear.GeneralisedLinearModel(3, gpflow.likelihoods.SwitchedLikelihood(mixed))
+    clients = [pvi.Client("c0", model, (X, Y), pvi.FixedPointUpdate())]
+    with pytest.raises(InvalidDataError, match=r"file has 1 parameters .* but the model has 2"):
+        pvi.Server.load(path, model.prior(), clients)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +252,20 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), "sequential"), "schedule must be a strategy"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential), "schedule must be a strat"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), engine="ray"), "engine must be a strategy"),
+        *(
+            (lambda m, d, o=o: pvi.fit(server(m, [d], LBFGS), **o), message)
+            for o, message in [
+                ({"stopping": "loss"}, "stopping must be a strategy"),
+                ({"hyperparameters": pvi.LikelihoodParameters}, "hyperparameters must be a strat"),
+                ({"evaluate": 5}, "evaluate must be a function or None, got 5"),
+                ({"callback": 5}, "callback must be a function or None, got 5"),
+                ({"evaluate": lambda q: 5.0}, r"numbers by name, got 5\.0"),
+                ({"evaluate": lambda q: {"loss": "low"}}, "numbers by name, got {'loss': 'low'}"),
+            ]
+        ),
+        (lambda m, d: server(m, [d], LBFGS).add(None), "wanted a client or a site, got None"),
+        (lambda m, d: server(m, [d], LBFGS).adopt({}), "ledger must be a strategy such as Server"),
+        (lambda m, d: server(m, [d], LBFGS).warm_start(None), "q must be a strategy such as net"),
         (lambda m, d: server(m, [d], pvi.AnalyticUpdate), "update must be a strategy such as"),
         (lambda m, d: pvi.Server(m, server(m, [d], LBFGS).clients), "prior must be a strategy"),
         (
