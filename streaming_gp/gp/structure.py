@@ -190,9 +190,7 @@ def refuse_misfits(kernel: Any, mean_function: Any, input_dim: int, num_latent: 
     :raises InvalidDataError: naming which, and why.
     """
     X = tf.zeros([2, input_dim], tf.float64)
-    for part in kernel.submodules if isinstance(kernel, tf.Module) else ():
-        _refuse_columns(part, input_dim)
-    _refuse_columns(kernel, input_dim)
+    _refuse_all_columns(kernel, input_dim)
     for one in getattr(kernel, "latent_kernels", (kernel,)):
         covariance = _evaluated("the kernel", lambda one=one: one(X), input_dim)
         if covariance.dtype != tf.float64:
@@ -204,6 +202,11 @@ def refuse_misfits(kernel: Any, mean_function: Any, input_dim: int, num_latent: 
             f"the mean function gives {mean.dtype.name} of shape {list(mean.shape)} at 2 inputs, "
             f"wanted float64 of shape [2, {num_latent}]"
         )
+
+
+def _refuse_all_columns(kernel: Any, input_dim: int) -> None:
+    for part in (*kernel.submodules, kernel) if isinstance(kernel, tf.Module) else (kernel,):
+        _refuse_columns(part, input_dim)
 
 
 def _refuse_columns(kernel: Any, input_dim: int) -> None:
@@ -232,16 +235,18 @@ def refuse_lost_digits(kernel: Any, likelihood: Any, X: np.ndarray, Y: np.ndarra
 
     :param X: The inputs [N, D].
     :param Y: The targets [N, P].
-    :raises InvalidDataError: naming the farthest.
+    :raises InvalidDataError: naming the farthest; or as :func:`refuse_misfits`.
     """
     kernels = getattr(kernel, "latent_kernels", [kernel])
     if all(depends_on_differences(one) for one in kernels):
         return
+    _refuse_all_columns(kernel, X.shape[1])
     noise = 1.0
     if type(likelihood) is gpflow.likelihoods.Gaussian:
         noise = float(np.min(likelihood.conditional_variance(X, np.zeros_like(Y))))
     for one in kernels:
-        variance = np.asarray(one(X, full_cov=False))
+        found = _evaluated("the kernel", lambda one=one: one(X, full_cov=False), X.shape[1])
+        variance = np.asarray(found)
         if not depends_on_differences(one) and variance.max() > noise / ROUNDING:
             raise InvalidDataError(lost_digits(X[int(variance.argmax())]))
 
@@ -264,6 +269,7 @@ def refuse_indices(kernel: Any, X: np.ndarray) -> None:
     if kernel not in _HAS_COREGIONS:
         _HAS_COREGIONS[kernel] = bool(_coregions(kernel))
     for part in _coregions(kernel) if _HAS_COREGIONS[kernel] else ():
+        _refuse_columns(part, X.shape[1])
         indices = np.ravel(X[:, part.active_dims])
         fits = (indices >= 0) & (indices < part.output_dim) & (np.round(indices) == indices)
         if not fits.all():

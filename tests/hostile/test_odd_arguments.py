@@ -210,6 +210,12 @@ MISFITS = {
     "no mean": ({"mean_function": Mean(lambda X: X @ np.zeros([3, 1]))}, "function cannot"),
     "columns": ({"kernel": gk.Matern32(active_dims=[5])}, r"active_dims of Matern32 are \[5\]"),
     "negative": ({"kernel": gk.Matern32(active_dims=[-1])}, r"active_dims of Matern32 are \[-1\]"),
+    "linear columns": ({"kernel": gk.Linear(active_dims=[5])}, r"active_dims of Linear are \[5\]"),
+    "variances": ({"kernel": gk.Linear(variance=[1.0] * 3)}, "kernel cannot .* of 2 columns"),
+    "changes": ({"kernel": gk.ChangePoints([gk.Matern12(), gk.Matern32()], [0.0])}, "of 2 columns"),
+    "index": (
+        {"kernel": gk.Matern32() + gk.Coregion(2, 1, active_dims=[5])}, "active_dims of Coregion"
+    ),
     "inner columns": (
         {"kernel": gk.Matern32() + gk.Periodic(gk.Matern12(active_dims=[2]))}, "of Periodic"
     ),
