@@ -475,5 +475,19 @@ def _scaled_noise(
         return tf.sqrt(variances) * noise
     diagonal = tf.linalg.diag_part(variances)
     jitter = 1e-6 * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
-    chol = tf.linalg.cholesky(tf.linalg.set_diag(variances, diagonal + jitter))
-    return tf.einsum("spnm,smp->snp" if full_cov else "snpq,snq->snp", chol, noise)
+    root = _root(tf.linalg.set_diag(variances, diagonal + jitter))
+    return tf.einsum("spnm,smp->snp" if full_cov else "snpq,snq->snp", root, noise)
+
+
+def _root(covariance: tf.Tensor) -> tf.Tensor:
+    """R [..., N, N] with ``R Rᵀ`` the covariance; what rounding has left below zero is cut off.
+
+    Of a function that is known well no more than rounding of the prior's covariance may be left.
+    """
+    chol = tf.linalg.cholesky(covariance)
+
+    def of_eigenvalues() -> tf.Tensor:
+        values, vectors = tf.linalg.eigh(covariance)
+        return vectors * tf.sqrt(tf.maximum(values, np.finfo(float).tiny))[..., None, :]
+
+    return tf.cond(tf.reduce_all(tf.math.is_finite(chol)), lambda: chol, of_eigenvalues)

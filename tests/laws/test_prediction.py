@@ -72,6 +72,22 @@ def test_samples_have_the_predicted_moments(model, Xnew, full_cov):
         assert abs(correlation - expected) < 0.05
 
 
+def test_samples_of_a_function_that_is_known_are_that_function():
+    X, Xnew = np.linspace(0.0, 3.0, 100)[:, None], np.linspace(0.0, 3.0, 200)[:, None]
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(1e-4),
+        hyperparameters=sgp.FixedHyperparameters(),
+    )  # fmt: skip
+    model.likelihood.variance.assign(1e-10)
+    model.update((X, np.sin(X)))
+    deviation = np.sqrt(model.predict_f(Xnew)[1])
+    for samples in (
+        model.predict_f_samples(Xnew, 3),
+        tf.function(lambda X: model.predict_f_samples(X, 3))(tf.constant(Xnew)),
+    ):
+        assert (np.abs(samples - np.sin(Xnew)) < STANDARD_ERRORS * deviation).all()
+
+
 def test_samples_follow_their_seed(model, Xnew):
     a, b = model.predict_f_samples(Xnew, 3), model.predict_f_samples(Xnew, 3)
     np.testing.assert_array_equal(a, b)
