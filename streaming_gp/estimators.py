@@ -65,23 +65,26 @@ class Scaling:
 
     :param mean: The value that becomes 0, [D].
     :param unit: The distance from it that becomes 1, [D].
+    :param is_open: Whether there was one value only, which says of no unit, [D].
     """
 
     mean: np.ndarray
     unit: np.ndarray
+    is_open: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray, scale: bool = True) -> Scaling:
         """The map that standardises these columns.
 
-        NaN counts as no value. A column without values, or with one value only, keeps its unit.
-
+        NaN counts as no value. A column without values, or with one value only, keeps its unit,
+        until :meth:`with_units_of` others.
 
         :param values: Columns [N, D].
         :param scale: Whether to scale; if not, the map changes nothing.
         """
         if not scale:
-            return cls(np.zeros(values.shape[1]), np.ones(values.shape[1]))
+            nothing = np.zeros(values.shape[1])
+            return cls(nothing, nothing + 1.0, nothing > 0.0)
         has_value = np.isfinite(values)
         number = np.maximum(has_value.sum(axis=0), 1)
         mean = np.where(has_value, values, 0.0).sum(axis=0) / number
@@ -91,7 +94,19 @@ class Scaling:
             raise InvalidDataError("columns are too large for a scale: their squares overflow")
         spread = np.sqrt(squares.sum(axis=0) / number)
         is_constant = spread <= 1e-12 * np.abs(mean)
-        return cls(mean, np.where(is_constant | (spread == 0.0), 1.0, spread))
+        return cls(mean, np.where(is_constant, 1.0, spread), is_constant)
+
+    def with_units_of(self, values: np.ndarray) -> Scaling:
+        """The map in which columns that had one value only have the unit of that and of these, if
+        they differ. All that was mapped so far stays where it is: there it is at 0.
+
+        :param values: Further rows of the columns [N, D].
+        """
+        if not self.is_open.any():
+            return self
+        both = Scaling.of(np.concatenate([self.mean[None], values]))
+        unit = np.where(self.is_open, both.unit, self.unit)
+        return Scaling(self.mean, unit, self.is_open & both.is_open)
 
     def filled(self, values: np.ndarray) -> np.ndarray:
         """Columns [N, D] with the mean where there is no value."""
@@ -107,12 +122,13 @@ class Scaling:
 
     def to_record(self) -> dict[str, list[float]]:
         """As JSON takes it, without loss."""
-        return {"mean": self.mean.tolist(), "unit": self.unit.tolist()}
+        return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Sequence[float]]) -> Scaling:
         """The one whose :meth:`to_record` this is."""
-        return cls(np.array(record["mean"]), np.array(record["unit"]))
+        mean, unit = np.array(record["mean"]), np.array(record["unit"])
+        return cls(mean, unit, np.array(record.get("is_open", np.zeros(len(unit))), bool))
 
 
 MOST_FEW = 1000

@@ -75,7 +75,7 @@ class RowEstimator(Estimator):
         """As if no row had come yet."""
         self._model: StreamingGP | None = None
         self._names: tuple[Hashable, ...] = ()
-        self._inputs = self._targets = Scaling(np.zeros(0), np.ones(0))
+        self._inputs = self._targets = Scaling.of(np.zeros((0, 0)))
         self._waiting: list[tuple[Row, float]] = []
 
     @property
@@ -132,7 +132,9 @@ class RowEstimator(Estimator):
         """One batch, the first of which fixes names and scales."""
         rows, Y = [row for row, _ in batch], np.array([[target] for _, target in batch])
         names, inputs, targets, model = self._names, self._inputs, self._targets, self._model
-        if model is None:
+        if model is not None:
+            inputs = inputs.with_units_of(matrix(rows, names))
+        else:
             names = names_in(rows) if self.features is None else tuple(self.features)
             inputs = Scaling.of(matrix(rows, names), self.scale)
             likelihood, points = self._defaults()

@@ -106,8 +106,9 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     **Scaling.** Inputs and targets are standardised inside, and predictions mapped back. The
     scaling is fixed by all of X and y in ``fit``, and by the first batch in ``partial_fit``, as
     pseudo-points that are placed already cannot be rescaled: let the first batch be typical of the
-    stream. Columns that are constant there are only centred; but where a target is the same in all
-    of the first thousand rows at most, the batch that brings another value begins anew with them.
+    stream. An input that is constant there gets its unit from the first batch in which it is not;
+    where a target is the same in all of the first thousand rows at most, the batch that brings
+    another value begins anew with them.
 
     **Weights.** ``fit`` and ``partial_fit`` take ``sample_weight``: a row of weight w has the
     noise's variance divided by w, so that it says of the function as much as w such rows. It is no
@@ -180,6 +181,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         with unchanged_on_error(self):
             if hasattr(self, "model_"):
                 X, Y, weight = self._as_data(X, y, weights, reset=False)
+                self.input_scaler_ = self.input_scaler_.with_units_of(X)
                 X, Y, weight = self._with_rows_alike(X, Y, weight)
             else:
                 X, Y, weight = self._start(X, y, weights)
@@ -395,6 +397,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
                 )
             elif self._may_grow:
                 self._grow(y)
+            self.input_scaler_ = self.input_scaler_.with_units_of(X)
             learn = False if self.is_regressed_ and len(self.classes_) == 1 else None
             data = self.input_scaler_.scaled(X), self._observations(y)
             self.model_.update(data, learn=learn)

@@ -415,6 +415,8 @@ class TableGP:
             is_regression = isinstance(self.model.likelihood, Gaussian) and self.classes is None
             outputs = Scaling.of(Y, self._scale and is_regression)
             state = TableState(schema, inputs, outputs, 0, self._skipped_first)
+        elif len(X):
+            state = replace(state, inputs=inputs.with_units_of(X))
         return X, Y, skipped, state
 
     def _count(self, state: TableState, rows: int, skipped: int) -> None:

@@ -182,6 +182,22 @@ def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
         assert np.abs(errors).max() < 1e-4
 
 
+@pytest.mark.parametrize("silent", [{"b": 0.3}, {}])
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(unit, silent, rng):
+    X, found = rng.uniform(-1.0, 1.0, (150, 2)), {}
+    y = X[:, 0] + np.sin(3.0 * X[:, 1])
+    for size in (1.0, unit):
+        model = StreamingGPRegressor(features=("a", "b"), **QUICK)
+        rows = [{"a": a, "b": size * b} for a, b in X]
+        for a, target in zip(X[:50, 0], y[:50], strict=True):
+            model.learn_one({"a": a, **{name: size * one for name, one in silent.items()}}, target)
+        for row, target in zip(rows[50:], y[50:], strict=True):
+            model.learn_one(row, target)
+        found[size] = [model.predict_one(row) for row in rows]
+    np.testing.assert_allclose(found[unit], found[1.0], rtol=1e-5)
+
+
 def test_before_any_row_something_is_predicted():
     assert StreamingGPRegressor().predict_one({"a": 1.0}) == 0.0
     classifier = StreamingGPClassifier()

@@ -150,6 +150,23 @@ def test_targets_that_are_all_alike_at_first_leave_the_scale_to_those_that_follo
     assert np.abs(stream.predict(new) - 1e-3 * np.sin(3.0 * new[:, 0])).max() < 1e-4
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+@pytest.mark.parametrize("cls", [StreamingGPRegressor, StreamingGPClassifier])
+def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(cls, unit, rng):
+    X, y = rng.uniform(-1.0, 1.0, (90, 2)), {}
+    X[:30, 1] = 0.3
+    answer = X[:, 0] + np.sin(3.0 * X[:, 1])
+    for size in (1.0, unit):
+        stream = cls(**KNOWN)
+        for rows in np.split(np.arange(90), 3):
+            labels = answer[rows] if cls is StreamingGPRegressor else answer[rows] > 0.0
+            stream.partial_fit(X[rows] * [1.0, size], labels)
+        y[size] = stream.predict(X * [1.0, size])
+    np.testing.assert_allclose(y[unit], y[1.0], rtol=1e-6)
+    if cls is StreamingGPRegressor:
+        assert np.abs(y[unit] - answer).max() < 0.3
+
+
 def test_by_default_fit_takes_all_rows_at_once_with_a_point_at_each(rng):
     X, y = wave(rng, 1100)
     settings = {"hyperparameters": FIXED}

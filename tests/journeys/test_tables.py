@@ -69,6 +69,20 @@ def learned(batches):
     return model
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(unit, batches):
+    found = []
+    for size in (1.0, unit):
+        model = TableGP(new_model(), "y")
+        model.update({**batches[0], "b": np.full(12, 0.3 * size)})
+        for batch in batches[1:]:
+            model.update({**batch, "b": size * batch["b"]})
+        record = json.loads(json.dumps(model.to_record()))
+        again = TableGP.from_record(model.model, record)
+        found.append(again.predict({**batches[1], "b": size * batches[1]["b"]}))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_are_kept_and_their_order_does_not_matter(kind, batches, learned):
     model = TableGP(new_model(), "y")
