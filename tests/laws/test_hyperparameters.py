@@ -460,6 +460,25 @@ def test_the_variational_posterior_of_exact_regression_is_that_of_nuts(rng):
         assert (ratio < 1.0 + OF_A_FAMILY).all()
 
 
+def test_no_value_of_epsilon_counts_at_which_the_data_are_impossible(rng):
+    """A noise variance that is linear in x is nowhere below zero where there are data."""
+
+    def parts():
+        noise = gpflow.functions.Linear(A=np.full((1, 1), 0.2), b=np.full(1, 0.05))
+        return gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(noise)
+
+    X, Xnew = rng.uniform(0.0, 1.0, (60, 1)), np.linspace(0.02, 0.98, 40)[:, None]
+    Y = np.sin(6.0 * X) + (0.05 + 0.5 * X) * rng.standard_normal(X.shape)
+    model = sgp.StreamingGP(*parts())
+    model.update((X, Y))
+    kernel, likelihood = parts()
+    exact = gpflow.models.GPR((X, Y), kernel, likelihood=likelihood)
+    gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
+    (mean, variance), (right, spread) = model.predict_y(Xnew), exact.predict_y(Xnew)
+    assert np.sqrt(np.mean((mean - right) ** 2 / spread)) < 0.5
+    assert 0.8 < np.median(np.sqrt(variance / spread)) < 1.25
+
+
 def test_a_stream_learns_the_same_in_any_order_and_in_any_batches(rng):
     """Where factors are the data: after all of them what is known of ε is by little another."""
     X, Y = smooth_data(rng, 40, noise=0.3)
