@@ -266,6 +266,18 @@ def test_counts_in_the_hundreds_are_learned(points, learn, rng):
     assert np.mean(model.predict_log_density((X[60:], Y[60:]))) > -6.0
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_steps_that_go_too_far_are_taken_back_without_a_warning(rng):
+    X = rng.uniform(-3.0, 3.0, (60, 1))
+    F = 8.0 + np.sin(2.0 * X)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Poisson(), hyperparameters=FIXED
+    )
+    for rows in np.split(np.arange(60), 3):
+        model.update((X[rows], rng.poisson(np.exp(F[rows])).astype(float)))
+    assert np.abs(model.predict_f(X)[0] - F).max() < 0.1
+
+
 @pytest.mark.parametrize(("noise", "dimension"), [(1e-10, 1), (1e-10, 3), (1e-3, 3)])
 def test_functions_without_noise_are_learned_for_ever(noise, dimension):
     rng = np.random.default_rng(0)

@@ -281,11 +281,12 @@ def rest(step: Step, sites: Sites, most: int) -> Rest:
     :param most: The largest number of steps.
     :raises NumericalError: if the first step is not finite, or none is short enough.
     """
-    end = _rest(step, sites, most, attrgetter("wanted"))
-    if end.clipped:
-        with suppress(NumericalError):
-            onward = _rest(step, end.sites, most, attrgetter("stationary"))
-            end = onward._replace(clipped=end.clipped)
+    with np.errstate(over="ignore", invalid="ignore"):  # where a step went too far
+        end = _rest(step, sites, most, attrgetter("wanted"))
+        if end.clipped:
+            with suppress(NumericalError):
+                onward = _rest(step, end.sites, most, attrgetter("stationary"))
+                end = onward._replace(clipped=end.clipped)
     return end
 
 
