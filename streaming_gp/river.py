@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isinf
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gpflow
@@ -447,6 +448,8 @@ def as_number(name: str, value: Any) -> float:
     try:
         found = number(name, value)
     except InvalidDataError:
+        if isinstance(value, Integral):  # finite, and too large
+            raise
         found = inf
     if isinf(found):
         raise InvalidDataError(f"{name} must be a finite number, got {value!r:.100}")

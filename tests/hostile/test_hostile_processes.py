@@ -85,10 +85,7 @@ KINDS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        kind if kind == "object" else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in KINDS
-    ],
+    [kind if kind == "object" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def test_a_hostile_process_costs_its_own_answer_alone(tmp_path, kind):
     path, some = tmp_path / "touched", clients()

@@ -124,6 +124,7 @@ def test_named_features_have_a_place_before_they_appear(data):
     [
         ({"a": "red"}, 1.0, "feature 'a' must be a finite number, got 'red'"),
         ({"a": np.inf}, 1.0, "feature 'a' must be a finite number, got inf"),
+        ({"a": 2**62}, 1.0, "feature 'a' holds the integer .* a float64 cannot represent"),
         ([1.0, 2.0], 1.0, "x must map names to numbers, got a list"),
         ({"a": 1.0}, None, "the target is missing"),
         ({"a": 1.0}, "high", "the target must be a finite number, got 'high'"),
