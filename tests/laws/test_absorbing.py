@@ -7,6 +7,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp import datasets, pvi
 from streaming_gp.gp import Arrival
+from tests.laws import slow
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -143,7 +144,7 @@ def classifier(likelihood=None, **options):
     "strategy",
     [
         sgp.PointHyperparameters(),
-        pytest.param(sgp.VariationalHyperparameters(num_samples=2), marks=pytest.mark.slow),
+        slow(sgp.VariationalHyperparameters(num_samples=2)),
     ],
     ids=["a point", "a distribution"],
 )

@@ -7,6 +7,7 @@ import scipy.stats
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.pvi.privacy import Budget, Release, epsilon_of, noise_multiplier_for
+from tests.laws import slow
 from tests.tolerances import STANDARD_ERRORS
 
 pytest.importorskip("dp_accounting", reason="the privacy extra is not installed")
@@ -73,7 +74,7 @@ WITH_MUCH_NOISE = [(Release(4.0), 30), (Release(4.0, 0.1), 1)]
 
 
 @pytest.mark.parametrize("spent", [(ONCE,), (OFTEN,), (ONCE, OFTEN), (ONCE, *WITH_MUCH_NOISE)])
-@pytest.mark.parametrize("delta", [1e-5, pytest.param(1e-2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delta", [1e-5, slow(1e-2)])
 def test_epsilon_is_that_of_dp_accounting(spent, delta):
     import dp_accounting as dp
     import dp_accounting.pld

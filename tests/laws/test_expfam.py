@@ -324,12 +324,6 @@ def test_an_isotropic_normal_has_the_mean_variance_of_a_root():
     assert_close(q.mean, [1.0, -1.0])
 
 
-def test_a_mean_field_has_the_diagonal_of_a_root():
-    q = MeanFieldNormal.from_mean_scale(np.array([1.0, -1.0]), np.diag([0.5, 2.0]))
-    assert_close(q.variance, [0.25, 4.0])
-    assert_close(q.mean, [1.0, -1.0])
-
-
 @gaussians
 def test_the_base_measure_is_that_of_lebesgue_over_a_power_of_two_pi(family):
     q, x = member(family, 0), np.zeros((2, DIMENSION))

@@ -12,11 +12,9 @@ from streaming_gp.errors import NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.updates.fixed_point import natural_gradient
+from tests.laws import eager
 from tests.oracles.reference import assert_same, labelled_data, server, task_of
 from tests.tolerances import ALGEBRA
-
-# steps that run once or so take longer to trace than to run
-eager = pytest.mark.usefixtures("eager")
 
 
 class Doubled(linear.BayesianLinearRegression):

@@ -20,6 +20,7 @@ from streaming_gp.numerics.quadrature import (
 )
 from streaming_gp.runtime import KERNELS, MEAN_FUNCTIONS, kernel_of
 from streaming_gp.runtime.predictor import mean_function_of
+from tests.laws import slow
 from tests.tolerances import ALGEBRA, EXPORTED
 
 
@@ -186,11 +187,8 @@ def assert_is_the_same_function(kernel, rng):
     [
         (False, ALL),
         (True, BY_NUMBER),
-        *(
-            pytest.param(ard, columns, marks=pytest.mark.slow)
-            for ard, columns in [(True, ALL), (False, BY_NUMBER), (True, SLICE)]
-        ),
-        pytest.param(False, FROM_THE_END, marks=pytest.mark.slow),
+        *(slow(ard, columns) for ard, columns in [(True, ALL), (False, BY_NUMBER), (True, SLICE)]),
+        slow(False, FROM_THE_END),
     ],
     ids=str,
 )

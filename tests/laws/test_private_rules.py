@@ -22,6 +22,7 @@ from streaming_gp.pvi.privacy import NoisyGradients, epsilon_of, to_coordinates
 from streaming_gp.pvi.privacy.changes import from_coordinates
 from streaming_gp.pvi.privacy.gradients import clipped_sum_of
 from streaming_gp.pvi.privacy.rule import Draws, secure_draws, seeded_draws
+from tests.laws import slow
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -194,7 +195,7 @@ def without_a_formula():
         (network, None),
         (many_heads, losses.GammaLoss(1.2)),
         (without_a_formula, None),
-        pytest.param(bounded, losses.GammaLoss(1.2), marks=pytest.mark.slow),
+        slow(bounded, losses.GammaLoss(1.2)),
     ],
 )
 def test_sums_are_clipped_row_by_row(rng, make, loss):

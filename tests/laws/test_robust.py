@@ -9,12 +9,12 @@ import pytest
 from streaming_gp import datasets, expfam, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
+from tests.laws import slow
 from tests.oracles.reference import assert_same, random_member, server
 from tests.tolerances import ALGEBRA
 
 WEIGHTS = np.array([[2.0], [-1.0], [0.5]])
 CLIENTS, ROWS, NOISE = 8, 60, 0.25
-slow = pytest.mark.slow
 ALL_FAMILIES = [*expfam.GAUSSIANS, expfam.Dirichlet, expfam.NormalWishart]
 
 
@@ -204,11 +204,11 @@ BOUNDED, AGREEING = pvi.BoundedInfluence(max_shift=0.5), pvi.Agreement()
         (MEDIAN, Surest),
         (BOUNDED, Surest),
         (AGREEING, Flipped),
-        pytest.param(MEDIAN, Flipped, marks=slow),
-        pytest.param(TRIMMED, Surest, marks=slow),
-        pytest.param(TRIMMED, Flipped, marks=slow),
-        pytest.param(BOUNDED, Flipped, marks=slow),
-        pytest.param(AGREEING, Surest, marks=slow),
+        slow(MEDIAN, Flipped),
+        slow(TRIMMED, Surest),
+        slow(TRIMMED, Flipped),
+        slow(BOUNDED, Flipped),
+        slow(AGREEING, Surest),
     ],
     ids=lambda one: one.__name__ if isinstance(one, type) else type(one).__name__,
 )
