@@ -16,6 +16,7 @@ from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import ParameterVector
 from streaming_gp.gp.fit.optimiser import minimise
 from streaming_gp.serialization import storable
+from tests.laws import eager, slow
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -121,6 +122,7 @@ def test_the_units_of_offsets_follow_the_variance_that_is_asked_about():
     np.testing.assert_allclose(ParameterVector(linear).unit_log_widths(), [1.0])
 
 
+@pytest.mark.slow
 def test_a_stream_far_from_zero_is_learned_with_a_constant_that_starts_there(rng):
     X = rng.uniform(-3.0, 3.0, (60, 1))
     Y = 1e5 + np.sin(2.0 * X) + 0.1 * rng.standard_normal(X.shape)
@@ -136,7 +138,7 @@ def test_a_stream_far_from_zero_is_learned_with_a_constant_that_starts_there(rng
 @pytest.mark.parametrize(
     "strategy",
     [
-        pytest.param(sgp.VariationalHyperparameters(), marks=pytest.mark.slow),
+        slow(sgp.VariationalHyperparameters()),
         sgp.PointHyperparameters(),
     ],
     ids=["VI", "ML"],
@@ -187,7 +189,8 @@ def test_unusual_kernels_learn_a_distribution(rng, make):
     assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.7 * np.var(Y)
 
 
-@pytest.mark.parametrize("full_covariance", [False, pytest.param(True, marks=pytest.mark.slow)])
+@eager
+@pytest.mark.parametrize("full_covariance", [False, slow(True)])
 def test_nothing_to_learn_is_allowed(rng, full_covariance):
     k, likelihood = kernel(), gpflow.likelihoods.Gaussian(0.1)
     gpflow.set_trainable(k, False)
@@ -257,6 +260,7 @@ def test_the_optimiser_refuses_a_start_that_is_not_finite():
         minimise(lambda x: (np.nan, x), start, free, "L-BFGS-B", 5, lambda *_: None)
 
 
+@pytest.mark.slow
 def test_the_width_of_q_does_not_halve_with_every_batch(rng):
     model = sgp.StreamingGP(
         gpflow.kernels.SquaredExponential(lengthscales=np.ones(4)),
@@ -292,9 +296,7 @@ def test_maximum_likelihood_is_that_of_the_exact_gp(rng):
         np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize(
-    "prior_on", ["constrained", pytest.param("unconstrained", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("prior_on", ["constrained", slow("unconstrained")])
 def test_map_adds_gpflow_priors_once(rng, prior_on):
     X, Y = smooth_data(rng, 30)
 
@@ -370,18 +372,16 @@ def test_other_likelihoods_have_both_memories_and_a_file_keeps_the_name(rng, tmp
 @pytest.mark.parametrize(
     ("points", "options"),
     [
-        pytest.param(
-            sgp.PrivatePseudoPoints(10, budget=30), {"alpha": 0.5}, marks=pytest.mark.slow
-        ),
-        (sgp.SharedPseudoPoints(16), {}),
+        slow(sgp.PrivatePseudoPoints(10, budget=30), {"alpha": 0.5}),
+        (sgp.SharedPseudoPoints(12), {}),
     ],
     ids=["power EP within a budget", "shared"],
 )
 def test_a_stream_that_remembers_by_the_divergence_learns(rng, points, options):
-    X, Y = smooth_data(rng, 80)
+    X, Y = smooth_data(rng, 60)
     model = remembering("divergence", points, **options)
-    for i in range(4):
-        model.update((X[i::4], Y[i::4]))
+    for i in range(3):
+        model.update((X[i::3], Y[i::3]))
     assert np.mean((model.predict_f(X)[0] - Y) ** 2) < 0.1 * np.var(Y)
 
 
@@ -540,7 +540,8 @@ def test_earlier_batches_say_less_of_epsilon_and_the_same_of_f(rng):
     has moved is in units of its width.
     """
     share = 0.5
-    model = model_of(sgp.VariationalHyperparameters(forgetting_factor=share), optimiser=QUICK)
+    strategy = sgp.VariationalHyperparameters(num_samples=2, forgetting_factor=share)
+    model = model_of(strategy, optimiser=QUICK)
     assert model.settings.learning == sgp.EveryUpdate()
     prior = model.ledger.prior.hyperparameters
     written = []
@@ -661,9 +662,7 @@ def test_data_outweigh_a_prior_with_heavy_tails(name, rng):
     assert np.sqrt(np.mean((np.asarray(model.predict_f(X)[0]) - np.sin(2.0 * X)) ** 2)) < 0.06
 
 
-@pytest.mark.parametrize(
-    "name", ["inverse gamma", pytest.param("Student t of ε", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["inverse gamma", slow("Student t of ε")])
 def test_few_data_meet_a_prior_by_its_own_density(name, rng):
     """One parameter, so that its exact posterior is a sum over a grid; the others stay."""
     X = np.linspace(0.0, 1.0, 8)[:, None]
