@@ -14,6 +14,7 @@ from gpflow import likelihoods as gl
 from scipy.stats import multivariate_normal
 
 import streaming_gp as sgp
+from tests.laws import slow
 from tests.oracles.builders import FIXED, as_pseudo_observations, evidence
 from tests.oracles.dense_bounds import (
     evidence_of,
@@ -142,10 +143,6 @@ def updates(name, points):
     return [next_update(rng, model, name, points, learn) for learn in (points in FROZEN, None)]
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 ELSEWHERE = "labels", "heavy tails", "two parameters"
 
 
@@ -162,9 +159,11 @@ ELSEWHERE = "labels", "heavy tails", "two parameters"
     ],
 )
 def test_an_update_reports_the_bound_of_what_it_keeps_which_is_where_it_is_largest(
-    rng, name, points
+    rng, name, points, request
 ):
     """Whether it learns or not; and the bounds add up to that of all batches."""
+    if name in ("regression", "two kernels"):  # so few steps take longer to trace than to run
+        request.getfixturevalue("eager")
     total = 0.0
     for batch in updates(name, points):
         if points in FROZEN and not batch.known:
@@ -346,20 +345,35 @@ def energy_of_power_ep(model, known, own, data, alpha):
     return energy, precisions
 
 
-@pytest.mark.parametrize(("name", "alpha"), [("regression", 0.3), slow("two kernels", 1.0)])
-def test_power_ep_reports_its_energy_and_a_point_is_where_that_is_largest(rng, name, alpha):
-    model = model_of(name, "private", sgp.PointHyperparameters(), alpha=alpha)
+POWERS = pytest.mark.parametrize(("name", "alpha"), [("regression", 0.3), slow("two kernels", 1.0)])
+
+
+def under_power_ep(rng, name, alpha, **options):
+    """The second of two batches."""
+    model = model_of(name, "private", alpha=alpha, **options)
     model.update(observed(rng, name, 16))
-    second = next_update(rng, model, name, "private")
-    known = second.known
+    return next_update(rng, model, name, "private")
 
-    def energy(own):
-        return energy_of_power_ep(model, known, own, second.data, alpha)[0]
 
+@POWERS
+def test_power_ep_reports_its_energy(rng, name, alpha, eager):
+    second = under_power_ep(rng, name, alpha, optimiser=A_LITTLE)
+    model, known = second.model, second.known
     wanted, precisions = energy_of_power_ep(model, known, second.own, second.data, alpha)
     assert second.info.free_energy == pytest.approx(wanted, abs=THROUGH_CHOLESKY)
     for found, precision in zip(second.own.precision, precisions, strict=True):
         np.testing.assert_allclose(found, precision, atol=THROUGH_CHOLESKY * precision.max())
+
+
+@pytest.mark.slow
+@POWERS
+def test_a_point_under_power_ep_is_where_the_energy_is_largest(rng, name, alpha):
+    second = under_power_ep(rng, name, alpha, hyperparameters=sgp.PointHyperparameters())
+    model, known = second.model, second.known
+
+    def energy(own):
+        return energy_of_power_ep(model, known, own, second.data, alpha)[0]
+
     vector, Z = model.parameter_vector, second.own.Z
     at = vector.value()
 
@@ -377,7 +391,7 @@ def test_power_ep_reports_its_energy_and_a_point_is_where_that_is_largest(rng, n
     assert largest < 0.05 * np.abs(slopes(by_place, Z.ravel() + 0.1)).max()
 
 
-@pytest.mark.parametrize("points", ["private", "shared"])
+@pytest.mark.parametrize("points", [slow("private"), "shared"])
 def test_the_errors_that_data_show_and_the_variance_that_points_leave(points):
     """White's variance of b over the predicted one: rows are data, in units of their noise."""
     second = updates("two kernels", points)[-1]
