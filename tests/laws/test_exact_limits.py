@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
+from tests.laws import eager, slow
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -50,10 +51,7 @@ def rough(points, likelihood, mean_function=None, make=rough_kernel):
     )
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
+@eager
 @pytest.mark.parametrize(("num_columns", "num_batches"), [(3, 3), slow(1, 1), slow(1, 20)])
 def test_a_point_at_every_input_is_the_exact_gp(rng, num_batches, num_columns):
     """So is the log normaliser at other hyperparameters than those of the updates."""
@@ -77,14 +75,14 @@ def test_a_point_at_every_input_is_the_exact_gp(rng, num_batches, num_columns):
 STILL = {"optimise_locations": False}
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 @pytest.mark.parametrize(
     "points",
     [
         EVERY_INPUT,
         slow(sgp.PrivatePseudoPoints(1, **STILL)),
         slow(sgp.ConditionalPseudoPoints(1, **STILL)),
-        sgp.IndependentPseudoPoints(1, **STILL),
+        slow(sgp.IndependentPseudoPoints(1, **STILL)),
     ],
     ids=lambda points: type(points).__name__,
 )
@@ -114,7 +112,8 @@ def constant_noise():
 
 
 @pytest.mark.parametrize(
-    ("noise", "num_columns"), [slow(constant_noise, 1), (constant_noise, 2), (sloping_noise, 1)]
+    ("noise", "num_columns"),
+    [slow(constant_noise, 1), slow(constant_noise, 2), (sloping_noise, 1)],
 )
 def test_one_batch_is_sgpr(rng, noise, num_columns):
     X, Y = smooth_data(rng, 60, num_columns)
@@ -162,6 +161,7 @@ def test_the_second_batch_is_sparse_vi_under_the_cavity(rng):
     np.testing.assert_allclose(after[0], mean, atol=THROUGH_NUGGET)
 
 
+@eager
 def test_noise_that_differs_by_output_makes_separate_models_of_one_kernel(rng):
     X, Y = smooth_data(rng, 30, 2)
     noise = np.array([0.03, 0.4])
@@ -195,10 +195,10 @@ LIKELIHOODS = {
 
 
 @pytest.mark.parametrize("name", ["probit", *map(slow, ["logit", "poisson", "student"])])
-@pytest.mark.parametrize("number", [slow(12), "all"])
+@pytest.mark.parametrize("number", [slow(8), "all"])
 def test_one_batch_is_svgp_at_its_optimum(rng, name, number):
     make, observe = LIKELIHOODS[name]
-    X, F = smooth_data(rng, 20, noise=0.3)
+    X, F = smooth_data(rng, 12, noise=0.3)
     Y = observe(F).astype(float)
     model = rough(sgp.PrivatePseudoPoints(number), make())
     info = model.update((X, Y))
@@ -346,6 +346,7 @@ GAUSSIAN_BOTH_WAYS = gpflow.likelihoods.Gaussian, ByQuadrature
 STAY = sgp.PrivatePseudoPoints(9, optimise_locations=False)
 
 
+@eager
 @pytest.mark.parametrize(("alpha", "learn"), [(0.3, False), slow(0.3, None), slow(1.0, None)])
 def test_power_ep_of_any_likelihood_is_for_gaussian_noise_its_closed_form(data, alpha, learn):
     rested = sgp.LocalOptimiser(site_steps=100)
