@@ -14,6 +14,7 @@ from streaming_gp import bnn, engines, expfam, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.gp import DataObservations, Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.structure import SMALLEST_NOISE
+from tests.laws import eager
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -285,7 +286,7 @@ def test_batches_that_come_at_once_and_are_asked_again_spend_their_points_on_dif
     X = np.c_[np.linspace(-3.0, 3.0, 45), np.zeros(45)]
     Y = np.sin(2.0 * X[:, :1])
     shards = thirds(X, Y)  # of one region
-    gp = known_model(sgp.PrivatePseudoPoints(3))
+    gp = known_model(sgp.PrivatePseudoPoints(3), optimiser=QUICK)
 
     def streamed(again):
         server = server_of(gp, shards, keep_points=False)
@@ -355,7 +356,7 @@ def data_factor(X, Y):
     return DataObservations(X, Y, np.ones(len(X)), nothing, nothing, 1)
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 @pytest.mark.parametrize("factor", [exact_factor, data_factor])
 def test_terms_of_clients_and_of_the_prior_add_up_to_the_log_evidence_and_its_gradient(rng, factor):
     """Where q is the exact posterior F is the log evidence, and q need not move with ε. One of the

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
+from tests.laws import slow
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
@@ -144,15 +145,8 @@ def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rul
     ("name", "hyperparameters", "rule"),
     [
         ("all", sgp.PointHyperparameters(), "window"),
-        pytest.param(
-            "all, near",
-            sgp.VariationalHyperparameters(full_covariance=True),
-            "fading",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "all, budget not reached", sgp.PointHyperparameters(), "fading", marks=pytest.mark.slow
-        ),
+        slow("all, near", sgp.VariationalHyperparameters(full_covariance=True), "fading"),
+        slow("all, budget not reached", sgp.PointHyperparameters(), "fading"),
     ],
 )
 def test_with_learned_epsilon_it_is_what_that_epsilon_says(name, hyperparameters, rule, rng):
@@ -162,6 +156,7 @@ def test_with_learned_epsilon_it_is_what_that_epsilon_says(name, hyperparameters
     assert_same_arrays(model.predict_f(X_new), wanted, ALGEBRA)
 
 
+@pytest.mark.slow
 def test_merges_do_not_undo_fading_where_epsilon_is_learned(rng):
     """The function changes its sign half way, and merged points have faded as single ones have."""
     model = sgp.StreamingGP(
@@ -283,7 +278,7 @@ CONTINUED = {
 }
 
 
-@pytest.mark.parametrize("name", ["fixed", pytest.param("variational", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["fixed", slow("variational")])
 def test_files_journals_and_copies_go_on_alike(tmp_path, name, request):
     if name == "fixed":  # each copy is a kind of its own, and asked for next to nothing
         request.getfixturevalue("eager")

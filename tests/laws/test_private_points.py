@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import streaming_gp as sgp
 from streaming_gp.gp import Candidates
+from tests.laws import eager, slow
 from tests.oracles.builders import (
     EVERY_INPUT,
     FIXED,
     MERGED,
     NOISE,
+    QUICK,
     assert_same_arrays,
     assert_unchanged,
     evidence,
@@ -53,6 +55,7 @@ def test_automatic_points_follow_what_can_be_gained(rng):
     assert numbers[0.3] <= 100
 
 
+@eager
 def test_automatic_points_leave_little_to_gain(rng):
     """The bound with chosen points is within the tolerance of the exact evidence."""
     data = smooth_data(rng, 150)
@@ -90,9 +93,7 @@ def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     np.testing.assert_allclose(fitted.hyperparameter_posterior.mean, before.mean, rtol=ALGEBRA)
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(120, marks=pytest.mark.slow), 30, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("size", [slow(120), 30, slow(4)])
 def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
     X, Y = smooth_data(rng, 120)
     model = known_model(sgp.PrivatePseudoPoints("all", budget=60))
@@ -111,9 +112,9 @@ def test_within_a_budget_the_exact_gp_is_hardly_lost(rng, size):
 
 
 def test_the_newest_small_batches_stay_apart(rng):
-    X, Y = smooth_data(rng, 60)
-    model = known_model(sgp.PrivatePseudoPoints("all", budget=30))
-    for start in range(0, 60, 3):
+    X, Y = smooth_data(rng, 30)
+    model = known_model(sgp.PrivatePseudoPoints("all", budget=15))
+    for start in range(0, 30, 3):
         model.update((X[start : start + 3], Y[start : start + 3]))
     newest = list(model.factors)[-1]
     model.revisit(newest, (X[-3:], Y[-3:]))
@@ -246,7 +247,7 @@ def test_greedy_points_stop_when_little_is_left_and_give_one_at_least():
 
 
 def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, new_inputs):
-    model = model_of(sgp.VariationalHyperparameters())
+    model = model_of(sgp.VariationalHyperparameters(num_samples=2), optimiser=QUICK)
     model.update(smooth_data(rng, 20))
     before, ledger = predicted(model, new_inputs), model.ledger
     model.update(smooth_data(rng, 10), learn=False, batch_id="late")
@@ -258,7 +259,7 @@ def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, 
 @pytest.mark.parametrize(
     ("hyperparameters", "noise"),
     [
-        pytest.param(sgp.VariationalHyperparameters(), 30.0, marks=pytest.mark.slow),
+        slow(sgp.VariationalHyperparameters(), 30.0),
         (sgp.PointHyperparameters(), 0.5),
     ],
     ids=["a distribution", "a point"],  # which has no other start than where it stands
@@ -349,8 +350,8 @@ def log_evidence(model, known, Z, nugget):
     [
         ("two kernels", "all, moved"),
         ("one kernel", "all, some of them"),
-        pytest.param("two kernels", "all, some of them", marks=pytest.mark.slow),
-        pytest.param("one kernel", "private, moved", marks=pytest.mark.slow),
+        slow("two kernels", "all, some of them"),
+        slow("one kernel", "private, moved"),
     ],
 )
 def test_it_is_the_expected_log_factor_and_a_bound_of_the_evidence(rng, kernel, points):
@@ -370,9 +371,7 @@ def test_it_is_the_expected_log_factor_and_a_bound_of_the_evidence(rng, kernel, 
     assert evidence(model) < old
 
 
-@pytest.mark.parametrize(
-    "kernel", ["one kernel", pytest.param("two kernels", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kernel", ["one kernel", slow("two kernels")])
 def test_points_move_to_where_the_evidence_is_largest(rng, kernel):
     ample = sgp.LocalOptimiser(projection_iterations=300, tolerance=0.0)
     model = streamed(rng, KERNELS[kernel](), EVERY_INPUT, optimiser=ample)
