@@ -10,9 +10,11 @@ from scipy.spatial.distance import cdist
 import streaming_gp as sgp
 from streaming_gp import runtime
 from tests.conftest import uci
+from tests.laws import slow
 from tests.oracles.builders import EVERY_INPUT, FIXED
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
+pytestmark = pytest.mark.usefixtures("eager")  # nearly each test has a kind of its own
 FAR, SHORT, NOISE = 1e6, 1e-7, 0.1
 
 
@@ -29,13 +31,12 @@ def data(rng, columns=1, number=15):
     return X, np.sin(3.0 * X[:, :1])
 
 
-@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "kernel",
     [
         gk.SquaredExponential(lengthscales=0.3),
         gk.Matern52() + gk.White(0.2) + gk.Bias(0.1),
-        pytest.param(gk.Matern32() * gk.RationalQuadratic(), marks=pytest.mark.slow),
+        slow(gk.Matern32() * gk.RationalQuadratic()),
     ],
     ids=lambda kernel: kernel.name,
 )
@@ -68,21 +69,16 @@ class Doubled(gk.Matern32):
         return 2.0 * super().K_diag(X)
 
 
-@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "kernel",
     [
-        pytest.param(gk.SquaredExponential() + gk.Linear(), marks=pytest.mark.slow),
+        slow(gk.SquaredExponential() + gk.Linear()),
         gk.ChangePoints([gk.Matern32(), gk.Matern52()], locations=[0.3]),
         CityBlock(),
         Doubled(),
-        pytest.param(
-            gk.RationalQuadratic(alpha=0.4, active_dims=[0, 3, 4, 5]), marks=pytest.mark.slow
-        ),
+        slow(gk.RationalQuadratic(alpha=0.4, active_dims=[0, 3, 4, 5])),
         gk.Matern12(active_dims=[1]) * gk.Matern52(lengthscales=np.arange(1.0, 7.0)),
-        pytest.param(
-            gk.Cosine(lengthscales=2.0) + gk.Exponential(variance=3.0), marks=pytest.mark.slow
-        ),
+        slow(gk.Cosine(lengthscales=2.0) + gk.Exponential(variance=3.0)),
         gk.Linear(active_dims=[2]) + gk.SquaredExponential(active_dims=slice(0, 5)),
     ],
     ids=lambda kernel: kernel.name,
@@ -106,9 +102,7 @@ def equal_in_places(rng, number, short, dimension=6):
     return X, lengthscales
 
 
-@pytest.mark.parametrize(
-    ("dimension", "short"), [(3, 3), pytest.param(6, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("dimension", "short"), [(3, 3), slow(6, 1)])
 def test_columns_of_next_to_no_lengthscale_tell_inputs_apart_or_not(dimension, short, rng):
     X, lengthscales = equal_in_places(rng, 40, short, dimension)
     Y, new = np.sin(X[:, -1:]), X[rng.permutation(40)[:9]] + 0.3 * (lengthscales > SHORT)

@@ -6,6 +6,7 @@ import pytest
 from gpflow import kernels as gk
 
 import streaming_gp as sgp
+from tests.laws import eager, slow
 
 P, SIZE = 2, 45
 RNG = np.random.default_rng(0)
@@ -35,10 +36,6 @@ def not_stationary():
     return gk.Matern32() * gk.Linear() + gk.Constant()
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def of_output(kernel, p):
     if isinstance(kernel, gk.SeparateIndependent):
         return kernel.kernels[p]
@@ -66,6 +63,7 @@ def outputs_alone(model_of_output):
     return np.hstack(means), np.hstack(variances), evidence
 
 
+@eager
 @pytest.mark.parametrize(
     "make", [separate_kernels, *map(slow, (one_kernel, shared_kernel, not_stationary))]
 )
@@ -85,6 +83,7 @@ def test_what_is_missing_is_left_out(make):
     assert model.ledger.posterior.num_pseudo_points == rows_of_something < SIZE
 
 
+@eager
 @pytest.mark.parametrize("make", [one_kernel, slow(not_stationary)])
 def test_each_output_has_its_own_neighbors(make):
     near, kernel = {"conditioning": sgp.NearestNeighbors(num_neighbors_pred=8)}, make()
@@ -118,6 +117,7 @@ def test_hyperparameters_are_those_of_what_is_there():
     np.testing.assert_allclose(*noise, rtol=1e-3)
 
 
+@eager
 def test_batches_go_and_fade_and_are_written_down(tmp_path):
     model = model_of(one_kernel(), BATCHES, journal=tmp_path / "journal")
     model.save(tmp_path / "model.npz")
@@ -133,6 +133,7 @@ def test_batches_go_and_fade_and_are_written_down(tmp_path):
     assert all(map(np.array_equal, moments(resumed), moments(model)))
 
 
+@eager
 def test_outputs_that_are_mixed_leave_out_single_observations():
     W = np.array([[1.0, 0.3], [0.2, -1.0]])
     kernel = gk.LinearCoregionalization([gk.Matern52(), gk.Matern52(lengthscales=2.0)], W=W)
@@ -153,6 +154,7 @@ def test_outputs_that_are_mixed_leave_out_single_observations():
             np.testing.assert_allclose(got[:, p], one[:, 0], atol=1e-8)
 
 
+@eager
 @pytest.mark.parametrize(
     ("missing", "targets", "match"),
     [
@@ -187,6 +189,7 @@ def test_models_that_can_leave_nothing_out_say_so(likelihood, points, match):
     assert not model.factors
 
 
+@eager
 def test_a_model_that_was_told_drops_in_rounds_and_revisits():
     model = model_of(one_kernel(), missing="drop")
     model.synchronous_round({"a": (X[:25], PARTIAL[:25]), "b": (X[25:], PARTIAL[25:])}, damping=1.0)
@@ -196,6 +199,7 @@ def test_a_model_that_was_told_drops_in_rounds_and_revisits():
         model.update((X, PARTIAL), missing="refuse")
 
 
+@eager
 def test_what_comes_of_it_is_the_same_one_point_at_a_time_and_exported(tmp_path):
     model = model_of(one_kernel(), BATCHES)
     online = model.online()
