@@ -11,11 +11,12 @@ import tensorflow_probability as tfp
 
 from streaming_gp import bnn, datasets, linear, metrics, mixture, pvi
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal
+from streaming_gp.expfam import IsotropicNormal, MeanFieldNormal, Normal
 from streaming_gp.flow import FlowModel
 from streaming_gp.hierarchical import HierarchicalModel
 from streaming_gp.linear import log_expected_power
 from tests.conftest import fitted_server
+from tests.laws import slow
 from tests.oracles.reference import pooled, server
 from tests.tolerances import THROUGH_CHOLESKY
 
@@ -37,7 +38,7 @@ def affine():
 
 @pytest.mark.parametrize(
     "bijector",
-    [pytest.param(tfb.Identity(), marks=pytest.mark.slow), affine()],
+    [slow(tfb.Identity()), affine()],
     ids=["identity", "affine"],
 )
 def test_through_a_linear_map_the_posterior_is_the_exact_one(rng, bijector):
@@ -77,7 +78,7 @@ def test_a_learned_map_comes_nearer_to_a_skewed_posterior():
     X, Y = np.ones((6, 1)), np.ones((6, 1))  # six successes: the weight is large, how large unknown
     model = linear.logistic_regression(1, prior_variance=9.0)
     flow = FlowModel(model, skewed(), num_data=6, num_samples=200)
-    q = fitted(flow, (X, Y), 1, rounds=10, hyperparameters=pvi.LikelihoodParameters())
+    q = fitted(flow, (X, Y), 1, rounds=5, hyperparameters=pvi.LikelihoodParameters())
     theta = np.linspace(-3.0, 14.0, 4000)
     joint = model.prior().log_prob(theta[:, None]) + model.log_likelihood(theta[:, None], X, Y)
     gaussian = fitted(model, (X, Y), 1, rounds=1).log_prob(theta[:, None])
@@ -254,20 +255,18 @@ def test_what_makes_no_sense_is_refused(make, message):
 @pytest.mark.parametrize(
     ("make", "update"),
     [
-        (
-            linear.logistic_regression,
-            pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
-        ),
+        (linear.logistic_regression, LBFGS),
         (linear.probit_regression, pvi.FixedPointUpdate(steps=5)),
-        (linear.probit_regression, pvi.PowerEPUpdate(sweeps=5)),
+        slow(linear.logistic_regression, pvi.PowerEPUpdate()),
+        slow(linear.probit_regression, pvi.PowerEPUpdate()),
     ],
-    ids=["LBFGS", "fixed point", "power EP"],
+    ids=["LBFGS", "fixed point", "power EP", "power EP of probit"],
 )
 def test_a_row_of_zeros_says_nothing_of_the_weights(rng, make, update):
-    X = rng.standard_normal((12, 2))
-    Y = (X[:, :1] > 0.0).astype(float)
-    model, found = make(2), []
-    for rows in ((X, Y), (np.vstack([X, np.zeros((1, 2))]), np.vstack([Y, [[1.0]]]))):
+    X = rng.standard_normal((12, 1))
+    Y = (X > 0.0).astype(float)
+    model, found = make(1), []
+    for rows in ((X, Y), (np.vstack([X, [[0.0]]]), np.vstack([Y, [[1.0]]]))):
         found.append(pvi.run(model, {"c0": rows}, rounds=1, update=update).posterior)
     assert np.abs(found[0].mean[0]) > 0.1
     np.testing.assert_allclose(found[1].mean, found[0].mean, rtol=1e-6, atol=1e-6)
@@ -282,6 +281,16 @@ def test_a_posterior_of_another_model_is_refused(rng):
         for q in (wider, mean_field, None):
             with pytest.raises(InvalidDataError, match=r"wanted as posterior a .*, got a"):
                 predict(q, X)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("make", [linear.logistic_regression, linear.probit_regression])
+def test_nor_does_it_in_a_tilted_distribution(make, alpha):
+    model, cavity = make(2), Normal.from_mean_scale(np.array([0.3, -0.4]), np.eye(2))
+    site = cavity.moment_match(lambda q: model.log_tilted(q, np.zeros(2), np.ones(1), alpha))
+    for eta in site.natural:
+        np.testing.assert_allclose(eta, 0.0, atol=1e-9)
+    assert float(site.log_scale) == pytest.approx(alpha * np.log(0.5))
 
 
 def test_error_rate():
@@ -380,7 +389,7 @@ def on_a_dense_grid(log_p, y, mean, deviation, alpha):
 
 @pytest.mark.parametrize(
     ("deviation", "alpha"),
-    [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), pytest.param(200.0, 1.0, marks=pytest.mark.slow)],
+    [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), slow(200.0, 1.0)],
 )
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_value_and_gradients_are_those_of_the_tilted_density(kind, deviation, alpha):
@@ -410,8 +419,8 @@ def test_gaussian_noise_has_a_closed_form(deviation):
     "update",
     [
         pvi.PowerEPUpdate(),
-        pytest.param(pvi.PowerEPUpdate(0.5), marks=pytest.mark.slow),
-        pytest.param(pvi.PowerEPUpdate(1.0, sequential=True), marks=pytest.mark.slow),
+        slow(pvi.PowerEPUpdate(0.5)),
+        slow(pvi.PowerEPUpdate(1.0, sequential=True)),
     ],
     ids=["EP", "power", "sequential"],
 )
