@@ -23,6 +23,7 @@ from streaming_gp.gp import (
 )
 from streaming_gp.serialization import storable
 from streaming_gp.testing.rounds import regression, shards_of_regression
+from tests.laws import eager, slow
 from tests.oracles.builders import (
     NOISE,
     BoundOfOnesOwn,
@@ -76,8 +77,8 @@ class Unregistered(Variational):
     [
         (object(), "derives from streaming_gp.gp.LocalBound"),
         (Unregistered(), "Unregistered is registered by streaming_gp.serialization.storable"),
-        pytest.param(Halved(), "the free energy is the log evidence", marks=pytest.mark.slow),
-        pytest.param(Stopped(), "is that which finite differences find", marks=pytest.mark.slow),
+        slow(Halved(), "the free energy is the log evidence"),
+        slow(Stopped(), "is that which finite differences find"),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
@@ -202,10 +203,6 @@ def test_what_is_wrong_with_a_model_is_said(model, sentence):
         testing.check_model(model, shards_of_regression()[0])
 
 
-def slow(one):
-    return pytest.param(one, marks=pytest.mark.slow)
-
-
 LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 SGLD = samplers.AdaptiveSGLD(0.02, 4)
 EXACT = [
@@ -215,7 +212,7 @@ EXACT = [
     slow(LBFGS),
     slow(pvi.PowerEPUpdate(sweeps=4)),
     slow(pvi.PowerEPUpdate(alpha=0.5, sweeps=2, damping=1.0, sequential=True)),
-    pvi.StochasticEPUpdate(),
+    slow(pvi.StochasticEPUpdate()),
     pvi.StochasticNaturalGradientUpdate(batch_size=None),
 ]
 NUTS = samplers.NUTS(8)
@@ -224,7 +221,7 @@ SAMPLED_AND_APPROXIMATE = [
     pvi.StochasticNaturalGradientUpdate(4),
     slow(pvi.VariationalUpdate(epochs=2, batch_size=4)),
     slow(pvi.VariationalUpdate(optimiser=pvi.SGD())),
-    pvi.AssumedDensityUpdate(),
+    slow(pvi.AssumedDensityUpdate()),
     pvi.DistributedEPUpdate(pvi.AnalyticUpdate()),
     pvi.SNEPUpdate(SGLD, sync=3),
     slow(pvi.MomentSharingUpdate(NUTS)),
@@ -431,13 +428,8 @@ class Forgetful(FirstInputs):
     [
         (object(), "all methods of streaming_gp.gp.PseudoPointStrategy"),
         (UnregisteredPoints(3), "UnregisteredPoints is registered by streaming_gp.serialization"),
-        pytest.param(
-            Unseeded(3, optimise_locations=False), "one state and one seed lead to one result",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Forgetful(4, budget=8), "12 points keep a budget of 8", marks=pytest.mark.slow
-        ),
+        slow(Unseeded(3, optimise_locations=False), "one state and one seed lead to one result"),
+        slow(Forgetful(4, budget=8), "12 points keep a budget of 8"),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )  # fmt: skip
@@ -459,7 +451,7 @@ class DeterministicTraining(SparseBound):
         return f.expected_log_likelihood(q.mean, q.variance - q.left) - q.kl
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 def test_one_batch_has_the_dtc_energy(rng):
     """``log N(y; m, Q + σ² I)`` (Quiñonero-Candela & Rasmussen 2005, section 5)."""
     X, Y = smooth_data(rng, 20)
@@ -477,7 +469,8 @@ def test_one_batch_has_the_dtc_energy(rng):
     assert isinstance(fitted.settings.bound, LocalBound)
 
 
-@pytest.mark.parametrize("name", ["regression", pytest.param("labels", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regression", "labels"])
 def test_a_bound_that_says_the_same_is_fitted_alike(rng, name):
     """Nothing is known of it: TensorFlow differentiates it."""
     batches = [smooth_data(rng, 20) if name == "regression" else labelled(rng, 20)] * 2

@@ -388,7 +388,13 @@ def test_expectations_are_integrals():
     np.testing.assert_allclose(found, expected, rtol=THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("family", expfam.GAUSSIANS)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[pytest.mark.slow] * (family is not Normal))
+        for family in expfam.GAUSSIANS
+    ],
+)
 def test_without_clutter_it_is_conjugate(rng, family):
     Y, prior_mean = rng.standard_normal((12, 3)) + 1.0, np.array([0.5, 0.0, -1.0])
     likelihood = mixture.Clutter(0.5 * np.eye(3))

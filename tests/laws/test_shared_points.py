@@ -129,7 +129,7 @@ def test_they_learn_hyperparameters(data, points, likelihood, hyperparameters):
 
 
 @pytest.fixture
-def conditional_and_private(eager):
+def conditional_and_private():
     return tuple(
         known_model(points(8, **STILL), optimiser=SHORT)
         for points in (sgp.ConditionalPseudoPoints, sgp.PrivatePseudoPoints)
@@ -215,7 +215,6 @@ def test_other_bounds_are_refused():
         )  # fmt: skip
 
 
-@pytest.mark.usefixtures("eager")
 def test_at_one_epsilon_they_are_shared_points(rng):
     """Whether q(b) depends on ε makes no difference where there is one ε."""
     X, Y = smooth_data(rng, 40)
@@ -248,7 +247,6 @@ def test_they_learn_hyperparameters_and_the_newest_factor_holds_all_points():
     assert np.mean((np.asarray(model.predict_f(X)[0]) - Y) ** 2) < 0.1 * np.var(Y)
 
 
-@pytest.mark.usefixtures("eager")
 def test_nothing_can_be_taken_apart(rng):
     X, Y = smooth_data(rng, 40)
     model = known_model(sgp.IndependentPseudoPoints(6, **STILL))

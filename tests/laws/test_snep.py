@@ -12,6 +12,7 @@ from streaming_gp.errors import NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
 from streaming_gp.pvi.updates.sampling import Target, match_draws
+from tests.laws import slow
 from tests.oracles import reference
 from tests.oracles.reference import (
     assert_same,
@@ -91,7 +92,7 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 
 @pytest.mark.parametrize(
     ("beta", "num_clients", "rounds"),
-    [(2.0, 1, 2), *(pytest.param(beta, 2, 15, marks=pytest.mark.slow) for beta in (1.0, 2.0))],
+    [(2.0, 1, 2), *(slow(beta, 2, 15) for beta in (1.0, 2.0))],
 )
 def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, num_clients, rounds):
     (X, Y), model = regression_data(rng), conjugate_model()
@@ -298,7 +299,7 @@ def test_what_the_tilted_distribution_is_when_the_cavity_has_moved(rng, loop):
     assert_same(second, wanted, THROUGH_CHOLESKY)
 
 
-@pytest.mark.parametrize("family", [Normal, pytest.param(MeanFieldNormal, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", [Normal, slow(MeanFieldNormal)])
 def test_as_printed_only_the_least_variance_keeps_a_factor_proper(rng, family):
     """Draws all in one place: a step of 0.99 takes more than half of a variance, or all."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2, family=family)
@@ -400,7 +401,7 @@ def test_a_transition_is_eq_27_with_its_noise(max_noise):
 
 @pytest.mark.parametrize(
     "sampler",
-    [samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf), samplers.NUTS(500)],
+    [samplers.AdaptiveSGLD(0.02, None, 4000, max_noise=np.inf), slow(samplers.NUTS(500))],
     ids=["sgld", "nuts"],
 )
 def test_a_chain_has_the_moments_of_a_gaussian(sampler):
@@ -435,9 +436,7 @@ def logistic(rng, number=3, family=Normal):
 SGLD = pvi.SNEPUpdate(samplers.AdaptiveSGLD(0.02, 10), learning_rate=0.05)
 
 
-@pytest.mark.parametrize(
-    "latency", [7, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 25))]
-)
+@pytest.mark.parametrize("latency", [7, *(slow(number) for number in (0, 25))])
 def test_a_simulated_run_replays_exactly(rng, latency):
     model, shards = logistic(rng)
     schedule = pvi.Asynchronous(damping=1.0, durations={"c0": 1.0, "c1": 1.0, "c2": 3.0})
