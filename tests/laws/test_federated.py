@@ -10,6 +10,7 @@ from streaming_gp import bnn, datasets, linear, plotting, pvi, testing
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.task import encode_answer
+from tests.laws import slow
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -116,7 +117,7 @@ def test_the_posterior_is_prior_times_factors_after_every_round(rng, schedule):
         assert_same(found.posterior, found.prior.times(found.factors.values()), ALGEBRA)
 
 
-@pytest.mark.parametrize("family", [pytest.param(Normal, marks=pytest.mark.slow), MeanFieldNormal])
+@pytest.mark.parametrize("family", [slow(Normal), MeanFieldNormal])
 def test_a_local_optimum_s_factor_is_its_natural_gradient(rng, family):
     """Property 4, with the Fisher information (eq. 8) and by mean parameters (eq. 9)."""
     X, Y = labelled_data(rng)
@@ -440,7 +441,7 @@ def test_what_is_personal_is_learned_and_goes_on_from_where_it_was(rng, tmp_path
     X = rng.standard_normal((40, 2)).astype(np.float32)
     Y = (X[:, :1] > 0.0).astype(float)
     rule = pvi.PersonalUpdate(
-        pvi.VariationalUpdate(epochs=40, batch_size=None, learning_rate=0.05), str(tmp_path)
+        pvi.VariationalUpdate(epochs=25, batch_size=None, learning_rate=0.08), str(tmp_path)
     )
     assert rule.kept("c0") is None
     clients = pvi.make_clients(model, [(X, Y), (X, 1.0 - Y)], rule)

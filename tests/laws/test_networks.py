@@ -14,6 +14,7 @@ from streaming_gp.bnn.moment_network import relu_moments
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import power_ep
+from tests.laws import eager, slow
 from tests.oracles.reference import assert_same, labelled_data, server, task_of
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 
@@ -117,13 +118,13 @@ def test_without_hidden_layers_it_is_the_linear_model(rng):
 
 @pytest.mark.parametrize(
     "optimiser",
-    [pytest.param(pvi.Adam(0.02), marks=pytest.mark.slow), pvi.VariationalOnlineNewton(0.1, 0.02)],
+    [slow(pvi.Adam(0.02)), pvi.VariationalOnlineNewton(0.1, 0.02)],
 )
 def test_both_optimisers_raise_the_free_energy(rng, optimiser):
     X = rng.standard_normal((200, 2))
     Y = (X[:, :1] * X[:, 1:] > 0.0).astype(float)
     net = network(gpflow.likelihoods.Softmax(2), (2, 20, 2))
-    update = pvi.VariationalUpdate(epochs=60, batch_size=50, optimiser=optimiser)
+    update = pvi.VariationalUpdate(epochs=40, batch_size=50, optimiser=optimiser)
     found = server(net, [(X, Y)], update)
     history = pvi.fit(found)
     probability = net.predict(found.posterior, X, num_samples=50)
@@ -131,7 +132,7 @@ def test_both_optimisers_raise_the_free_energy(rng, optimiser):
     assert np.isfinite(history[-1].free_energy)
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 def test_a_fit_under_a_cavity_improper_in_a_few_coordinates_is_usable(rng):
     net = network(sizes=(2, 3, 1))
     X = rng.standard_normal((20, 2))
@@ -474,10 +475,7 @@ def test_a_noise_that_is_known_gives_what_the_network_without_learning_gives(rng
     "update",
     [
         pvi.PowerEPUpdate(sweeps=5, damping=1.0, sequential=True),
-        pytest.param(
-            pvi.StochasticEPUpdate(steps=1000, damping=1 / 100, batch_size=1),
-            marks=pytest.mark.slow,
-        ),
+        slow(pvi.StochasticEPUpdate(steps=1000, damping=1 / 100, batch_size=1)),
     ],
 )
 def test_the_noise_of_a_linear_model_is_found(rng, update):
@@ -627,9 +625,9 @@ def one_weight_at_a_time(rng, number=12):
 @pytest.mark.parametrize(
     "update",
     [
-        pytest.param(SEQUENTIAL, marks=pytest.mark.slow),
+        slow(SEQUENTIAL),
         pvi.PowerEPUpdate(0.5, 1, 1.0, sequential=True),
-        pytest.param(pvi.AssumedDensityUpdate(), marks=pytest.mark.slow),
+        slow(pvi.AssumedDensityUpdate()),
     ],
 )
 def test_of_a_linear_model_with_separate_weights_one_pass_is_exact(rng, update):
@@ -694,9 +692,7 @@ def small_network():
     return bnn.MomentNetwork(2, (3,), NOISE)
 
 
-@pytest.mark.parametrize(
-    "keeps", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one", "none"))]
-)
+@pytest.mark.parametrize("keeps", ["all", *(slow(name) for name in ("one", "none"))])
 def test_the_compiled_loop_is_one_moment_match_after_another(rng, small_network, keeps):
     model, (X, Y), passes = small_network, regression(rng, 4), 2
     task = task_of(model, X, Y)
@@ -756,7 +752,7 @@ def test_a_network_learns_a_curve(rng, keeps):
     assert error < 2.0 * NOISE < 0.4 * Y_test.var()
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 def test_other_rules_take_the_network_as_well(rng):
     model, (X, Y) = bnn.MomentNetwork(2, (5,), NOISE), regression(rng, 50)
     update = pvi.VariationalUpdate(epochs=10, batch_size=None, learning_rate=0.05)

@@ -11,6 +11,7 @@ import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import Process, prediction
 from streaming_gp.gp.process import dense
+from tests.laws import eager
 from tests.oracles.builders import predicted, regressor
 from tests.oracles.reference import smooth_data
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS, THROUGH_CHOLESKY
@@ -153,7 +154,7 @@ def test_before_any_data_predictions_are_the_prior(rng):
     np.testing.assert_allclose(variance, 2.0)
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 def test_changing_a_fixed_parameter_changes_predictions(rng):
     """What was factorised for other values is not used again."""
     kernel = gpflow.kernels.SquaredExponential()
