@@ -67,18 +67,6 @@ def test_automatic_points_leave_little_to_gain(rng):
 
 
 @pytest.mark.slow
-def test_a_budget_is_kept_and_the_function_not_forgotten(rng):
-    fitted = known_model(sgp.PrivatePseudoPoints(6, budget=40))
-    for _ in range(12):
-        X, Y = smooth_data(rng, 30)
-        fitted.update((X, Y + 2.0))
-        assert fitted.posterior_process.num_pseudo_points <= 40
-    X, f = smooth_data(rng, 200, noise=0.0)
-    assert np.mean((fitted.predict_f(X)[0] - f - 2.0) ** 2) < 0.01
-    assert next(iter(fitted.factors)) == MERGED
-
-
-@pytest.mark.slow
 def test_a_budget_under_variational_hyperparameters_keeps_q(rng):
     fitted = known_model(
         sgp.PrivatePseudoPoints(6, budget=12),
@@ -258,10 +246,7 @@ def test_a_batch_that_said_nothing_of_epsilon_goes_as_if_it_had_never_been(rng, 
 
 @pytest.mark.parametrize(
     ("hyperparameters", "noise"),
-    [
-        slow(sgp.VariationalHyperparameters(), 30.0),
-        (sgp.PointHyperparameters(), 0.5),
-    ],
+    [slow(sgp.VariationalHyperparameters(), 30.0), (sgp.PointHyperparameters(), 0.5)],
     ids=["a distribution", "a point"],  # which has no other start than where it stands
 )
 def test_without_a_batch_epsilon_is_what_the_others_say(rng, new_inputs, hyperparameters, noise):
