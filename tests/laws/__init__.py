@@ -2,6 +2,10 @@
 
 import pytest
 
+from streaming_gp import pvi
+
+LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
+"""A client fits to the optimum of its own free energy."""
 eager = pytest.mark.usefixtures("eager")
 """Of what runs once or so, which takes longer to trace than to run."""
 

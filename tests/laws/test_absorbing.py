@@ -32,16 +32,10 @@ def labels(rng):
     return X, (np.sin(2.0 * X) > 0.0).astype(float)
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(points, id=name, marks=[pytest.mark.slow] * (name != "all"))
-        for name, points in STRATEGIES.items()
-    ],
-)
-def test_absorbing_is_an_update_at_known_hyperparameters(data, new_inputs, points):
+@pytest.mark.parametrize("name", ["all", slow("own"), slow("shared")])
+def test_absorbing_is_an_update_at_known_hyperparameters(data, new_inputs, name):
     X, Y = data
-    model, batches = known_model(points), [(X[i::3], Y[i::3]) for i in range(3)]
+    model, batches = known_model(STRATEGIES[name]), [(X[i::3], Y[i::3]) for i in range(3)]
     learned = [model.update(batch) for batch in batches]
     before = [predicted(model, new_inputs), model.predict_f(new_inputs, True)]
     model.adopt(pvi.Ledger(model.prior()))
@@ -142,10 +136,7 @@ def classifier(likelihood=None, **options):
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        sgp.PointHyperparameters(),
-        slow(sgp.VariationalHyperparameters(num_samples=2)),
-    ],
+    [sgp.PointHyperparameters(), slow(sgp.VariationalHyperparameters(num_samples=2))],
     ids=["a point", "a distribution"],
 )
 def test_hyperparameters_stay_where_they_are_until_there_are_two_classes(labels, strategy):

@@ -11,6 +11,7 @@ import pytest
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.expfam import MeanFieldNormal, Normal
+from tests.laws import LBFGS
 from tests.oracles.reference import assert_same, labelled_data, server
 from tests.tolerances import ALGEBRA
 
@@ -222,7 +223,6 @@ def test_a_full_covariance_is_refused(rng, rule):
 
 
 FIXED_POINT = 1e-6
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
 def test_a_committee_with_the_same_prior_is_one_undamped_round(rng):

@@ -6,6 +6,7 @@ import pytest
 
 from streaming_gp import bnn, linear, mixture, pvi
 from streaming_gp.errors import InvalidDataError
+from tests.laws import LBFGS
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -48,15 +49,14 @@ def test_without_coresets_it_is_one_pass_of_sequential_pvi(rng):
 
 def test_a_coreset_is_what_its_task_lacks_and_is_fitted_under_all_tasks(rng):
     (X, Y), model = labelled_data(rng), linear.logistic_regression(3)
-    rule = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
-    server = learned(model, in_tasks((X, Y), 2), rule, coreset_size=4)
+    server = learned(model, in_tasks((X, Y), 2), LBFGS, coreset_size=4)
     parts = [server.clients[name].data for name in ("task 0", "task 1", "coreset 1")]
     rows = np.concatenate([part[0] for part in parts])
     np.testing.assert_array_equal(np.sort(rows, axis=0), np.sort(X, axis=0))
     assert [len(server.clients[f"coreset {n}"].data[0]) for n in range(2)] == [4, 8]
     before = server.cavity("coreset 1")
     task = pvi.LocalTask(model, parts[-1], before, None, before, seed=0)
-    assert_same(rule(task).factor, server.factors["coreset 1"], 1e-4)
+    assert_same(LBFGS(task).factor, server.factors["coreset 1"], 1e-4)
 
 
 def test_more_rounds_than_tasks_and_too_large_coresets_are_refused(rng):

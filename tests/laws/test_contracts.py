@@ -23,7 +23,7 @@ from streaming_gp.gp import (
 )
 from streaming_gp.serialization import storable
 from streaming_gp.testing.rounds import regression, shards_of_regression
-from tests.laws import eager, slow
+from tests.laws import LBFGS, eager, slow
 from tests.oracles.builders import (
     NOISE,
     BoundOfOnesOwn,
@@ -87,12 +87,8 @@ def test_bounds_that_break_the_contract_are_found(bound, sentence):
         testing.check_local_bound(bound)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=[pytest.mark.slow] * (family is expfam.NormalWishart))
-        for family in FAMILIES  # of which one is a product with it
-    ],
+@pytest.mark.parametrize(  # one of which is a product with Normal-Wisharts
+    "family", [slow(one) if one is expfam.NormalWishart else one for one in FAMILIES]
 )
 def test_families_obey_their_laws(family):
     testing.check_family(family, [random_member(family, seed) for seed in (0, 1)])
@@ -203,7 +199,6 @@ def test_what_is_wrong_with_a_model_is_said(model, sentence):
         testing.check_model(model, shards_of_regression()[0])
 
 
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 SGLD = samplers.AdaptiveSGLD(0.02, 4)
 EXACT = [
     pvi.AnalyticUpdate(),

@@ -9,6 +9,7 @@ import scipy.optimize
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, MeanFieldNormal
+from tests.laws import LBFGS
 from tests.oracles.reference import assert_same, labelled_data, regression_data, server
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
@@ -57,7 +58,7 @@ def test_what_answers_disagree_on_by_chance_is_averaged(rng):
     X, Y = labelled_data(rng)
     model = linear.logistic_regression(3, family=MeanFieldNormal)
     shards = datasets.partition_by_label(X, Y, 2)
-    exact = server(model, [(X, Y)], pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()))
+    exact = server(model, [(X, Y)], LBFGS)
     pvi.fit(exact)
     rough = pvi.VariationalUpdate(epochs=3, batch_size=5, learning_rate=0.1)
     distances = []
@@ -75,7 +76,6 @@ def test_a_rule_for_one_round_is_refused_one_after_another(rng):
 
 
 FIXED_POINT = 1e-6
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
 def momentum_server(rng, checks=None):

@@ -74,7 +74,7 @@ def counting():
 @pytest.mark.parametrize(
     ("num_clients", "alpha"),
     [
-        pytest.param(number, alpha, marks=[pytest.mark.slow] * ((number, alpha) != (4, 0.5)))
+        (number, alpha) if (number, alpha) == (4, 0.5) else slow(number, alpha)
         for number in (1, 4, 60)
         for alpha in (1.0, 0.5, 1e-3)
     ],
@@ -139,10 +139,7 @@ def test_assumed_density_filtering_is_one_sequential_pass(rng):
 
 @pytest.mark.parametrize(
     "update",
-    [
-        slow(pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True)),
-        pvi.AssumedDensityUpdate(),
-    ],
+    [slow(pvi.PowerEPUpdate(sweeps=1, damping=1.0, sequential=True)), pvi.AssumedDensityUpdate()],
 )
 def test_a_pass_over_one_client_takes_each_datum_under_those_before(rng, update):
     """From sites that say nothing that is assumed density filtering, in the order of the pass."""
@@ -454,7 +451,7 @@ def one_of_each(power, stochastic, quick):
         (power, MeanFieldNormal),
         (stochastic, Normal),
     ]
-    return [pytest.param(*one, marks=[pytest.mark.slow] * (one != pairs[quick])) for one in pairs]
+    return [one if one == pairs[quick] else slow(*one) for one in pairs]
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,7 @@ def constant_noise():
 
 
 @pytest.mark.parametrize(
-    ("noise", "num_columns"),
-    [slow(constant_noise, 1), slow(constant_noise, 2), (sloping_noise, 1)],
+    ("noise", "num_columns"), [slow(constant_noise, 1), slow(constant_noise, 2), (sloping_noise, 1)]
 )
 def test_one_batch_is_sgpr(rng, noise, num_columns):
     X, Y = smooth_data(rng, 60, num_columns)

@@ -14,6 +14,7 @@ from streaming_gp import expfam
 from streaming_gp.expfam import Dirichlet, IsotropicNormal, MeanFieldNormal, Normal, NormalWishart
 from streaming_gp.expfam import DirichletNormalWishart as WithWeights
 from streaming_gp.pvi.damping import damped
+from tests.laws import slow
 from tests.oracles.reference import FAMILY_COMPONENTS as COMPONENTS
 from tests.oracles.reference import FAMILY_DIMENSION as DIMENSION
 from tests.oracles.reference import assert_same
@@ -26,11 +27,7 @@ seeds = st.integers(0, 2**31 - 1)
 families = pytest.mark.parametrize("family", expfam.FAMILIES)
 gaussians = pytest.mark.parametrize("family", expfam.GAUSSIANS)
 families_by_cost = pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=[pytest.mark.slow] * (family in (NormalWishart, WithWeights)))
-        for family in expfam.FAMILIES
-    ],
+    "family", [slow(one) if one in (NormalWishart, WithWeights) else one for one in expfam.FAMILIES]
 )
 
 

@@ -10,7 +10,7 @@ from streaming_gp import bnn, datasets, linear, plotting, pvi, testing
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.task import encode_answer
-from tests.laws import slow
+from tests.laws import LBFGS, slow
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -23,7 +23,6 @@ from tests.oracles.reference import (
 from tests.tolerances import ALGEBRA, THROUGH_CHOLESKY
 
 FIXED_POINT = 1e-6
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
 SCHEDULES = {

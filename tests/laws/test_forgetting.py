@@ -124,13 +124,8 @@ def at_every_epsilon(model, batches, weights, X_new):
 
 
 @pytest.mark.parametrize("rule", WEIGHTS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE))
-        for one in LAW
-        if one != "all"  # of which the next tests see more
-    ],
+@pytest.mark.parametrize(  # of the law "all" the next tests see more
+    "name", [slow(one) if one in WITH_OTHERS_ALIKE else one for one in LAW if one != "all"]
 )
 def test_the_posterior_is_the_gp_whose_noise_is_divided_by_the_weights(name, rule, rng):
     if rule == "window" and LAW[name][0].allowed.window == 0:

@@ -104,11 +104,7 @@ def test_total_variation_has_the_gradient_of_its_integral():
 
 OF_MATRICES = {expfam.NormalWishart, expfam.DirichletNormalWishart}
 IN_EVERY_FAMILY = pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=[pytest.mark.slow] * (family in OF_MATRICES))
-        for family in expfam.FAMILIES
-    ],
+    "family", [slow(one) if one in OF_MATRICES else one for one in expfam.FAMILIES]
 )
 
 
@@ -355,9 +351,7 @@ QUICK_OF_THEM = [(k, MeanFieldNormal) for k in (0, 2, 3, 6)] + [(4, Normal)]
 @pytest.mark.parametrize(
     ("settings", "family"),
     [
-        pytest.param(
-            settings, family, marks=[pytest.mark.slow] * ((k, family) not in QUICK_OF_THEM)
-        )
+        (settings, family) if (k, family) in QUICK_OF_THEM else slow(settings, family)
         for k, settings in enumerate(OTHER_DIVERGENCES_AND_LOSSES)
         for family in expfam.GAUSSIANS
     ],

@@ -137,10 +137,7 @@ def test_a_stream_far_from_zero_is_learned_with_a_constant_that_starts_there(rng
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        slow(sgp.VariationalHyperparameters()),
-        sgp.PointHyperparameters(),
-    ],
+    [slow(sgp.VariationalHyperparameters()), sgp.PointHyperparameters()],
     ids=["VI", "ML"],
 )
 def test_mean_functions_are_learned(rng, strategy):

@@ -108,9 +108,7 @@ def test_hyperparameters_are_those_of_what_is_there():
     gpflow.set_trainable(kernel.kernels[1], False)
     stacked = np.concatenate(inputs), Y.T[~IS_MISSING.T][:, None]
     exact = gpflow.models.GPR(stacked, kernel, gpflow.functions.Constant(0.5), 0.02)
-    gpflow.optimizers.Scipy().minimize(
-        exact.training_loss, exact.trainable_variables, compile=False
-    )
+    gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
     wanted = exact.kernel.kernels[0]
     got = together.kernel
     np.testing.assert_allclose(got.lengthscales, wanted.lengthscales, rtol=1e-3)

@@ -16,12 +16,11 @@ from streaming_gp.flow import FlowModel
 from streaming_gp.hierarchical import HierarchicalModel
 from streaming_gp.linear import log_expected_power
 from tests.conftest import fitted_server
-from tests.laws import slow
+from tests.laws import LBFGS, slow
 from tests.oracles.reference import pooled, server
 from tests.tolerances import THROUGH_CHOLESKY
 
 tfb = tfp.bijectors
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 SHEAR = np.array([[2.0, 0.0], [0.5, 0.3]])
 SHIFT = np.array([0.7, -1.1])
 
@@ -36,11 +35,7 @@ def affine():
     return tfb.Chain([tfb.Shift(SHIFT), tfb.ScaleMatvecTriL(SHEAR)])
 
 
-@pytest.mark.parametrize(
-    "bijector",
-    [slow(tfb.Identity()), affine()],
-    ids=["identity", "affine"],
-)
+@pytest.mark.parametrize("bijector", [slow(tfb.Identity()), affine()], ids=["identity", "affine"])
 def test_through_a_linear_map_the_posterior_is_the_exact_one(rng, bijector):
     """And the bound is the log evidence."""
     X = rng.standard_normal((12, 2))
@@ -388,8 +383,7 @@ def on_a_dense_grid(log_p, y, mean, deviation, alpha):
 
 
 @pytest.mark.parametrize(
-    ("deviation", "alpha"),
-    [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), slow(200.0, 1.0)],
+    ("deviation", "alpha"), [(0.01, 0.5), (1.0, 1.0), (30.0, 0.5), slow(200.0, 1.0)]
 )
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_value_and_gradients_are_those_of_the_tilted_density(kind, deviation, alpha):

@@ -123,10 +123,7 @@ QUICK_KERNELS = {"squared exponential", "periodic"}
 """Beside merged points others are tried; the rest differ by a number or a formula alone."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [one if one in QUICK_KERNELS else slow(one) for one in KERNELS],
-)
+@pytest.mark.parametrize("name", [one if one in QUICK_KERNELS else slow(one) for one in KERNELS])
 def test_where_all_rows_are_near_it_is_the_dense_process(rng, name):
     make, columns = KERNELS[name]
     known = Known(make(), columns)
@@ -291,8 +288,7 @@ def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_lea
 
 
 @pytest.mark.parametrize(
-    ("lengthscale", "most", "is_dense"),
-    [(2.0, 1000, True), (0.05, 1000, False), (2.0, 680, False)],
+    ("lengthscale", "most", "is_dense"), [(2.0, 1000, True), (0.05, 1000, False), (2.0, 680, False)]
 )
 def test_all_points_count_where_far_ones_say_more(rng, lengthscale, most, is_dense, monkeypatch):
     """700 rows of four inputs: a function that is smooth, one that is noise between them, or more
@@ -331,9 +327,7 @@ def test_few_neighbours_count_where_a_function_is_not_as_its_kernel_says(rng):
 
 
 @pytest.mark.parametrize(
-    "near",
-    [AllNear(), slow(sgp.NearestNeighbors())],
-    ids=["as such", "switched"],
+    "near", [AllNear(), slow(sgp.NearestNeighbors())], ids=["as such", "switched"]
 )
 def test_a_stream_says_the_same_as_a_dense_one(rng, near, tmp_path):
     batches, new = [smooth_data(rng, size) for size in (1, 12, 12, 12)], spread(rng, 8)

@@ -14,7 +14,7 @@ from streaming_gp.bnn.moment_network import relu_moments
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import power_ep
-from tests.laws import eager, slow
+from tests.laws import LBFGS, eager, slow
 from tests.oracles.reference import assert_same, labelled_data, server, task_of
 from tests.tolerances import ALGEBRA, STANDARD_ERRORS
 
@@ -108,8 +108,7 @@ def test_without_hidden_layers_it_is_the_linear_model(rng):
     pvi.fit(found)
     with_bias = np.concatenate([X, np.ones((80, 1))], 1)
     model = linear.BayesianLinearRegression(3, 0.09, family=MeanFieldNormal)
-    exact = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
-    optimum = server(model, [(with_bias, Y)], exact)
+    optimum = server(model, [(with_bias, Y)], LBFGS)
     pvi.fit(optimum)
     sd = np.sqrt(optimum.posterior.variance)
     np.testing.assert_allclose(found.posterior.mean, optimum.posterior.mean, atol=0.2 * sd.min())
@@ -117,8 +116,7 @@ def test_without_hidden_layers_it_is_the_linear_model(rng):
 
 
 @pytest.mark.parametrize(
-    "optimiser",
-    [slow(pvi.Adam(0.02)), pvi.VariationalOnlineNewton(0.1, 0.02)],
+    "optimiser", [slow(pvi.Adam(0.02)), pvi.VariationalOnlineNewton(0.1, 0.02)]
 )
 def test_both_optimisers_raise_the_free_energy(rng, optimiser):
     X = rng.standard_normal((200, 2))

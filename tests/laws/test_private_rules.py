@@ -22,7 +22,7 @@ from streaming_gp.pvi.privacy import NoisyGradients, epsilon_of, to_coordinates
 from streaming_gp.pvi.privacy.changes import from_coordinates
 from streaming_gp.pvi.privacy.gradients import clipped_sum_of
 from streaming_gp.pvi.privacy.rule import Draws, secure_draws, seeded_draws
-from tests.laws import slow
+from tests.laws import LBFGS, slow
 from tests.oracles.reference import (
     assert_same,
     conjugate_model,
@@ -326,10 +326,7 @@ RULES = {
 WITH_OTHERS_ALIKE = {"full covariance", "adam", "sgd", "averaging"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_OTHERS_ALIKE)) for one in RULES],
-)
+@pytest.mark.parametrize("name", [slow(one) if one in WITH_OTHERS_ALIKE else one for one in RULES])
 def test_without_noise_and_clipping_the_rule_is_the_rule(rng, name):
     family = Normal if name == "full covariance" else MeanFieldNormal
     model = linear.logistic_regression(3, family=family)
@@ -564,7 +561,7 @@ def test_it_predicts_at_inputs_of_several_columns(rng):
 LOCAL_RULES = {
     "analytic": pvi.AnalyticUpdate(),
     "fixed point": pvi.FixedPointUpdate(steps=3, damping=0.5),
-    "variational": pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS()),
+    "variational": LBFGS,
     "minibatches": pvi.VariationalUpdate(epochs=2, batch_size=1),
     "expectation propagation": pvi.PowerEPUpdate(sweeps=3),
     "stochastic": pvi.StochasticEPUpdate(steps=8, batch_size=1),
@@ -580,11 +577,7 @@ WITH_PARTS_ALIKE = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(one, marks=[pytest.mark.slow] * (one in WITH_PARTS_ALIKE))
-        for one in LOCAL_RULES
-    ],
+    "name", [slow(one) if one in WITH_PARTS_ALIKE else one for one in LOCAL_RULES]
 )
 def test_one_row_moves_the_mean_of_parts_by_no_more_than_its_noise_is_made_for(rng, name):
     """Whether it is left out or exchanged for another."""

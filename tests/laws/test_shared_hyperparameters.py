@@ -14,9 +14,8 @@ from streaming_gp import bnn, datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, IsotropicNormal, MeanFieldNormal, Normal
 from streaming_gp.pvi.model import bounded_precision, newton_step
+from tests.laws import LBFGS
 from tests.oracles.reference import assert_same, inputs, labelled_data, server
-
-LBFGS = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
 
 
 @pytest.mark.parametrize("groups", [None, range(4)], ids=["one", "each"])

@@ -12,7 +12,7 @@ from streaming_gp.errors import NoAnswerError, NumericalError
 from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates import snep
 from streaming_gp.pvi.updates.sampling import Target, match_draws
-from tests.laws import slow
+from tests.laws import LBFGS, slow
 from tests.oracles import reference
 from tests.oracles.reference import (
     assert_same,
@@ -91,8 +91,7 @@ def fitted(model, shards, rule, rounds, schedule=AT_ONCE, engine=None):
 
 
 @pytest.mark.parametrize(
-    ("beta", "num_clients", "rounds"),
-    [(2.0, 1, 2), *(slow(beta, 2, 15) for beta in (1.0, 2.0))],
+    ("beta", "num_clients", "rounds"), [(2.0, 1, 2), *(slow(beta, 2, 15) for beta in (1.0, 2.0))]
 )
 def test_of_a_conjugate_model_the_fixed_point_is_the_posterior(rng, beta, num_clients, rounds):
     (X, Y), model = regression_data(rng), conjugate_model()
@@ -193,8 +192,7 @@ def moments(base, power, X, Y):
 def test_with_beta_the_fixed_point_tends_to_variational_inference(rng):
     """With a difference linear in 1/β."""
     (X, Y), model = two_weights(rng), linear.logistic_regression(2)
-    lbfgs = pvi.VariationalUpdate(batch_size=None, optimiser=pvi.LBFGS())
-    wanted = fitted(model, [(X, Y)], lbfgs, rounds=1).posterior
+    wanted = fitted(model, [(X, Y)], LBFGS, rounds=1).posterior
 
     def error(beta, iterations):
         rule = pvi.SNEPUpdate(OnAGrid(), beta, learning_rate=0.3, sync=iterations, outer=1)
