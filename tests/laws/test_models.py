@@ -69,6 +69,7 @@ def divergence(log_q, log_joint, theta):
     return step * np.sum(q * (np.log(q) - np.log(p)))
 
 
+@pytest.mark.slow
 def test_a_learned_map_comes_nearer_to_a_skewed_posterior():
     X, Y = np.ones((6, 1)), np.ones((6, 1))  # six successes: the weight is large, how large unknown
     model = linear.logistic_regression(1, prior_variance=9.0)
@@ -409,13 +410,10 @@ def test_gaussian_noise_has_a_closed_form(deviation):
     np.testing.assert_allclose(found, [wanted], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "update",
-    [
-        pvi.PowerEPUpdate(),
-        slow(pvi.PowerEPUpdate(0.5)),
-        slow(pvi.PowerEPUpdate(1.0, sequential=True)),
-    ],
+    [pvi.PowerEPUpdate(), pvi.PowerEPUpdate(0.5), pvi.PowerEPUpdate(1.0, sequential=True)],
     ids=["EP", "power", "sequential"],
 )
 def test_a_prior_far_wider_than_the_posterior_is_left(rng, update):
