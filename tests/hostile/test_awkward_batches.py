@@ -19,6 +19,7 @@ from tests.oracles.builders import (
 )
 from tests.oracles.reference import smooth_data
 
+OF_TWO = sgp.VariationalHyperparameters(num_samples=2)
 GPFLOW_LIKELIHOODS = {
     "Exponential": (gpflow.likelihoods.Exponential(), lambda f, rng: rng.exponential(np.exp(f))),
     "Gamma": (gpflow.likelihoods.Gamma(), lambda f, rng: rng.gamma(2.0, np.exp(f))),
@@ -78,7 +79,7 @@ class Begun:
 @pytest.fixture(
     scope="module",
     params=[
-        sgp.VariationalHyperparameters(num_samples=2),
+        OF_TWO,
         pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
     ],
     ids=["VI", "ML"],
@@ -129,11 +130,8 @@ def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
 )
 def test_a_batch_far_from_all_others_is_learned_from(rng, known, budget):
     """Its covariance with them is zero, and there are too many of them to look at all."""
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=sgp.PrivatePseudoPoints("all", budget=budget), optimiser=streams.QUICK,
-        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
-    )  # fmt: skip
+    points = sgp.PrivatePseudoPoints("all", budget=budget)
+    model = regressor(pseudo_points=points, hyperparameters=OF_TWO, optimiser=streams.QUICK)
     for number, offset, learn in ((20, 0.0, True), (known, 0.0, False), (40, 1e4, True)):
         X, Y = smooth_data(rng, number)
         info = model.update((X + offset, Y), learn=learn)
@@ -153,19 +151,13 @@ def test_rest_does_not_say_what_the_noise_of_motion_is(rng):
 
     stream = [observed(np.tile(at, (30, 1)), 1e-3)]
     stream += [observed(rng.uniform(-2.0, 2.0, (30, 2)), 0.1) for _ in range(2)]
-    model = sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(lengthscales=np.ones(2)),
-        gpflow.likelihoods.Gaussian(0.1),
-        pseudo_points=EVERY_INPUT,
-        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
-        seed=0,
+    model = regressor(
+        pseudo_points=EVERY_INPUT, hyperparameters=OF_TWO, optimiser=sgp.LocalOptimiser()
     )
     for batch in stream:
         model.update(batch)
     all_rows = tuple(np.concatenate(parts) for parts in zip(*stream, strict=True))
-    exact = gpflow.models.GPR(
-        all_rows, gpflow.kernels.SquaredExponential(lengthscales=np.ones(2)), noise_variance=0.1
-    )
+    exact = gpflow.models.GPR(all_rows, kernel(), noise_variance=0.1)
     gpflow.optimizers.Scipy().minimize(exact.training_loss, exact.trainable_variables)
     new = observed(rng.uniform(-2.0, 2.0, (100, 2)), 0.1)
     ours, right = (float(np.mean(one.predict_log_density(new))) for one in (model, exact))
@@ -278,7 +270,10 @@ def test_steps_that_go_too_far_are_taken_back_without_a_warning(rng):
     assert np.abs(model.predict_f(X)[0] - F).max() < 0.1
 
 
-@pytest.mark.parametrize(("noise", "dimension"), [(1e-10, 1), (1e-10, 3), (1e-3, 3)])
+@pytest.mark.parametrize(
+    ("noise", "dimension"),
+    [(1e-10, 1), *(pytest.param(noise, 3, marks=pytest.mark.slow) for noise in (1e-10, 1e-3))],
+)
 def test_functions_without_noise_are_learned_for_ever(noise, dimension):
     rng = np.random.default_rng(0)
     slope = rng.standard_normal((dimension, 1))
@@ -366,6 +361,7 @@ def test_so_does_one_with_a_distribution_over_hyperparameters(contaminated):
     assert smse(model) < 0.02
 
 
+@pytest.mark.slow
 def test_at_narrow_noise_sites_end_at_the_optimum(contaminated):
     """That of GPflow, whose q(f) is free: means are stationary where sites are cut off, too."""
     data = X, _ = tuple(part[:60] for part in contaminated)
