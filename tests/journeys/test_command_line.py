@@ -249,6 +249,8 @@ def test_words_times_and_gaps_are_taken_as_the_options_say(tmp_path, capsys):
     fit = ["fit", path, "--journal", journal, *OPTIONS]
     message = failure(capsys, *fit)
     assert "columns hold no numbers: site ('south' in line 2); --text drop" in message
+    labels = [*fit[:4], "--target", "site"]
+    assert "name them by --classes" in failure(capsys, *labels)
     encode = [*fit, "--text", "encode"]
     assert "input 'day' is missing at row 5" in failure(capsys, *encode)
     assert not journal.exists()
@@ -268,12 +270,12 @@ def test_words_times_and_gaps_are_taken_as_the_options_say(tmp_path, capsys):
     assert "'west'" in failure(capsys, "predict", journal, path)
 
 
+@pytest.mark.slow
 def test_a_class_may_be_called_none(tmp_path, capsys):
     path = tmp_path / "rain.csv"
     rows = "\n".join(f"{i / 10},{('NA', 'none', 'heavy')[i % 3]}" for i in range(30))
     path.write_text(f"hour,rain\n{rows}\n")
     fit = ["fit", path, "--target", "rain", "--journal", tmp_path / "run"]
-    assert "name them by --classes" in failure(capsys, *fit)
     report = answer(capsys, *fit, "--classes", "none,heavy")
     assert (report["rows"], report["skipped"]) == (20, 10)  # NA is none of them: missing
     path.write_text(f"hour,rain\n{rows.replace('heavy', 'none')}\n")

@@ -29,11 +29,11 @@ BRIEF = sgp.LocalOptimiser(max_iterations=2, rounds=1)
 @pytest.fixture(scope="module")
 def three_batches():
     rng = np.random.default_rng(7)
-    return {name: smooth_data(rng, 20) for name in ("a", "b", "c")}
+    return {name: smooth_data(rng, 12) for name in ("a", "b", "c")}
 
 
 def test_removing_the_newest_batch_gives_the_model_before(three_batches, new_inputs):
-    fitted = known_model(sgp.PrivatePseudoPoints(8))
+    fitted = known_model(sgp.PrivatePseudoPoints(8), optimiser=BRIEF)
     stream(fitted, {name: three_batches[name] for name in "ab"})
     before, energy = predicted(fitted, new_inputs), evidence(fitted)
     fitted.update(three_batches["c"], batch_id="c")
@@ -57,7 +57,7 @@ def test_removal_takes_a_batch_out_of_the_hyperparameters_too(three_batches):
 
 
 def test_compression_loses_what_it_says_and_little_where_points_abound(data, new_inputs):
-    fitted = stream(known_model(sgp.PrivatePseudoPoints(25)), thirds(*data))
+    fitted = stream(known_model(sgp.PrivatePseudoPoints(25), optimiser=BRIEF), thirds(*data))
     before, kept = evidence(fitted), predicted(fitted, new_inputs)
     lost = fitted.compress(40)
     assert list(fitted.factors) == [MERGED]
@@ -71,7 +71,7 @@ def test_compression_loses_what_it_says_and_little_where_points_abound(data, new
 
 
 def test_names_that_are_taken_or_mean_several_batches_are_refused(three_batches):
-    fitted, data = known_model(sgp.PrivatePseudoPoints(3)), three_batches["a"]
+    fitted, data = known_model(sgp.PrivatePseudoPoints(3), optimiser=BRIEF), three_batches["a"]
     fitted.update(data, batch_id="a")
     with pytest.raises(InvalidDataError, match="there is a factor 'a' already"):
         fitted.update(data, batch_id="a")
