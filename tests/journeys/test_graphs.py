@@ -17,7 +17,7 @@ from gpflow import likelihoods as gl
 from gpflow.utilities import positive
 
 import streaming_gp as sgp
-from tests.oracles.builders import EVERY_INPUT, QUICK, regressor
+from tests.oracles.builders import EVERY_INPUT, regressor
 from tests.oracles.reference import smooth_data
 
 BRIEF = sgp.LocalOptimiser(max_iterations=2, rounds=1)
@@ -35,9 +35,8 @@ class CountingKernel(gk.SquaredExponential):
 
 def test_updates_of_any_size_trace_nothing_after_the_first_of_their_kind(rng):
     """Whether they learn hyperparameters or not."""
-    points, calls = sgp.PrivatePseudoPoints(5), []
-    model = model_of(CountingKernel(), pseudo_points=points, optimiser=QUICK)
-    for number, size in enumerate([30, 1, 55, 8, 2, 41]):
+    model, calls = model_of(CountingKernel(), pseudo_points=sgp.PrivatePseudoPoints(5)), []
+    for number, size in enumerate([30, 1, 55, 8]):
         X, Y = smooth_data(rng, size)
         model.update((X, Y), learn=number % 2 == 0)
         model.predict_f(X)

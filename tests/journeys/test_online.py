@@ -79,7 +79,7 @@ def untouched():
     [
         pytest.param(kernel, 0.05, id="numpy", marks=pytest.mark.slow),
         pytest.param(gk.ArcCosine, 0.05, id="compiled"),
-        pytest.param(kernel, [0.05, 0.4], id="noise"),
+        pytest.param(kernel, [0.05, 0.4], id="noise", marks=pytest.mark.slow),
         pytest.param(
             lambda: gk.SeparateIndependent([kernel(), gk.Matern52(lengthscales=[2.0, 0.7])]),
             [0.05, 0.4],
@@ -289,7 +289,7 @@ def over_time(kernel, start):
 @pytest.mark.parametrize(
     "kernel",
     [
-        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in ("many scales", "sum")))
+        pytest.param(make, id=name, marks=[pytest.mark.slow] * (name != "product"))
         for name, make in SINCE.items()
     ],
 )

@@ -200,9 +200,13 @@ def test_near_rows_alone_are_in_a_file_where_they_lose_no_more_than_they_may(rng
         np.testing.assert_allclose(mine, its, atol=0.01)
 
 
+def smooth_model():
+    return sgp.StreamingGP(gk.Matern52(lengthscales=[1.0, 1.0]), GAUSSIAN(0.1), **FIXED)
+
+
 def test_single_precision_says_its_error(rng, path):
     X = rng.uniform(-2.0, 2.0, (60, 2))
-    model = sgp.StreamingGP(gk.Matern52(lengthscales=[1.0, 1.0]), GAUSSIAN(0.1), **FIXED)
+    model = smooth_model()
     model.update((X, np.sin(2.0 * X[:, :1]) + X[:, 1:]))
     model.export(path)
     size = path.stat().st_size
@@ -244,10 +248,8 @@ def test_another_likelihood_predicts_f_alone(path, rng):
 
 
 def test_where_all_has_faded_the_prior_is_exported(path, rng):
-    def alone():
-        return gk.Matern52(), GAUSSIAN(0.1), None, FIXED
-
-    model, X = learned(alone), rng.standard_normal((3, 2))
+    model, X = smooth_model(), rng.standard_normal((3, 2))
+    model.update(smooth_data(rng, 20))
     model.fade(0.0)
     model.export(path)
     assert_close(runtime.load(path).predict_y(X), model.predict_y(X))

@@ -170,7 +170,7 @@ def test_a_function_without_noise_is_learned_row_by_row():
 @pytest.mark.parametrize("number", [20, pytest.param(210, marks=pytest.mark.slow)])
 def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
     """Of a machine that is off, or that is off for longer than rows wait."""
-    model = StreamingGPRegressor(batch_size=10)
+    model = StreamingGPRegressor(**{**QUICK, "batch_size": 10})
     for x in rng.uniform(-2.0, 0.0, number):
         model.learn_one({"x": x}, 0.0)
     assert (model.model is None) == (number < 200)
