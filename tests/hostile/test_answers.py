@@ -26,7 +26,7 @@ from streaming_gp.pvi.task import (
 from streaming_gp.testing.rounds import regression, shards_of_regression
 from tests.hostile.cases import every_tenth
 from tests.hostile.streams import QUICK
-from tests.oracles.builders import regressor
+from tests.oracles.builders import EVERY_INPUT, regressor
 from tests.oracles.reference import assert_same, smooth_data
 from tests.oracles.trees import same
 
@@ -418,7 +418,7 @@ def at_work():
 
 def test_a_question_survives_its_message_bit_for_bit(rng):
     gp = regressor(
-        pseudo_points=sgp.PrivatePseudoPoints(3), optimiser=QUICK,
+        pseudo_points=EVERY_INPUT, optimiser=QUICK,
         hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
     )  # fmt: skip
     X, Y = smooth_data(rng, 10)

@@ -15,7 +15,7 @@ from gpflow import kernels as gk
 
 import streaming_gp as sgp
 from streaming_gp.errors import OverconfidenceWarning, PoorFitWarning
-from tests.hostile.streams import FIXED, digest
+from tests.hostile.streams import FIXED, QUICK, digest
 from tests.oracles.builders import regressor
 from tests.oracles.reference import smooth_data
 
@@ -302,12 +302,10 @@ def warnings_of(model, data):
     return [str(one.message) for one in said]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "points",
-    [
-        sgp.SharedPseudoPoints(20, growth=2),
-        pytest.param(sgp.PrivatePseudoPoints(2), marks=pytest.mark.slow),
-    ],
+    [sgp.SharedPseudoPoints(20, growth=2), sgp.PrivatePseudoPoints(2)],
     ids=["shared", "private"],
 )
 def test_points_too_few_to_tell_a_function_from_noise(rng, points):
@@ -317,6 +315,20 @@ def test_points_too_few_to_tell_a_function_from_noise(rng, points):
     assert warnings_of(model, shuffled(rng)) == []  # it is said once
 
 
+def test_a_function_that_varies_by_less_than_the_noise_is_named_once(rng):
+    kernel = gk.SquaredExponential(1e-4)
+    gpflow.set_trainable(kernel.variance, False)
+    points = sgp.PrivatePseudoPoints(2, optimise_locations=False)
+    model = sgp.StreamingGP(
+        kernel, gpflow.likelihoods.Gaussian(0.1), pseudo_points=points,
+        hyperparameters=sgp.PointHyperparameters(), optimiser=QUICK,
+    )  # fmt: skip
+    with pytest.warns(PoorFitWarning, match="batch-0.*2 pseudo-points.*wanted more points"):
+        model.update(smooth_data(rng, 20))
+    assert warnings_of(model, smooth_data(rng, 20)) == []
+
+
+@pytest.mark.slow
 def test_with_points_enough_for_the_function_nothing_is_said(rng):
     model = model_on(sgp.SharedPseudoPoints(30))
     assert warnings_of(model, shuffled(rng)) == []

@@ -228,19 +228,15 @@ def test_what_may_change_unseen_is_not_shared(make):
 AT_A_POINT = {"pseudo_points": EVERY_INPUT, "hyperparameters": sgp.PointHyperparameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(AT_A_POINT, id="at every input"),
-        pytest.param(
-            {"pseudo_points": sgp.PrivatePseudoPoints(5)}, id="private", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"pseudo_points": sgp.ConditionalPseudoPoints(5)},
-            id="conditional",
-            marks=pytest.mark.slow,
-        ),
+        AT_A_POINT,
+        {"pseudo_points": sgp.PrivatePseudoPoints(5)},
+        {"pseudo_points": sgp.ConditionalPseudoPoints(5)},
     ],
+    ids=["at every input", "private", "conditional"],
 )
 def test_what_is_shared_gives_what_own_graphs_do(options, rng):
     """Of other values, with other data, in another order of calls."""

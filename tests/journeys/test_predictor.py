@@ -95,7 +95,7 @@ MODELS = [
     mixture,
     pytest.param(separate, marks=pytest.mark.slow),
     columns,
-    labels,
+    pytest.param(labels, marks=pytest.mark.slow),
     pytest.param(near, marks=pytest.mark.slow),
     near_by_correlation,
     near_labels,

@@ -117,7 +117,6 @@ def test_several_outputs_and_batches_and_a_constant_column(rng):
     assert len(fitted.model_.factors) == 3
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_first_batch_that_fixes_no_scale_is_named(rng):
     X, y = wave(rng, 30)
 
@@ -219,7 +218,7 @@ def test_estimators_that_are_dropped_leave_no_graphs(rng):
 def test_two_classes_with_names(rng):
     X = rng.uniform(-1.0, 1.0, (60, 2))
     y = np.where(X[:, 0] * X[:, 1] > 0.0, "same", "other")
-    fitted = StreamingGPClassifier(**AT_EVERY_INPUT).fit(X, y)
+    fitted = StreamingGPClassifier(**KNOWN).fit(X, y)
     assert list(fitted.classes_) == ["other", "same"]
     probability = fitted.predict_proba(X)
     np.testing.assert_allclose(probability.sum(axis=1), 1.0)
