@@ -417,10 +417,7 @@ def at_work():
 
 
 def test_a_question_survives_its_message_bit_for_bit(rng):
-    gp = regressor(
-        pseudo_points=EVERY_INPUT, optimiser=QUICK,
-        hyperparameters=sgp.VariationalHyperparameters(num_samples=2),
-    )  # fmt: skip
+    gp = regressor(pseudo_points=EVERY_INPUT, optimiser=QUICK)
     X, Y = smooth_data(rng, 10)
     client = pvi.Client("a", gp, (X, Y), sgp.GPUpdate())
     server = pvi.Server(gp.prior(), [client])

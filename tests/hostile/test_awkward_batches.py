@@ -19,7 +19,6 @@ from tests.oracles.builders import (
 )
 from tests.oracles.reference import smooth_data
 
-OF_TWO = sgp.VariationalHyperparameters(num_samples=2)
 GPFLOW_LIKELIHOODS = {
     "Exponential": (gpflow.likelihoods.Exponential(), lambda f, rng: rng.exponential(np.exp(f))),
     "Gamma": (gpflow.likelihoods.Gamma(), lambda f, rng: rng.gamma(2.0, np.exp(f))),
@@ -79,7 +78,7 @@ class Begun:
 @pytest.fixture(
     scope="module",
     params=[
-        OF_TWO,
+        sgp.VariationalHyperparameters(),
         pytest.param(sgp.PointHyperparameters(), marks=pytest.mark.slow),
     ],
     ids=["VI", "ML"],
@@ -131,7 +130,7 @@ def test_duplicated_inputs_share_a_pseudo_point(rng, of_numbers):
 def test_a_batch_far_from_all_others_is_learned_from(rng, known, budget):
     """Its covariance with them is zero, and there are too many of them to look at all."""
     points = sgp.PrivatePseudoPoints("all", budget=budget)
-    model = regressor(pseudo_points=points, hyperparameters=OF_TWO, optimiser=streams.QUICK)
+    model = regressor(pseudo_points=points, optimiser=streams.QUICK)
     for number, offset, learn in ((20, 0.0, True), (known, 0.0, False), (40, 1e4, True)):
         X, Y = smooth_data(rng, number)
         info = model.update((X + offset, Y), learn=learn)
@@ -151,9 +150,7 @@ def test_rest_does_not_say_what_the_noise_of_motion_is(rng):
 
     stream = [observed(np.tile(at, (30, 1)), 1e-3)]
     stream += [observed(rng.uniform(-2.0, 2.0, (30, 2)), 0.1) for _ in range(2)]
-    model = regressor(
-        pseudo_points=EVERY_INPUT, hyperparameters=OF_TWO, optimiser=sgp.LocalOptimiser()
-    )
+    model = regressor(pseudo_points=EVERY_INPUT, optimiser=sgp.LocalOptimiser())
     for batch in stream:
         model.update(batch)
     all_rows = tuple(np.concatenate(parts) for parts in zip(*stream, strict=True))

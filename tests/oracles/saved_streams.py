@@ -86,7 +86,9 @@ def spoiled(change):
 
 
 def values(modules):
-    return tuple(leaf.numpy() for module in modules.values() for leaf in module.parameters)
+    """Of the variables, which are read far faster than what they are transformed to."""
+    leaves = (leaf for module in modules.values() for leaf in module.parameters)
+    return tuple(leaf.unconstrained_variable.numpy() for leaf in leaves)
 
 
 @contextmanager
