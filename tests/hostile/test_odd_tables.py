@@ -25,10 +25,11 @@ MASKED = np.ma.masked_array(np.where(FIRST, 99.0, Y), FIRST)
 """What lies under the mask is no data."""
 
 
-def new_model(likelihood=None):
+def new_model(likelihood=None, lengthscales=(1.0, 1.0)):
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=lengthscales)
     return sgp.StreamingGP(
-        gpflow.kernels.SquaredExponential(), likelihood or gl.Gaussian(0.1), hyperparameters=FIXED,
-        optimiser=QUICK, pseudo_points=sgp.PrivatePseudoPoints("all"),
+        kernel, likelihood or gl.Gaussian(0.1), hyperparameters=FIXED, optimiser=QUICK,
+        pseudo_points=sgp.PrivatePseudoPoints("all"),
     )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_what_a_model_of_tables_is_told_is_checked():
 
 
 def test_one_input_may_be_named_by_a_string():
-    model = TableGP(new_model(), "y", features="a")
+    model = TableGP(new_model(lengthscales=1.0), "y", features="a")
     model.update(table())
     assert model.feature_names_in_.tolist() == ["a"]
 

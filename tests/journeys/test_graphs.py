@@ -257,7 +257,7 @@ def test_what_is_shared_gives_what_own_graphs_do(options, rng):
 
 
 def test_graphs_keep_no_model(rng):
-    model = model_of(**AT_A_POINT)
+    model = regressor(pseudo_points=EVERY_INPUT, optimiser=BRIEF)
     X, Y = smooth_data(rng, 10)
     model.update((X, Y))
     model.predict_y(X)
