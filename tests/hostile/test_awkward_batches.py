@@ -210,10 +210,9 @@ def test_hyperparameters_in_the_thousands_are_learned(rng, points):
     ("points", "seed"),
     [
         (EVERY_INPUT, 0),
-        pytest.param(EVERY_INPUT, 3, marks=pytest.mark.slow),
         pytest.param(sgp.ConditionalPseudoPoints(20), 1, marks=pytest.mark.slow),
     ],
-    ids=["all", "all of another seed", "conditional"],
+    ids=["all", "conditional"],
 )
 def test_a_function_is_found_among_outliers(points, seed):
     """Not left wherever the prior was by data that are too far from it to count."""

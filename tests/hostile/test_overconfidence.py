@@ -90,13 +90,13 @@ def begun(points, noise, alpha=0.0, hyperparameters=FIXED, iterations=10):
     )  # fmt: skip
 
 
-def streamed(model, data, learn=None):
+def streamed(model, data, learn=None, kind=OverconfidenceWarning):
     """What it warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for batch in data:
             model.update(batch, learn=learn)
-    return [str(one.message) for one in caught if one.category is OverconfidenceWarning]
+    return [str(one.message) for one in caught if issubclass(one.category, kind)]
 
 
 class UnfittedError(Exception):
@@ -295,11 +295,8 @@ def model_on(points):
 
 
 def warnings_of(model, data):
-    """What an update warns of."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        model.update(data)
-    return [str(one.message) for one in said]
+    """All that an update warns of."""
+    return streamed(model, [data], kind=Warning)
 
 
 @pytest.mark.slow

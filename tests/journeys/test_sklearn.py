@@ -1,6 +1,5 @@
 """The scikit-learn estimators: their contract, and what they add to it."""
 
-import gc
 import pickle
 import warnings
 
@@ -198,21 +197,6 @@ def test_a_pickled_estimator_goes_on_bit_for_bit(rng):
     for estimator in (fitted, copied):
         estimator.partial_fit(X[20:], y[20:])
     np.testing.assert_array_equal(copied.predict(X), fitted.predict(X))
-
-
-@pytest.mark.slow
-def test_estimators_that_are_dropped_leave_no_graphs(rng):
-    def count_graphs():
-        gc.collect()
-        return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
-
-    X, y = wave(rng, 40)
-    before = count_graphs()
-    fitted = StreamingGPRegressor(**QUICK).fit(X, y)
-    assert np.isfinite(fitted.predict(X)).all()
-    assert count_graphs() > before
-    del fitted
-    assert count_graphs() <= before
 
 
 def test_two_classes_with_names(rng):
