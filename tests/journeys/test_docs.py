@@ -57,8 +57,14 @@ def module(monkeypatch):
     return made
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=getattr(pytest.mark, "example" if page in TEXTS[:1] else "slow"))
+        for page in PAGES
+    ],
+    ids=name_of,
+)
 def test_snippets_run_one_after_another(page, module):
     """A snippet that raises fails here; many assert what they show."""
     if name_of(page) in NEEDED:
