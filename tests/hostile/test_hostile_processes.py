@@ -83,10 +83,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind == "object" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_hostile_process_costs_its_own_answer_alone(tmp_path, kind):
     path, some = tmp_path / "touched", clients()
     some["c1"] = replace(some["c1"], update=Hostile(kind, str(path)))
@@ -123,6 +121,7 @@ print(len(family), *found)
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_of_our_own_listens_to_this_machine_alone():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("RAY_ADDRESS", None)
