@@ -280,8 +280,8 @@ def main(arguments: argparse.Namespace) -> None:
                 }
             )
             columns = {"mean": apart, "width": ratio, "unconstrained_width": unconstrained}
-            for number_of, label in enumerate(labels):
-                numbers = {name: float(one[number_of]) for name, one in columns.items()}
+            for place, label in enumerate(labels):
+                numbers = {name: float(one[place]) for name, one in columns.items()}
                 components.append({**row, "component": label, **numbers})
         results = {
             "summary": summary,
