@@ -136,7 +136,7 @@ def noise_multiplier_for(
 
     :param releases: The number of releases: of noisy gradients, or of answers.
     :param sampling_rate: The probability with which each row takes part in one of them.
-    :param tolerance: How much larger than necessary it may be.
+    :param tolerance: The share of itself by which it may be larger than necessary.
     :raises InvalidDataError: if rows are sampled and ``dp-accounting`` is not installed, or the
         budget has no bound.
     """
