@@ -23,7 +23,7 @@ from streaming_gp.gp import (
     PseudoPointStrategy,
     StreamingGP,
 )
-from streaming_gp.gp.process.conditioning import Conditioning
+from streaming_gp.gp.process.nearest import Conditioning
 
 
 @dataclass(eq=False, repr=False)

@@ -35,7 +35,7 @@ from streaming_gp.gp.process import (
     PseudoObservations,
     PseudoPointFactor,
 )
-from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
+from streaming_gp.gp.process.nearest import Conditioning, Dense, NearestNeighbors
 from streaming_gp.gp.state import State
 from streaming_gp.gp.strategies import (
     ConditionalPseudoPoints,

@@ -18,9 +18,8 @@ from gpflow.likelihoods.utils import inv_probit
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp.outputs import MixedPosterior
 from streaming_gp.gp.prediction import Posterior
-from streaming_gp.gp.process.conditioning import NearestNeighbors
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.nearest import NearestProcess, data_of
+from streaming_gp.gp.process.nearest import NearestNeighbors, NearestProcess, data_of
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt, latent_kernels
 from streaming_gp.runtime import LIKELIHOODS, Description, predictor

@@ -40,7 +40,7 @@ from streaming_gp.gp.online.change import Alarm
 from streaming_gp.gp.online.gp import FALSE_ALARMS, OnlineGP, Part, refuse_foreign
 from streaming_gp.gp.outputs import outputs_of
 from streaming_gp.gp.prediction import Inputs, Posterior, PosteriorSnapshot
-from streaming_gp.gp.process.conditioning import Conditioning, Dense, NearestNeighbors
+from streaming_gp.gp.process.nearest import Conditioning, Dense, NearestNeighbors
 from streaming_gp.gp.process.observations import PseudoObservations
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.state import Settings, State

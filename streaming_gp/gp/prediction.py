@@ -22,10 +22,9 @@ from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.data import DataFits
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.hyperparameters import ParameterVector
-from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import CHUNK_ELEMENTS, DenseProcess
 from streaming_gp.gp.process.graphs import at_each_sample, spec
-from streaming_gp.gp.process.nearest import NearestProcess
+from streaming_gp.gp.process.nearest import Conditioning, NearestProcess
 from streaming_gp.gp.process.observations import DataObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, observations_of

@@ -18,7 +18,7 @@ from streaming_gp.gp.fit.optimiser import LocalOptimiser
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.forgetting import Forgetting
 from streaming_gp.gp.hyperparameters import HyperparameterStrategy, LearningSchedule
-from streaming_gp.gp.process.conditioning import Conditioning, Dense
+from streaming_gp.gp.process.nearest import Conditioning, Dense
 from streaming_gp.gp.process.process import Process, PseudoPointFactor
 from streaming_gp.gp.strategies.protocol import PseudoPointStrategy
 from streaming_gp.gp.structure import Modules, structure, values

@@ -31,9 +31,15 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.fit.sites import Look, Sites
-from streaming_gp.gp.process.conditioning import Conditioning, NearestNeighbors
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.nearest import NearestAt, NearestProcess, Rows, data_of
+from streaming_gp.gp.process.nearest import (
+    Conditioning,
+    NearestAt,
+    NearestNeighbors,
+    NearestProcess,
+    Rows,
+    data_of,
+)
 from streaming_gp.gp.process.observations import DataObservations, concatenated
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of

@@ -14,22 +14,20 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit.bounds import LocalBound
 from streaming_gp.gp.fit.data import DataFits
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
-from streaming_gp.gp.fit.free_energy import kept_free_energy
 from streaming_gp.gp.fit.frozen import FrozenBound, FrozenObjective, FrozenPlaces
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.objective import NO_SITES, Objective, Problem
-from streaming_gp.gp.fit.one_epsilon import OneEpsilon, Summary
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, with_larger_nuggets
 from streaming_gp.gp.fit.points import NUGGET, Candidates, Inputs, Place, Places, spread
 from streaming_gp.gp.fit.projection import GPLedger, Projection, best_places, thinned
-from streaming_gp.gp.fit.solve import Solution, Solver
+from streaming_gp.gp.fit.solve import OneEpsilon, Solution, Solver, Summary
 from streaming_gp.gp.fit.warn import Warnings
-from streaming_gp.gp.process.conditioning import Conditioning
 from streaming_gp.gp.process.dense import DenseProcess
-from streaming_gp.gp.process.nearest import data_of
+from streaming_gp.gp.process.nearest import Conditioning, data_of
 from streaming_gp.gp.process.observations import DataObservations, Observations, PseudoObservations
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.gp.process.process import Process, PseudoPointFactor, observations_of, plain
+from streaming_gp.numerics import triangular
 from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 
 MOST_AT_ONCE = 1000
@@ -402,3 +400,75 @@ def _factor_of_epsilon(solution: Solution, cavity: Process) -> expfam.Factor | N
     if q is None or q_cavity is None:
         return None
     return cavity.unit_of_epsilon if q is q_cavity else (q / q_cavity).as_arrays()
+
+
+def kept_free_energy(
+    local: LocalModel,
+    before: Process,
+    after: Process,
+    data: tuple[np.ndarray, np.ndarray],
+    seed: int,
+) -> float:
+    """The local free energy of the factor that is kept of a batch, in nats, the same for all ε.
+
+    A fit may know a better q(f | ε) at every ε than one factor can hold. What is kept is
+    ``q(f, ε) = q(ε) p(f | ε) Π t'(u') / Z'(ε)``, in the place of ``p(f | ε) Π t(u) / Z(ε)`` before;
+    and with all inner expectations over q(f | ε) its free energy is
+
+        ``F = E_q(ε)[E log p(y | f, ε) + E log Π t(u) − log Z(ε) − E log Π t'(u') + log Z'(ε)]
+        − KL(q(ε) ‖ q_cav(ε))``.
+
+    Pseudo-observations that stand on both sides leave it as it is.
+
+    :param before: Prior times all other factors, on the points that they were on.
+    :param after: Prior times all factors.
+    :param data: X [N, D] and Y [N, P].
+    :param seed: The seed of the values of ε.
+    """
+    q, q_before = after.hyperparameters, before.hyperparameters
+    assert q is not None
+    assert q_before is not None
+    X, Y = data
+    mean = np.asarray(q.mean)
+    draws = mean + local.hyperparameters.noise(len(mean), seed) @ np.transpose(q.scale)
+    known, all_known = plain(before), plain(after)
+    old = DenseProcess(PriorAt(local.prior, draws)).conditioned_on(known)
+    new = old.conditioned_on(all_known)
+    total = np.sum(local.expected(draws, X, Y, *new.predict(X))[0])
+    total += new.log_normaliser - old.log_normaliser
+    both = {id(one) for one in known} & {id(one) for one in all_known}
+    for sign, members in ((1.0, known), (-1.0, all_known)):
+        apart = (one for one in members if id(one) not in both)
+        total += sign * sum(_expected_log(one, new) for one in apart)
+    return float(total) / len(draws) - float(q.kl_divergence(q_before))
+
+
+def _expected_log(one: PseudoObservations, process: DenseProcess) -> float:
+    """``E log t(u)`` of pseudo-observations under a process, over all groups and values of ε."""
+    V = process.project(one.Z)
+    K = process.prior.covariance(one.Z)
+    last = process.rows[-1].observed[0] if process.rows else ()
+    starts = np.cumsum([0, *(len(one.Z) for one in last)])[:-1]
+    for start, other in zip(starts, last, strict=True):
+        if one.variables == other.variables:  # the points' own white noise is known as well
+            V = V + one.nugget * _projected_noise(process, start, other)
+            break
+    covariance = K - np.swapaxes(V, 1, 2) @ V
+    mean = process.mean(one.Z, V)
+    total = 0.0
+    for group, m, S in zip(process.prior.groups, mean, covariance, strict=True):
+        R, s = one.square[group], one.pseudo_targets[group]
+        trace = np.sum(R * (S @ R)) + one.nugget * np.sum(R**2)
+        total -= 0.5 * float(np.sum((s - R.T @ m) ** 2) + m.shape[1] * trace)
+    return total
+
+
+def _projected_noise(process: DenseProcess, start: int, one: PseudoObservations) -> np.ndarray:
+    """A projection on a member of the last row: the part of its white noise [S G, R, M]."""
+    row = process.rows[-1]
+    added = np.zeros((len(process.prior.groups), process.size, len(one.Z)))
+    for group, L, out in zip(process.prior.groups, row.chol, added, strict=True):
+        right = np.zeros((row.size, len(one.Z)))
+        right[start : start + len(one.Z)] = one.square[group].T
+        out[process.size - row.size :] = triangular.solve(L, right)
+    return added

@@ -8,7 +8,7 @@ import numpy as np
 
 from streaming_gp.gp.fit.optimiser import Report
 from streaming_gp.gp.fit.projection import GPLedger
-from streaming_gp.gp.process.conditioning import Conditioning
+from streaming_gp.gp.process.nearest import Conditioning
 from streaming_gp.gp.process.process import PseudoPointFactor
 
 Data = tuple[np.ndarray, np.ndarray]
