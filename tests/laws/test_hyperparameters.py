@@ -293,6 +293,68 @@ def test_maximum_likelihood_is_that_of_the_exact_gp(rng):
         np.testing.assert_allclose(ours, theirs, atol=THROUGH_CHOLESKY)
 
 
+def labels(rng, X):
+    return (rng.uniform(size=X.shape) < scipy.special.expit(3.0 * np.sin(2.0 * X))).astype(float)
+
+
+def waits(rng, X):
+    return rng.gamma(2.0, 0.5 * np.exp(np.sin(2.0 * X)))
+
+
+@pytest.mark.parametrize(
+    ("observe", "likelihood"),
+    [
+        (waits, lambda: gpflow.likelihoods.Gamma(shape=1.0)),  # which has a parameter
+        slow(labels, gpflow.likelihoods.Bernoulli),
+    ],
+)
+def test_few_data_of_any_likelihood_have_the_largest_bound(observe, likelihood):
+    """That of GPflow's VGP, whose q(f) and parameters are optimised together."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-3.0, 3.0, (30, 1))
+    data, (k, noise) = (X, observe(rng, X)), (kernel(), likelihood())
+    oracle = gpflow.models.VGP(data, kernel(), likelihood())
+    model = sgp.StreamingGP(k, noise, hyperparameters=sgp.PointHyperparameters())
+    found = model.update(data).free_energy
+    optimiser = gpflow.optimizers.Scipy()
+    optimiser.minimize(oracle.training_loss, oracle.trainable_variables, options={"maxiter": 1000})
+    assert found == pytest.approx(float(oracle.elbo()), abs=1e-3)
+    for one, other in ((k, oracle.kernel), (noise, oracle.likelihood)):
+        pairs = zip(one.trainable_parameters, other.trainable_parameters, strict=True)
+        for learned, wanted in pairs:
+            np.testing.assert_allclose(learned, wanted, rtol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("observe", "likelihood"),
+    [
+        (waits, lambda: gpflow.likelihoods.Gamma(shape=1.0)),
+        (labels, gpflow.likelihoods.Bernoulli),
+    ],
+)
+def test_many_data_of_any_likelihood_have_nearly_the_largest_bound(observe, likelihood):
+    """That of GPflow's SVGP on enough points; a sample of the data falls short by chance."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-3.0, 3.0, (800, 1))
+    data, (k, noise) = (X, observe(rng, X)), (kernel(), likelihood())
+    model = sgp.StreamingGP(k, noise, hyperparameters=sgp.PointHyperparameters())
+    model.update(data)
+
+    def bound(one, other, variables):
+        oracle = gpflow.models.SVGP(one, other, np.linspace(-3.0, 3.0, 30)[:, None])
+        gpflow.set_trainable(oracle.inducing_variable, False)
+        loss = oracle.training_loss_closure(data)
+        free = [oracle.q_mu.unconstrained_variable, oracle.q_sqrt.unconstrained_variable]
+        free = [*free, *variables]
+        gpflow.optimizers.Scipy().minimize(loss, free, options={"maxiter": 2000})
+        return -float(loss())
+
+    found = bound(k, noise, [])
+    best = bound(k, noise, [*k.trainable_variables, *noise.trainable_variables])
+    assert best - found < 2.0
+
+
 @pytest.mark.parametrize("prior_on", ["constrained", slow("unconstrained")])
 def test_map_adds_gpflow_priors_once(rng, prior_on):
     X, Y = smooth_data(rng, 30)

@@ -180,18 +180,20 @@ class DataFits:
     ) -> tuple[Learned, dict[str, PseudoPointFactor]]:
         """ε from the data of factors, and these with their share of it and their sites at it.
 
-        Sites are held while ε is learned, and so both take turns.
+        Where sites are held while ε is learned both take turns.
         """
         members, start = observations_of(known), None
         belief = Belief(self.local, known.hyperparameters, is_own=not members)
-        for _ in range(1 if self.is_gaussian else TURNS):
+        for _ in range(TURNS):
             data, number = _all_data(factors.values()), self._near_rows.num_neighbors
-            evidence = Evidence(self.local, data, data_of(members), number, seed)
+            evidence = Evidence(self.local, data, data_of(members), number, seed, self._rested)
             search = Search(evidence, belief, self.optimiser.most_iterations, report)
             learned = search.learned(start)
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
                 factors = self._swept(known, factors, learned.epsilon, conditioning)
+            if self.is_gaussian or evidence.is_exact:
+                break
             start = learned.epsilon
         return learned, factors
 
@@ -402,6 +404,18 @@ class DataFits:
     def _fixed_point(
         self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
     ) -> tuple[DataObservations, float, int]:
+        look, bound = self._seen(before, own, epsilon)
+        start = None
+        if own.precision.max() > 10.0 / SAYS_NOTHING:
+            start = Sites(own.precision_mean, own.precision)
+        size = len(own.Z), self.local.gp.num_latent
+        rest, value = site_rules.best_rest(look, bound, start, size, self.optimiser.site_steps)
+        return _with(own, rest.sites), value, rest.clipped
+
+    def _seen(
+        self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
+    ) -> tuple[Callable[[Sites], Look], Callable[[Sites], float]]:
+        """What data say of their sites under a dense cavity, and the bound by these."""
         local, X = self.local, own.Z
         V = before.project(X)
         K, prior_mean = before.covariance(X, V), before.mean(X, V)[:, :, 0]
@@ -414,12 +428,14 @@ class DataFits:
             mean, variance, kl = _posterior(K, prior_mean, sites)
             return float(own.weights @ local.expected_each(epsilon, X, own.Y, mean, variance)) - kl
 
-        start = None
-        if own.precision.max() > 10.0 / SAYS_NOTHING:
-            start = Sites(own.precision_mean, own.precision)
-        size = len(X), local.gp.num_latent
-        rest, value = site_rules.best_rest(look, bound, start, size, self.optimiser.site_steps)
-        return _with(own, rest.sites), value, rest.clipped
+        return look, bound
+
+    def _rested(self, data: DataObservations, epsilon: np.ndarray) -> DataObservations:
+        """Data alone whose sites, near those at another ε, go on to where they are at rest at ε."""
+        prior = DenseProcess(PriorAt(self.local.prior, epsilon[None]))
+        look, _ = self._seen(prior, data, epsilon)
+        sites = Sites(data.precision_mean, data.precision)
+        return _with(data, site_rules.rest(look, sites, self.optimiser.site_steps).sites)
 
     def _near_sites(
         self, cavity: Process, own: DataObservations, epsilon: np.ndarray

@@ -5,9 +5,13 @@ The objective is that of a random order of all rows so far (Vecchia 1988),
 ``log p(ε) + (n/s) Σ_{i ∈ S} w_i log p(y_i | nearest of the rows before i, ε)``,
 
 for s random rows S and weights w, which are below one for what has faded. Few rows with Gaussian
-noise have their exact log evidence. Rows of other likelihoods have ``p(y_i | ·)`` integrated over
-f_i given the sites of the others, which are held. As the order is random, every prefix of it is a
-random sample: of very many rows a sample of them stands for all.
+noise have their exact log evidence. As the order is random, every prefix of it is a random sample:
+of very many rows a sample of them stands for all.
+
+Other likelihoods have the largest bound of their evidence, with sites at rest at ε, whose
+derivative is that with the sites held. Of many rows some stand for all, chosen by their inputs
+alone: random ones, and those near some of these. Where other data are known before, ``p(y_i | ·)``
+of many rows is integrated over f_i given the sites of the others.
 
 What s rows say of ε is all that q(ε) may know, so that its precision is their curvature and the
 prior's, and not n/s times as much. Where rows are few it is that of steps of q's own width, by a
@@ -18,14 +22,16 @@ alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisite
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
 from streaming_gp import expfam
+from streaming_gp.errors import NumericalError
 from streaming_gp.gp.fit import sites as site_rules
+from streaming_gp.gp.fit.bounds import LEAST_VARIANCE
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import Report
 from streaming_gp.gp.hyperparameters.strategies import WIDTH_OF_PERIODS
@@ -51,7 +57,10 @@ from streaming_gp.numerics.linalg import (
 )
 
 EXACT_ROWS = 600
-"""So few rows with Gaussian noise have their exact evidence."""
+"""So few rows with Gaussian noise have their exact evidence, and so few values of f under other
+likelihoods their bound."""
+RANDOM, NEAR = 10, 5
+"""Of many rows whose bound counts, so many random ones, and so many near one of these, in turn."""
 LATER = 1e20
 """The noise of a row that comes later, and says nothing: the first rows have fewer before them."""
 FEWEST, MOST, SHARE = 300, 1000, 0.25
@@ -93,6 +102,8 @@ evidence at thousands of values."""
 PASSES = 6
 """The largest number of steps of q(ε), where rows are few."""
 
+Rest: TypeAlias = Callable[[DataObservations, np.ndarray], DataObservations]
+
 
 class Learned(NamedTuple):
     """What rows say of ε: the mean or the point [E], q(ε) or None where ε is a point, and the
@@ -110,10 +121,12 @@ class Sample(NamedTuple):
     :param arguments: Those of :func:`sum_of`; none for all rows as one.
     :param scale: How many rows each of them stands for: n/s, or Σ w / s where rows that have faded
         were drawn by their weights w.
+    :param number: Of rows as one.
     """
 
     arguments: tuple[np.ndarray, ...]
     scale: float
+    number: int = 0
 
 
 class Evidence:
@@ -124,6 +137,7 @@ class Evidence:
     :param others: Data that are known before.
     :param number: k, the number of neighbours.
     :param seed: The seed of the order, and of the rows that are drawn.
+    :param rest: Data with their sites at another ε [E]; None where all sites are held.
     """
 
     def __init__(
@@ -133,8 +147,9 @@ class Evidence:
         others: Sequence[DataObservations],
         number: int,
         seed: int,
+        rest: Rest | None = None,
     ) -> None:
-        self.local, self._number = local, number
+        self.local, self._number, self._rest = local, number, rest
         self._rng = np.random.default_rng(seed)
         data, others = _heard(data), _heard(others)
         before = _sample(others, MOST_POOL, self._rng)
@@ -143,17 +158,47 @@ class Evidence:
         self._first = 0 if before is None else len(before.Z)
         assert own is not None
         self._pool = own if before is None else concatenated([before, own])
-        self._num_pool = len(self._pool.Z)
-        self.is_exact = own.is_gaussian and self._num_pool <= EXACT_ROWS
+        self._num_pool, self.is_gaussian = len(self._pool.Z), own.is_gaussian
+        self.is_exact = self._num_pool <= EXACT_ROWS
+        if not self.is_gaussian:
+            has_few = self._num_pool * local.gp.num_latent <= EXACT_ROWS
+            self.is_exact = rest is not None and (has_few or before is None)
+            if self.is_exact and not has_few:
+                self._pool = self._some_near()
+                self._num_pool = len(self._pool.Z)
+        self._at_rest = dict[int, DataObservations]()
+
+    def _some_near(self) -> DataObservations:
+        """Random rows and those near some of these, in turn, so that any number of the first ones
+        are so, too: at most as many as have a bound.
+        """
+        prior = PriorAt(self.local.prior, self.local.parameters.value()[None])
+        (observed,) = prior.observed([self._pool])
+        near = NearestAt(prior, NEAR).extended(observed, join=False)
+        most = max(1, EXACT_ROWS // self.local.gp.num_latent)
+        number = min(1 + most // RANDOM, self._num_pool // RANDOM)
+        random = np.arange(number * RANDOM).reshape(number, RANDOM)
+        beside = near.neighbors(self._pool.Z[random[:, 0]], NEAR)[0]
+        chosen = np.concatenate([random, beside], axis=1).ravel()
+        _, first = np.unique(chosen, return_index=True)
+        return self._pool.rows(chosen[np.sort(first)][:most])
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether its values are largest bounds, with sites at rest."""
+        return self.is_exact and not self.is_gaussian
 
     # ---- samples ----
 
     def sample(self, size: int, epsilon: np.ndarray) -> Sample:
-        """Random rows [s] with their neighbours by the lengthscales of ε [E]; all rows, where the
-        evidence is exact.
+        """Random rows [s] with their neighbours by the lengthscales of ε [E]; where the evidence is
+        exact, rows as one: with Gaussian noise all of them, and else at most so many values of f.
         """
         if self.is_exact:
-            return Sample((), 1.0)
+            few = max(1, size // self.local.gp.num_latent)
+            is_whole = self.is_gaussian or self._first > 0
+            most = self._num_pool if is_whole else min(few, self._num_pool)
+            return Sample((), self.num_rows / (most - self._first), most)
         number = min(self._number, self._num_pool - 1)
         few = self._num_pool <= FEWEST  # all of them count, the first ones with fewer neighbours
         first = max(self._first, 0 if few else min(number, self._num_pool // 2))
@@ -252,7 +297,7 @@ class Evidence:
     def _joins(self) -> bool:
         likelihood = self.local.likelihood
         is_whole = not self._pool.is_missing.any()
-        return self._pool.is_gaussian and is_whole and site_rules.has_one_noise(likelihood)
+        return self.is_gaussian and is_whole and site_rules.has_one_noise(likelihood)
 
     # ---- values ----
 
@@ -262,22 +307,30 @@ class Evidence:
         """
         try:
             if not sample.arguments:
-                value, gradient = self._exact(epsilon, self._pool)
+                value, gradient = self._exact(epsilon, sample.number)
                 if self._first:
-                    before = self._exact(epsilon, self._pool.rows(slice(0, self._first)))
+                    before = self._exact(epsilon, self._first)
                     value, gradient = value - before[0], gradient - before[1]
             else:
                 value, gradient = self._near(epsilon, *sample.arguments)
-        except tf.errors.InvalidArgumentError:
+        except (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, NumericalError):
             return -np.inf, np.zeros_like(epsilon)
         value, gradient = float(value), np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             return -np.inf, np.zeros_like(epsilon)
         return value, gradient
 
-    def _exact(self, epsilon: np.ndarray, data: DataObservations) -> Any:
-        P = spec(None, self.local.output_dim)
-        return self._graph(exact, P, spec(None))(epsilon, data.Z, data.Y, data.weights)
+    def _exact(self, epsilon: np.ndarray, number: int) -> Any:
+        """Of the first rows, so many."""
+        data = self._at_rest.get(number) or self._pool.rows(slice(0, number))
+        P, given = spec(None, self.local.output_dim), (data.Z, data.Y, data.weights)
+        if self.is_gaussian:
+            return self._graph(exact, P, spec(None))(epsilon, *given)
+        assert self._rest is not None
+        data = self._at_rest[number] = self._rest(data, epsilon)
+        site = spec(None, self.local.gp.num_latent)
+        graph = self._graph(bound, P, spec(None), site, site)
+        return graph(epsilon, *given, data.precision_mean, data.precision)
 
     @property
     def _near(self) -> Compiled:
@@ -325,6 +378,42 @@ def exact(local: LocalModel, X: tf.Tensor, Y: tf.Tensor, weights: tf.Tensor) -> 
     logs = (1.0 - weights)[:, None] * (LOG_TWO_PI + tf.math.log(variance))
     logs -= tf.math.log(weights)[:, None]
     return value + 0.5 * tf.reduce_sum(tf.where(is_missing, zeros, logs))
+
+
+def bound(
+    local: LocalModel,
+    X: tf.Tensor,
+    Y: tf.Tensor,
+    weights: tf.Tensor,
+    precision_mean: tf.Tensor,
+    precision: tf.Tensor,
+) -> tf.Tensor:
+    """``E_q Σ_n w_n log p(y_n | f_n) − KL(q(f) ‖ p(f))`` at the parameters' values, for q(f) of the
+    prior and of sites: a scalar, in nats. Where sites are at rest it is as large as it can be, so
+    that its derivative is that of the largest one.
+
+    :param X: [n, D].
+    :param Y: [n, P].
+    :param weights: w [n].
+    :param precision_mean: Of the sites [n, L].
+    :param precision: Likewise.
+    """
+    gp, (rate, w) = local.gp, (tf.transpose(one) for one in (precision_mean, precision))
+    K, prior_mean = cov.covariance(gp.kernel, X), tf.transpose(gp.prior_mean(X))
+    root = tf.sqrt(w)
+    L = tf.linalg.cholesky(add_to_diagonal(root[:, :, None] * K * root[:, None], 1.0))
+    half = solve_lower(L, tf.linalg.diag(root))  # of which the square is (K + W⁻¹)⁻¹
+    a = tf.linalg.matvec(half, tf.linalg.matvec(half, rate / w - prior_mean), transpose_a=True)
+    shift = tf.linalg.matvec(K, a)
+    prior_variance = tf.linalg.diag_part(K)
+    variance = prior_variance - tf.reduce_sum(tf.matmul(half, K) ** 2, axis=1)
+    variance = tf.maximum(variance, LEAST_VARIANCE * tf.abs(prior_variance))
+    logs = site_rules.expected_log_densities(
+        local.likelihood, X, tf.transpose(prior_mean + shift), tf.transpose(variance), Y
+    )
+    logdet = 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)))
+    trace = tf.reduce_sum(half**2 / w[:, None]) - tf.cast(tf.size(w), w.dtype)
+    return tf.reduce_sum(weights * logs) - 0.5 * (logdet + trace + tf.reduce_sum(a * shift))
 
 
 @tf.custom_gradient
@@ -479,6 +568,7 @@ class Search:
         floor = evidence.local.parameters.with_lengthscales(belief.mean, SHORTEST)
         low = belief.low
         size = int(np.clip(SHARE * evidence.num_rows, FEWEST, self._most_rows))
+        size = FEWEST if evidence.has_bound else size
         iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
 
         def end(start: np.ndarray, lowest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -492,6 +582,10 @@ class Search:
             if floor is not None and (ends[-1][0] < floor).any():
                 ends.append(end(belief.mean, np.maximum(floor, low)))
         epsilon, lowest = self._best(ends, size)
+        if evidence.has_bound:
+            part, whole = (evidence.sample(number, epsilon) for number in (size, EXACT_ROWS))
+            if whole.number > part.number:
+                epsilon = self._optimum(epsilon, lowest, whole, iterations)
         if not evidence.is_exact and only is None:
             before = epsilon
             for number in long_work(range(MOST_ROUNDS), "learning"):
@@ -521,6 +615,9 @@ class Search:
         scores = []
         state = evidence._rng.bit_generator.state
         for epsilon, _ in ends:  # the same rows, with neighbours by each one's own lengthscales
+            if evidence.has_bound:
+                scores.append(-self._objective(epsilon, evidence.sample(size, epsilon))[0])
+                continue
             evidence._rng.bit_generator.state = state
             sample = evidence.fresh(size, epsilon, self._belief.mean)
             score = evidence.value_and_gradient(epsilon, sample)[0]
@@ -581,6 +678,7 @@ class Search:
         """Mean [E] and precision [E, E] of q(ε)."""
         evidence = self._evidence
         size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, self._most_rows))
+        size = EXACT_ROWS if evidence.has_bound else size
         sample = evidence.sample(size, mode)
         are_few = evidence.num_rows <= FEWEST
         alone = sample._replace(scale=min(sample.scale, 1.0))
