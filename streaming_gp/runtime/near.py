@@ -84,7 +84,7 @@ class Neighbors:
         step = max(1, AT_ONCE // len(self._noise))
         for start in range(0, len(X), step):
             some = slice(start, start + step)
-            gain = self._at_rows(X[some]).T ** 2 / (self._variance * (self._variance + self._noise))
+            gain = self._at_rows(X[some]).T ** 2 / (self._variance + self._noise)
             found[some] = _largest(gain, number)
         return found
 

@@ -231,6 +231,32 @@ def test_fewer_neighbours_are_close_and_the_nearest_ones(rng):
     np.testing.assert_array_equal(np.sort(found), np.sort(by_distance))
 
 
+def test_neighbours_under_a_variance_that_grows_are_those_that_say_most(rng, tmp_path):
+    def trend_and_season():
+        return gk.Linear(variance=0.03) + gk.Periodic(gk.SquaredExponential(2.0, 1.5), period=5.0)
+
+    def value(X):
+        return 0.1 * X + np.sin(0.4 * np.pi * X)
+
+    X, at = rng.uniform(0.0, 50.0, (800, 1)), rng.uniform(0.0, 50.0, (40, 1))
+    Y = value(X) + 0.1 * rng.standard_normal(X.shape)
+    near = sgp.StreamingGP(
+        trend_and_season(), gpflow.likelihoods.Gaussian(0.01),
+        hyperparameters=sgp.FixedHyperparameters(),
+        conditioning=sgp.NearestNeighbors(30, 30),
+    )  # fmt: skip
+    near.update((X, Y))
+    exact = gpflow.models.GPR((X, Y), trend_and_season(), noise_variance=0.01)
+    mean, variance = near.predict_f(at)
+    wanted, least = exact.predict_f(at)
+    assert np.max(np.abs(mean - wanted)) < 0.1
+    assert np.all(variance > least)
+    assert np.max(variance) < 0.3 * 0.01  # of the noise
+    near.export(tmp_path / "near.npz")
+    exported, _ = sgp.runtime.load(tmp_path / "near.npz").predict_f(at)
+    np.testing.assert_allclose(exported, mean, atol=1e-6)
+
+
 def test_rows_that_have_faded_lose_their_places_to_fresh_ones(rng):
     known, at = Known(kernel()), spread(rng, 1)
     old = known.data(rng, at + 0.01 * spread(rng, 10), weights=np.full(10, 1e-6))

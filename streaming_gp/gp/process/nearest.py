@@ -2,7 +2,7 @@
 
 With z the observations and r the variances of their noise, a prediction at x conditions on the set
 N(x) of the k rows that would each alone reduce its variance most, which are those of the largest
-``k(x, x_j)² / (k(x_j, x_j) (k(x_j, x_j) + r_j))``:
+``k(x, x_j)² / (k(x_j, x_j) + r_j)``:
 
 - ``w = (K_NN + diag r_N)⁻¹ k_N``
 - mean ``m(x) + wᵀ (z_N − m_N)``, variance ``k(x, x) − wᵀ k_N``.
@@ -415,7 +415,7 @@ class NearestAt:
         for start in range(0, len(X), step):
             some = slice(start, start + step)
             k = np.asarray(functions.covariance(draws, X[some], Z))[0][place]
-            gain = k**2 / (variance * (variance + noise))
+            gain = k**2 / (variance + noise)
             found[some] = np.argpartition(-gain, number - 1, axis=1)[:, :number]
         return found
 
