@@ -29,7 +29,7 @@ from streaming_gp.estimators import (
     with_columns,
 )
 from streaming_gp.frames.columns import numbers
-from streaming_gp.inputs import refuse_masked
+from streaming_gp.inputs import as_float64, as_real_array, refuse_masked
 
 __all__ = [
     "BATCH_SIZE",
@@ -40,6 +40,10 @@ __all__ = [
 
 BATCH_SIZE = 1000
 """The number of rows that ``fit`` streams at a time where points are fewer than rows."""
+
+OUTGROWN = 10.0
+"""Targets whose deviation has become so many units of their scale want another one: the prior would
+hold their noise near the unit."""
 
 MOST_SOFTMAX = 10
 """More classes are regressed on: a softmax of so many functions would take minutes."""
@@ -107,8 +111,8 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     scaling is fixed by all of X and y in ``fit``, and by the first batch in ``partial_fit``, as
     pseudo-points that are placed already cannot be rescaled: let the first batch be typical of the
     stream. An input that is constant there gets its unit from the first batch in which it is not;
-    where a target is the same in all of the first thousand rows at most, the batch that brings
-    another value begins anew with them.
+    where a target is the same in all of the first thousand rows at most, or in so few has come to
+    vary ten times as much as in the first batch, the batch that shows it begins anew with them.
 
     **Weights.** ``fit`` and ``partial_fit`` take ``sample_weight``: a row of weight w has the
     noise's variance divided by w, so that it says of the function as much as w such rows. It is no
@@ -116,7 +120,8 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
     say more of the noise too.
 
     **Frames.** Columns of booleans are 0 and 1; categories of numbers are these; words, dates,
-    durations and lists are refused by name. A lazy frame is collected.
+    durations and lists are refused by name, in y dates and durations too. A lazy frame is
+    collected.
 
     :param kernel: A GPflow kernel over scaled inputs, copied before it is fitted; or the name of
         one, ``"squared-exponential"`` (the default), ``"matern32"`` or ``"matern52"``, which then
@@ -182,7 +187,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
             if hasattr(self, "model_"):
                 X, Y, weight = self._as_data(X, y, weights, reset=False)
                 self.input_scaler_ = self.input_scaler_.with_units_of(X)
-                X, Y, weight = self._with_rows_alike(X, Y, weight)
+                X, Y, weight = self._with_rows_out_of_scale(X, Y, weight)
             else:
                 X, Y, weight = self._start(X, y, weights)
                 warn_if_alike("inputs", X, self.scale)
@@ -202,17 +207,19 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         noise = default_likelihood(num_targets=Y.shape[1], is_weighted=self.is_weighted_)
         self._make_model(X, noise)
 
-    def _with_rows_alike(
+    def _with_rows_out_of_scale(
         self, X: np.ndarray, Y: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The batch; and where a target has been the same in all rows so far, which fixed no scale
-        for it, with these rows, for a model that begins anew.
+        """The batch; and where the first rows fixed no scale for a target, as they were the same or
+        nearly so, with all rows so far, for a model that begins anew.
         """
         rows = few_rows(self.model_) if self.scale else None
         if rows is None:
             return X, Y, weight
         inputs, targets = rows[0], self.target_scaler_.original(rows[1])
-        if not ((targets == targets[0]).all(axis=0) & (targets[0] != Y).any(axis=0)).any():
+        was_flat = (targets == targets[0]).all(axis=0) & (targets[0] != Y).any(axis=0)
+        spread = Scaling.of(np.concatenate([targets, Y])).unit
+        if not (was_flat | (spread > OUTGROWN * self.target_scaler_.unit)).any():
             return X, Y, weight
         number = X.shape[1]
         weight = np.ones(len(X)) if weight is None else weight
@@ -229,7 +236,7 @@ class StreamingGPRegressor(RegressorMixin, ArrayEstimator):
         if {*weights} - {"sample_weight"}:
             raise TypeError(f"wanted X, y and sample_weight, got {[*weights]} too")
         inputs, targets = self._validated(X, y, reset, multi_output=True, y_numeric=True)
-        Y = targets.reshape(len(targets), -1).astype(np.float64)
+        Y = as_float64("y", as_real_array("y", targets)).reshape(len(targets), -1)
         if not reset and Y.shape[1] != len(self.target_scaler_.unit):
             raise InvalidDataError(
                 f"y must have {len(self.target_scaler_.unit)} outputs as before, got {Y.shape[1]}"

@@ -167,6 +167,16 @@ def test_estimators_refuse_masks(estimator):
     assert not hasattr(estimator, "model_")
 
 
+@pytest.mark.parametrize("kind", ["datetime64[ns]", "timedelta64[s]", "integers of an id"])
+def test_targets_of_a_regressor_that_are_no_numbers_are_refused(kind):
+    days = np.arange(12)
+    y = days + 2**60 if kind == "integers of an id" else days.astype(kind)
+    regressor = StreamingGPRegressor()
+    with pytest.raises(InvalidDataError, match=r"y (must hold real numbers|holds the integer)"):
+        regressor.fit(dates(), y)
+    assert not hasattr(regressor, "model_")
+
+
 def test_an_error_of_a_batch_survives_a_process_boundary():
     error = evaluate.BatchError(3, "could not be scored: wrong")
     copy = pickle.loads(pickle.dumps(error))

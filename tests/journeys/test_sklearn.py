@@ -148,6 +148,19 @@ def test_targets_that_are_all_alike_at_first_leave_the_scale_to_those_that_follo
     assert np.abs(stream.predict(new) - 1e-3 * np.sin(3.0 * new[:, 0])).max() < 1e-4
 
 
+def test_first_targets_that_are_nearly_alike_leave_the_scale_to_those_that_follow(rng):
+    X = rng.uniform(-2.0, 2.0, (40, 1))
+    y = np.sin(3.0 * X[:, 0]) + 0.1 * rng.standard_normal(40)
+    y[:2] = 0.3, 0.3001  # a sensor of which two readings are close by chance
+    stream = StreamingGPRegressor(**AT_EVERY_INPUT)
+    for rows in np.split(np.arange(40), [2, 5]):
+        stream.partial_fit(X[rows], y[rows])
+    whole = StreamingGPRegressor(**AT_EVERY_INPUT).fit(X, y)
+    new = np.linspace(-1.8, 1.8, 9)[:, None]
+    found = [np.stack(each.predict(new, return_std=True)) for each in (stream, whole)]
+    np.testing.assert_allclose(*found, atol=0.05)
+
+
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 @pytest.mark.parametrize("cls", [StreamingGPRegressor, StreamingGPClassifier])
 def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(cls, unit, rng):
