@@ -293,7 +293,6 @@ def with_columns(model: StreamingGP, places: np.ndarray, number: int) -> Streami
     The targets of a Gaussian process without a mean are linear in the observations, so that this
     is the model that had known of them, at fixed hyperparameters.
 
-
     :param places: The places of the present columns among all.
     :param number: The number of all columns.
     """

@@ -189,7 +189,6 @@ def require_strategy(name: str, value: object, protocol: type, example: str) -> 
 def as_name(name: str, value: object) -> str:
     """A plain string, which files take as a key; strings of NumPy become one.
 
-
     :param name: What to call the argument in the error.
     """
     if not isinstance(value, str):
@@ -226,7 +225,6 @@ def as_pair(data: Any) -> tuple[Any, Any]:
 def as_real_array(name: str, values: Any) -> np.ndarray:
     """``values`` as an array of real numbers, of the dtype that they came in.
 
-
     :param name: What to call the array in the error.
     :param values: An array, tensor, frame or nested sequence of real numbers.
     """
@@ -250,7 +248,6 @@ def as_real_array(name: str, values: Any) -> np.ndarray:
 
 def as_float64(name: str, array: np.ndarray) -> np.ndarray:
     """An array of real numbers in float64; what is beyond that is infinite.
-
 
     :param name: What to call the array in the error.
     """

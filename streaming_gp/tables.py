@@ -73,7 +73,6 @@ class Schema:
     ) -> Schema:
         """The named columns; without names for the inputs, all that are no targets.
 
-
         :param categories: The words of columns of categories; those of the batch where None.
         """
         inputs = features or tuple(name for name in names_of(batch) if name not in targets)
@@ -91,7 +90,6 @@ class Schema:
 
     def inputs(self, batch: Any, missing: str = "refuse") -> np.ndarray:
         """The inputs [N, D] of a table, which may have targets.
-
 
         :param missing: Whether missing inputs are refused; otherwise they are NaN.
         """

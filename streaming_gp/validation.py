@@ -41,7 +41,6 @@ def number_of_classes(likelihood: Any) -> int | None:
 def as_matrix(name: str, values: Any, columns: int | None, missing: bool = False) -> np.ndarray:
     """``values`` as a finite float64 matrix [N, columns], N ≥ 1.
 
-
     :param name: What to call the array in the error.
     :param values: What :func:`~streaming_gp.inputs.as_real_array` takes.
     :param columns: The wanted number of columns; None for any positive number.
@@ -72,7 +71,6 @@ def as_data(
 ) -> Data:
     """X [N, D] and Y [N, P] as float64, Y within the likelihood's support.
 
-
     :param data: The pair (X, Y), as :func:`as_matrix` takes each of them.
     :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
     :param input_dim: The wanted D; None for any.
@@ -97,7 +95,6 @@ def as_data(
 def require_posterior(q: Any, prior: Any) -> None:
     """Refuse what is no posterior of a model.
 
-
     :param q: What came.
     :param prior: The prior of the model: a posterior has its family and its shapes.
     """
@@ -108,7 +105,6 @@ def require_posterior(q: Any, prior: Any) -> None:
 
 def check_support(likelihood: gl.Likelihood, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse observations to which the likelihood gives no density.
-
 
     :param likelihood: The GPflow likelihood of Y, or one that :class:`WrapsLikelihood`.
     :param X: Inputs [N, D].

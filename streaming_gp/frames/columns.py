@@ -79,7 +79,6 @@ def as_names(what: str, names: Any) -> tuple[str, ...]:
 def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
     """A column as float64 [N], with NaN where there is no value.
 
-
     :param name: Its name, for the error.
     :param times: Whether dates and times are taken.
     """
@@ -108,7 +107,6 @@ def words(name: str, column: Any) -> list[Any]:
 
 def number(what: str, value: Any, times: bool = False, where: str = "") -> float:
     """One value as a float; NaN if it is missing.
-
 
     :param what: What to call it in the error.
     :param times: Whether dates and times are taken.

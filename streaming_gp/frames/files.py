@@ -59,7 +59,6 @@ class TableFile(Protocol):
 def open_table(path: PathLike, encoding: str | None = None) -> TableFile:
     """The file of a table, by what is in it.
 
-
     :param path: The file.
     :param encoding: The encoding of text, as Python names it; found if None.
     """

@@ -68,7 +68,6 @@ def whitened_sobol(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """A fixed Sobol sequence, whitened: mean and covariance are exact, and with them Gaussian
     expectations of quadratic functions.
 
-
     :returns: nodes [4096, D] and equal weights [4096].
     """
     uniform = qmc.Sobol(dimension, seed=0).random_base2(LOG2_SOBOL_NODES)

@@ -44,7 +44,6 @@ def cholesky(
 ) -> np.ndarray:
     """L [S, M, M] with ``A + diag(diagonal) = L Lᵀ``.
 
-
     :param diagonal: [S, M], or what can be broadcast to it.
     :param overwrite: Whether L is written over A, which must lie in C order.
     """

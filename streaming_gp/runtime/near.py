@@ -112,7 +112,6 @@ def solved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What rows of its own say at each input X [B, D].
 
-
     :param Z: [B, k, D].
     :param errors: ``z − m`` [B, k, C].
     :param noise: r [B, k].

@@ -59,7 +59,6 @@ def ensure_refused(call: Callable[[], Any], what: str) -> None:
 def copies(original: T, what: str) -> list[T]:
     """A deep copy, and one that was pickled on the way.
 
-
     :param what: What the original is, as the subject of a sentence.
     """
     try:
