@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import log_ndtr
 
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, PoorFitWarning
 from streaming_gp.gp import (
     DataObservations,
     HyperparameterStrategy,
@@ -129,6 +130,21 @@ class Scaling:
         """The one whose :meth:`to_record` this is."""
         mean, unit = np.array(record["mean"]), np.array(record["unit"])
         return cls(mean, unit, np.array(record.get("is_open", np.zeros(len(unit))), bool))
+
+
+def warn_if_alike(what: str, values: np.ndarray, scale: bool) -> None:
+    """Warn where a first batch fixes a scale, and no column of it [N, C] says anything of one.
+
+    :param what: The name of the values.
+    :param scale: Whether there is a scale.
+    """
+    if scale and (values == values[0]).all():
+        warnings.warn(
+            f"{what} of the first batch are all alike, and so they fix no scale for the stream: "
+            "wanted a typical first batch, or scale=False with data in units of their spread",
+            PoorFitWarning,
+            stacklevel=3,  # where the batch was given
+        )
 
 
 MOST_FEW = 1000

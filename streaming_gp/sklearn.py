@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from streaming_gp.errors import InvalidDataError, PoorFitWarning
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.estimators import (
     Estimator,
     Scaling,
@@ -26,6 +25,7 @@ from streaming_gp.estimators import (
     default_likelihood,
     few_rows,
     largest_probabilities,
+    warn_if_alike,
     with_columns,
 )
 from streaming_gp.frames.columns import numbers
@@ -482,21 +482,6 @@ def _with_numbers(X: Any) -> Any:
     if is_pandas:
         return type(X)(matrix, columns=names)
     return type(X)(matrix, schema=names) if is_polars else matrix
-
-
-def warn_if_alike(what: str, values: np.ndarray, scale: bool) -> None:
-    """Warn where a first batch fixes a scale, and no column of it [N, C] says anything of one.
-
-    :param what: The name of the values.
-    :param scale: Whether there is a scale.
-    """
-    if scale and (values == values[0]).all():
-        warnings.warn(
-            f"{what} of the first batch are all alike, and so they fix no scale for the stream: "
-            "wanted a typical first batch, or scale=False with data in units of their spread",
-            PoorFitWarning,
-            stacklevel=4,
-        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from gpflow.likelihoods import Gaussian
 from tqdm import tqdm
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.estimators import Scaling, class_probabilities
+from streaming_gp.estimators import Scaling, class_probabilities, warn_if_alike
 from streaming_gp.frames.columns import (
     MISSING,
     as_names,
@@ -375,6 +375,8 @@ class TableGP:
             if len(X) == 0:
                 self._skip(skipped)
                 return None
+            if self._state is None:
+                warn_if_alike("targets", Y, bool(state.outputs.is_open.all()))
             scaled = state.inputs.scaled(X), state.outputs.scaled(Y)
             info = self.model.update(scaled, callback, batch_id, learn)
             self._count(state, len(X), skipped)

@@ -5,13 +5,14 @@ import datetime
 import gzip
 import json
 import lzma
+import warnings
 
 import gpflow
 import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.errors import FileFormatError, InvalidDataError, PoorFitWarning
 from streaming_gp.frames.files import open_table
 from streaming_gp.tables import TableGP, read_arrow, read_csv
 from tests.tolerances import THROUGH_CHOLESKY
@@ -81,6 +82,18 @@ def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(unit, b
         again = TableGP.from_record(model.model, record)
         found.append(again.predict({**batches[1], "b": size * batches[1]["b"]}))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_a_first_target_that_fixes_no_scale_is_warned_of(batches):
+    first = {**batches[0], "y": np.full(len(batches[0]["y"]), 20.0)}
+    model = TableGP(new_model(), "y")
+    with pytest.warns(PoorFitWarning, match="targets of the first batch are all alike") as said:
+        model.update(first)
+    assert said[0].filename == __file__  # the line that gave the batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.update(batches[1])
+        TableGP(new_model(), "y", scale=False).update(first)
 
 
 @pytest.mark.parametrize("kind", KINDS)
