@@ -96,6 +96,7 @@ class Schema:
         self._check(batch, ())
         columns = {name: self._column(name, batch[name]) for name in self.features}
         X = _stack(columns)
+        _refuse_infinite("input", columns)
         is_missing = np.isnan(X)
         if missing == "refuse" and is_missing.any():
             row = int(np.argmax(is_missing.any(axis=1)))
@@ -129,7 +130,9 @@ class Schema:
         """The targets [N, P] of a table, NaN where one is missing; labels by their number."""
         self._check(batch, self.targets)
         if self.classes is None:
-            return _stack({name: numbers(name, batch[name])[:, None] for name in self.targets})
+            columns = {name: numbers(name, batch[name])[:, None] for name in self.targets}
+            _refuse_infinite("target", columns)
+            return _stack(columns)
         (target,) = self.targets
         number_of = {label: float(place) for place, label in enumerate(self.classes)}
         found = []
@@ -156,6 +159,17 @@ class Schema:
                 f"wanted the columns {list(wanted)}, got {list(names)}"
                 + (f"; missing are {missing}" if missing else "")
                 + (f"; not known are {unknown}" if unknown else "")
+            )
+
+
+def _refuse_infinite(what: str, columns: Mapping[str, np.ndarray]) -> None:
+    """By name and row, as the model itself sees neither names nor the rows that are left out."""
+    for name, values in columns.items():
+        is_infinite = np.isinf(values).any(axis=1)
+        if is_infinite.any():
+            raise InvalidDataError(
+                f"{what} {name!r} is infinite at row {int(np.argmax(is_infinite))} "
+                f"({int(is_infinite.sum())} of {len(values)} rows): wanted finite numbers"
             )
 
 

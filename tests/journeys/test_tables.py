@@ -171,6 +171,17 @@ def test_a_missing_input_is_refused_with_its_row(batches, learned):
             act(wrong)
 
 
+@pytest.mark.parametrize(("name", "what"), [("a", "input"), ("y", "target")])
+def test_what_is_infinite_is_refused_with_its_column_and_row(name, what, batches, learned):
+    before = learned.num_rows
+    values = {one: values.copy() for one, values in batches[1].items()}
+    values["y"][:3] = np.nan  # rows that are left out count, too
+    values[name][7] = np.inf
+    with pytest.raises(InvalidDataError, match=f"{what} '{name}' is infinite at row 7 "):
+        learned.update(values)
+    assert learned.num_rows == before
+
+
 def test_a_removed_batch_leaves_nothing_behind(batches, learned):
     model = TableGP(new_model(), "y")
     for batch in batches:
