@@ -6,6 +6,7 @@ pseudo-inputs, which are linear in white weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gpflow
@@ -324,6 +325,13 @@ FROM_CENTRE = np.concatenate([-_DYADIC[::-1], [0.0], _DYADIC])
 """Cuts, in scales of the likelihood from its centre."""
 REACH = 8.0
 """So many scales about its centre are looked at, wherever the Gaussian is."""
+NEAR_MODE = np.concatenate(
+    [-(2.0 ** np.arange(3.0, -5.0, -1.0)), [0.0], 2.0 ** np.arange(-4.0, 4.0)]
+)
+"""Cuts, in standard deviations of the Gaussian from where its product with the likelihood is
+largest."""
+ZOOMS, PLACES = 6, np.linspace(0.0, 1.0, 9)
+"""So often the largest product is looked for at so many places between two others."""
 
 LARGEST_EXPONENT = 700.0
 """Its exponential, and that of its negative, are float64 numbers."""
@@ -337,14 +345,21 @@ def log_expected_power(
     Nodes that are spread as the Gaussian is, as those of Gauss and Hermite, miss a likelihood that
     changes between two of them: an integral under a wide prior is then flat in its mean, and
     expectation propagation learns nothing. So the line is cut where either of the two changes, and
-    every panel has a Gauss–Legendre rule of its own. The nodes do not move with mean and variance,
-    so that gradients by these are the moments of the tilted distribution.
+    where their product is largest, which is far from both for a datum that nobody expected. Every
+    panel has a Gauss–Legendre rule of its own. The nodes do not move with mean and variance, so
+    that gradients by these are the moments of the tilted distribution.
     """
     deviation = tf.sqrt(variance)
-    F, log_weights = map(tf.stop_gradient, _rule(mean, deviation, *centre_and_scale(likelihood, Y)))
-    log_normal = -0.5 * (LOG_TWO_PI + tf.math.log(variance) + tf.square((F - mean) / deviation))
-    log_power = alpha * _log_prob(likelihood, X, F, Y)[..., None]
-    return tf.reduce_logsumexp(log_weights + log_normal + log_power, axis=0)[..., 0]
+
+    def log_product(F: tf.Tensor) -> tf.Tensor:
+        log_normal = -0.5 * (LOG_TWO_PI + tf.math.log(variance) + tf.square((F - mean) / deviation))
+        return log_normal + alpha * _log_prob(likelihood, X, F, Y)[..., None]
+
+    fixed = tf.stop_gradient(mean), tf.stop_gradient(deviation)
+    centre = centre_and_scale(likelihood, Y)
+    mode = _mode(log_product, *fixed, *centre)
+    F, log_weights = map(tf.stop_gradient, _rule(mode, *fixed, *centre))
+    return tf.reduce_logsumexp(log_weights + log_product(F), axis=0)[..., 0]
 
 
 def _log_prob(likelihood: Any, X: Any, F: tf.Tensor, Y: Any) -> tf.Tensor:
@@ -358,14 +373,41 @@ def _log_prob(likelihood: Any, X: Any, F: tf.Tensor, Y: Any) -> tf.Tensor:
     return tf.where(tf.math.is_nan(exact), inside, exact)
 
 
+def _mode(
+    log_product: Callable[[tf.Tensor], tf.Tensor],
+    mean: tf.Tensor,
+    deviation: tf.Tensor,
+    centre: Any,
+    scale: Any,
+) -> tf.Tensor:
+    """Where a function is largest, to a small part of the deviation: [N, 1].
+
+    First among places that are the closer to mean and centre the closer they are to one another,
+    and then between the neighbours of the best of them.
+    """
+    steps = FROM_CENTRE[:, None, None]
+    places = tf.concat([mean + steps * deviation, centre + steps * scale], axis=0)
+    for _ in range(ZOOMS):
+        values = tf.stop_gradient(log_product(places))
+        values = tf.where(tf.math.is_nan(values), tf.cast(-np.inf, values.dtype), values)
+        is_best = values >= tf.reduce_max(values, axis=0)
+        best = tf.reduce_min(tf.where(is_best, places, np.inf), axis=0)
+        low = tf.reduce_max(tf.where(places < best, places, -np.inf), axis=0)
+        high = tf.reduce_min(tf.where(places > best, places, np.inf), axis=0)
+        low, high = (tf.where(tf.math.is_finite(end), end, best) for end in (low, high))
+        places = low + PLACES[:, None, None] * (high - low)
+    return best
+
+
 def _rule(
-    mean: tf.Tensor, deviation: tf.Tensor, centre: Any, scale: Any
+    mode: tf.Tensor, mean: tf.Tensor, deviation: tf.Tensor, centre: Any, scale: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Nodes and logarithms of weights [J, N, 1]; panels of no width have no weight."""
     lowest = tf.minimum(mean + FROM_MEAN[0] * deviation, centre - REACH * scale)
     highest = tf.maximum(mean + FROM_MEAN[-1] * deviation, centre + REACH * scale)
     cuts = tf.concat([
         mean + FROM_MEAN[:, None, None] * deviation,
+        mode + NEAR_MODE[:, None, None] * deviation,
         tf.clip_by_value(centre + FROM_CENTRE[:, None, None] * scale, lowest, highest),
         [lowest, highest],
     ], axis=0)  # fmt: skip

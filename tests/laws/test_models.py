@@ -359,6 +359,13 @@ LIKELIHOODS = {
     ),
     "counts": (gpflow.likelihoods.Poisson(), 12.0, log_poisson(12.0)),
     "a count of zero": (gpflow.likelihoods.Poisson(), 0.0, log_poisson(0.0)),
+    "counts in short bins": (
+        gpflow.likelihoods.Poisson(binsize=1e-3), 4000.0,
+        lambda f: log_poisson(4000.0)(f + np.log(1e-3)),
+    ),
+    "amounts in small units": (
+        gpflow.likelihoods.Exponential(), 2e5, lambda f: -f - 2e5 * np.exp(-np.maximum(f, -700.0)),
+    ),
     "Gaussian": (
         gpflow.likelihoods.Gaussian(0.01), -1.0, lambda f: scipy.stats.norm.logpdf(f, -1.0, 0.1),
     ),
