@@ -249,6 +249,9 @@ def test_a_committee_with_the_prior_split_multiplies_its_members(rng):
         pvi.fit(alone)
         natural = tuple(a + b for a, b in zip(natural, alone.posterior.natural, strict=True))
     assert_same(found.posterior, Normal(*natural), FIXED_POINT)
+    in_turn = server(model, shards, pvi.SplitPriorUpdate(LBFGS, 1 / 2))
+    pvi.fit(in_turn, pvi.Sequential())
+    assert_same(in_turn.posterior, Normal(*natural), FIXED_POINT)
     with pytest.raises(NoAnswerError, match="answers once"):
         pvi.fit(found, pvi.Synchronous(damping=1.0))
 

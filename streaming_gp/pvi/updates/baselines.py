@@ -32,9 +32,9 @@ from streaming_gp.pvi.updates.variational import Adam, GradientOptimiser, State,
 class SplitPriorUpdate:
     """A member of a Bayesian committee machine with the prior split (Tresp 2000; PVI 2018, 7.1).
 
-    Each client fits under ``prior^share``, so that the posterior is the product of all q, which are
-    not damped. The committee with the same prior for all needs no rule of its own: it is one
-    synchronous round with damping 1.
+    Each client fits under ``prior^share``, whoever has answered before, so that the posterior is
+    the product of all q, which are not damped. The committee with the same prior for all needs no
+    rule of its own: it is one synchronous round with damping 1.
 
     :param rule: The rule that fits.
     :param share: The client's share of the prior; the shares of all clients sum to one.
@@ -43,11 +43,13 @@ class SplitPriorUpdate:
     rule: UpdateRule
     share: Fraction
     server_damping: ClassVar[float] = 1.0
+    wants_prior: ClassVar[bool] = True
 
     def __call__(self, task: LocalTask) -> LocalResult:
         if task.own is not None:
             raise InvalidDataError("a committee machine answers once, before there are factors")
-        return self.rule(replace(task, own=task.posterior.as_factor() ** (1.0 - self.share)))
+        others_too = task.posterior.as_factor() / task.prior.as_factor() ** self.share
+        return self.rule(replace(task, own=others_too))
 
 
 @typed
