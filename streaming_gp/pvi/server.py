@@ -15,6 +15,7 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
+from streaming_gp.expfam import ExponentialFamily
 from streaming_gp.inputs import make_read_only, require_count, require_strategy, typed
 from streaming_gp.pvi import guards
 from streaming_gp.pvi import step as algorithm
@@ -233,6 +234,7 @@ class Server:
         if q.form != self.prior.form:
             raise InvalidDataError(f"wanted a {self.prior.form}, got a {q.form}")
         part = ((q / self.prior) ** (1.0 / len(self.clients))).as_arrays()
+        part = _as_wide(part, self.prior)
         self.adopt(self.ledger.with_factors(dict.fromkeys(self.clients, part)))
 
     # ---- PVI 2018, algorithm 1 ----
@@ -474,7 +476,8 @@ class Server:
         with guards.readable():
             self._require_content(answer, checks)
             removed = self.open_tasks[name].removed_fraction
-            whole = algorithm.complete(self.ledger, name, answer.factor, removed)
+            factor = _as_wide(answer.factor, self.prior)
+            whole = algorithm.complete(self.ledger, name, factor, removed)
 
         def objection_to(factor: Any) -> str | None:
             # at progress 0, where steps are largest: a rule that remembers would else take in late
@@ -608,6 +611,19 @@ def duration_of(durations: Durations, client_id: str) -> float | None:
 def seed_of(*numbers: int) -> int:
     """A seed for these numbers: another one for any other numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+
+
+def _as_wide(factor: Any, prior: Any) -> Any:
+    """A factor in numbers no wider than the prior's: one in float64 would make the posterior so,
+    and no client's float32 model could fit under it.
+    """
+    kinds = [eta.dtype for eta in prior.natural] if isinstance(prior, ExponentialFamily) else []
+    arrays = [np.asarray(eta) for eta in factor.natural] if kinds else []
+    if all(np.can_cast(eta.dtype, kind) for eta, kind in zip(arrays, kinds, strict=True)):
+        return factor
+    with np.errstate(over="ignore"):  # what becomes infinite is improper
+        natural = (eta.astype(kind) for eta, kind in zip(arrays, kinds, strict=True))
+        return replace(factor, natural=tuple(natural))
 
 
 def _require_prior(prior: Posterior, clients: Clients) -> None:

@@ -58,6 +58,25 @@ def test_a_spoiled_answer_is_refused_and_the_others_go_on(rng, name):
     assert_same(found.posterior, honest.posterior, ALGEBRA)
 
 
+def wide(factor):
+    natural = tuple(np.asarray(eta, np.float64) for eta in factor.natural)
+    return Factor(factor.family, natural)
+
+
+def test_an_answer_in_wider_numbers_leaves_the_others_theirs(rng):
+    """Nor does a start in wider ones: a network of float32 cannot be fitted under float64."""
+    X = rng.standard_normal((20, 2))
+    net = bnn.MeanFieldBNN([2, 3, 1], gpflow.likelihoods.Gaussian(0.1))
+    rule = pvi.VariationalUpdate(batch_size=None)
+    clients = pvi.make_clients(net, [(X, X[:, :1])] * 2, rule)
+    clients["c1"] = replace(clients["c1"], update=Spoiled(rule, wide))
+    found = pvi.Server(net.prior(), clients)
+    found.warm_start(wide(net.initial(0).as_factor()).normalised())
+    history = pvi.fit(found, rounds=2)
+    assert [one.accepted for one in history] == [2, 2]
+    assert found.posterior.precision.dtype == np.float32
+
+
 def test_limits_are_the_server_s_or_the_model_s_or_the_rule_s(rng):
     (X, Y), model = regression_data(rng), conjugate_model()
     lax, clutter = pvi.Checks(max_shift=np.inf), mixture.ClutterModel(mixture.Clutter([[1.0]]), 1.0)

@@ -130,6 +130,15 @@ def test_both_optimisers_raise_the_free_energy(rng, optimiser):
     assert np.isfinite(history[-1].free_energy)
 
 
+def test_by_lbfgs_it_stays_a_network_of_float32_from_round_to_round(rng):
+    net = network(sizes=(2, 3, 1))
+    X = rng.standard_normal((20, 2))
+    found = server(net, [(X[::2], X[::2, :1]), (X[1::2], X[1::2, :1])], LBFGS)
+    history = pvi.fit(found, rounds=2)
+    assert [one.accepted for one in history] == [2, 2]
+    assert found.posterior.precision.dtype == np.float32
+
+
 @eager
 def test_a_fit_under_a_cavity_improper_in_a_few_coordinates_is_usable(rng):
     net = network(sizes=(2, 3, 1))

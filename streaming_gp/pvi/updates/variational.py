@@ -240,7 +240,8 @@ class LBFGS:
             energy per data point and its gradient.
         :raises NumericalError: if the free energy or its gradient is not finite at the start.
         """
-        numbers = np.asarray(start.unconstrained(), np.float64)
+        first = np.asarray(start.unconstrained())
+        numbers = first.astype(np.float64)  # as SciPy wants them
 
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = value_and_gradient(tf.constant(flat.reshape(numbers.shape)))
@@ -258,7 +259,7 @@ class LBFGS:
             loss, np.ravel(numbers), jac=True, method="L-BFGS-B", options=options
         )
         value, place = (-float(fit.fun), fit.x) if np.isfinite(fit.fun) else best
-        q = type(start).from_unconstrained(place.reshape(numbers.shape))
+        q = type(start).from_unconstrained(place.reshape(numbers.shape).astype(first.dtype))
         return q.as_arrays(), value, int(fit.nit)
 
 
