@@ -27,6 +27,7 @@ from streaming_gp.pvi.task import (
     UpdateRule,
     encode_answer,
     failure_of,
+    refuse_private_within,
     require_begun,
 )
 
@@ -45,6 +46,8 @@ class Client:
     :param data: Inputs X [N, D] and observations Y [N, P]; they stay here.
     :param update: The rule by which it answers.
     :param seed: The seed of the start of the very first fit, the same for all clients of one model.
+    :raises InvalidDataError: if the name is no text, the seed no integer from 0 on, or the rule is
+        made around a private one and tells more than that.
     """
 
     client_id: str
@@ -52,6 +55,11 @@ class Client:
     data: Data
     update: UpdateRule
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_name("a client's name", self.client_id)
+        require_count("seed", self.seed)
+        refuse_private_within(self.update)
 
     @property
     def num_data(self) -> int:
@@ -124,7 +132,8 @@ class Site:
     :param seed: The seed of the start of the very first fit, the same for all clients of one model.
     :param place: The name, in its certificate, of the place where it is; that of its factor if
         None. A place may hold several sites, such as one for each batch of a stream.
-    :raises InvalidDataError: if a name is no text, or the number of data points no positive one.
+    :raises InvalidDataError: if a name is no text, the number of data points no positive one, or
+        the rule is made around a private one and tells more than that.
     """
 
     client_id: str
@@ -139,6 +148,7 @@ class Site:
         as_name("a site's name", self.client_id)
         require_positive_integer("num_data", self.num_data)
         require_count("seed", self.seed)
+        refuse_private_within(self.update)
         if self.place is not None:
             as_name("a place's name", self.place)
 

@@ -192,10 +192,17 @@ def _metrics(given: Any) -> dict[str, float]:
 def _caution(server: Server) -> None:
     """Say what rules want to be known before a run, once each."""
     clients = list(server.clients.items())
-    cautions = {getattr(one.update, "caution", None): name for name, one in clients}
+    cautions = {_caution_of(one.update): name for name, one in clients}
     for caution, name in cautions.items():
         if caution is not None:
             warnings.warn(f"{name!r}: {caution}", stacklevel=3)
+
+
+def _caution_of(rule: Any) -> str | None:
+    """That of a rule, or of one that it is made around."""
+    if hasattr(rule, "caution") or not hasattr(rule, "rule"):
+        return getattr(rule, "caution", None)
+    return _caution_of(rule.rule)
 
 
 # ---- clients that fail or are refused: when a run says so, and when it ends for it ----

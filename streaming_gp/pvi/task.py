@@ -381,6 +381,23 @@ class Worker(Protocol):
         """
 
 
+def refuse_private_within(rule: Any) -> None:
+    """Refuse a rule made around a private one that tells more than that one does.
+
+    :raises InvalidDataError: saying how the two go together.
+    """
+    inner = getattr(rule, "rule", None)
+    if inner is None:
+        return
+    if getattr(inner, "is_discreet", False) and not getattr(rule, "is_discreet", False):
+        outer, within = type(rule).__name__, type(inner).__name__
+        raise InvalidDataError(
+            f"{outer} around {within} would tell more of the data than {within} says: put the "
+            f"private rule around {outer}, as in PrivateChanges({outer}(...), ...)"
+        )
+    refuse_private_within(inner)
+
+
 def require_begun(rule: Any, client_id: str) -> None:
     """Refuse to start a site whose rule, or one that it is made around, keeps a record that is not
     there.

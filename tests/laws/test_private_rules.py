@@ -615,6 +615,33 @@ def test_rules_with_a_memory_are_not_averaged_over_parts(rule):
         privacy.LocalAveraging(rule, budget=FREE)
 
 
+WITHIN = [
+    lambda rule: pvi.TiedUpdate(rule, 2),
+    lambda rule: pvi.DistributedEPUpdate(rule),
+    lambda rule: pvi.SplitPriorUpdate(rule, 0.5),
+    lambda rule: pvi.PersonalUpdate(rule),
+    lambda rule: bnn.NewHeads(rule),
+    lambda rule: privacy.SummedChanges(pvi.TiedUpdate(rule, 2), sites=3, record="kept"),
+]
+
+
+@pytest.mark.parametrize("around", WITHIN)
+def test_a_private_rule_is_within_none_that_tells_more(model, shards, around):
+    """Of its data or their number, of hyperparameters, or of errors, as all of them do."""
+    message = "around PrivateGradients would tell more .* as in PrivateChanges"
+    with pytest.raises(InvalidDataError, match=message):
+        pvi.make_clients(model, shards, around(private()))
+    with pytest.raises(InvalidDataError, match=message):
+        pvi.Site("c0", model, around(private()), 10)
+
+
+def test_of_a_sum_of_private_changes_a_missing_record_is_warned_of(model, shards, told, tmp_path):
+    rule = privacy.SummedChanges(private(), sites=3, record=str(tmp_path))
+    found = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
+    with pytest.warns(UserWarning, match="keeps no record"):
+        pvi.fit(found, pvi.Synchronous())
+
+
 def test_what_was_paid_for_is_used_however_far_the_noise_takes_it(model, shards, told):
     """At the defaults; an answer that would make the posterior improper is shortened."""
     rule = privacy.PrivateChanges(
