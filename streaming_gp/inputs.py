@@ -204,7 +204,7 @@ def as_groups(groups: Sequence[int] | None, size: int) -> np.ndarray:
         raise InvalidDataError(
             f"groups must be [{size}] and count from 0 without gaps, got {group_of}"
         )
-    return group_of
+    return group_of.astype(int)
 
 
 # ---- numbers ----

@@ -271,13 +271,22 @@ def data_for(model: Model, name: str, given: Any) -> Data:
 
 def by_name(clients: Clients | Iterable[Client | Site]) -> dict[str, Client | Site]:
     """Clients by the names of their factors, in order."""
+    together = list(clients.values() if isinstance(clients, Mapping) else clients)
+    for one in together:
+        require_client(one)
+    named = {one.client_id: one for one in together}
+    if len(named) < len(together):
+        raise InvalidDataError(f"two clients of one name, among {list(named)}")
     if isinstance(clients, Mapping):
-        named = dict(clients)
-    else:
-        together = list(clients)
-        named = {one.client_id: one for one in together}
-        if len(named) < len(together):
-            raise InvalidDataError(f"two clients of one name, among {list(named)}")
+        for key, name in zip(clients, named, strict=True):
+            if key != name:
+                raise InvalidDataError(f"the client {name!r} goes under the name {key!r}")
     if not named:
         raise InvalidDataError("no clients: a server needs at least one")
     return named
+
+
+def require_client(one: object) -> None:
+    """Refuse what is neither a client nor a site."""
+    if not isinstance(one, (Client, Site)):
+        raise InvalidDataError(f"wanted a client or a site, got {one!r:.100}")

@@ -29,7 +29,7 @@ from streaming_gp.numerics.threads import refuse_after_fork
 from streaming_gp.pvi.client import Client, Site, make_clients
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.engine import Engine, Serial
-from streaming_gp.pvi.history import History, Round
+from streaming_gp.pvi.history import RECORDED, History, Round
 from streaming_gp.pvi.hyperparameters import HyperparameterRule
 from streaming_gp.pvi.ledger import Posterior
 from streaming_gp.pvi.model import Model
@@ -184,9 +184,13 @@ def fit(
 def _metrics(given: Any) -> dict[str, float]:
     """What ``evaluate`` gave."""
     try:
-        return {name: float(value) for name, value in dict(given).items()}
+        metrics = {name: float(value) for name, value in dict(given).items()}
     except (TypeError, ValueError):
         raise InvalidDataError(f"evaluate must give numbers by name, got {given!r:.100}") from None
+    taken = sorted(metrics.keys() & RECORDED)
+    if taken:
+        raise InvalidDataError(f"evaluate gives {taken}, which every round has: wanted other names")
+    return metrics
 
 
 def _caution(server: Server) -> None:

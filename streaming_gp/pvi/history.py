@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from streaming_gp.errors import InvalidDataError
@@ -80,6 +80,10 @@ class Round:
     def unheard(self) -> dict[str, str]:
         """Why clients failed or were refused, by client; of one that did both, why it failed."""
         return {**self.refused, **self.failed}
+
+
+RECORDED = frozenset({"bytes", *(one.name for one in fields(Round))})
+"""Names of a record that no metric may have."""
 
 
 @storable

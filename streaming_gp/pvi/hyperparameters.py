@@ -60,7 +60,12 @@ class PriorVariance:
     groups: Sequence[int] | None = None
 
     def begin(self, server: Server) -> None:
-        """Nothing: the server's prior is where it starts."""
+        """The server's prior is where it starts.
+
+        :raises InvalidDataError: if it is no Gaussian with independent coordinates, or there is not
+            one group for each.
+        """
+        self._groups_of(server.prior)
 
     def learn(self, server: Server) -> dict[str, float]:
         """Replace the server's prior, keep all factors.
@@ -72,10 +77,7 @@ class PriorVariance:
         :raises ImproperError: if the new posterior is no distribution; nothing has changed then.
         """
         prior, q = server.prior, server.posterior
-        mean, variance = _independent(prior)
-        groups = as_groups(self.groups, len(prior.precision_mean))
-        if groups.any() and np.ndim(prior.precision) == 0:
-            raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
+        groups, mean, variance = self._groups_of(prior), *_independent(prior)
         excess = (np.square(q.mean - mean) + np.asarray(q.variance)) / variance
         sizes = np.bincount(groups)
         growth = ((np.bincount(groups, excess) / sizes) ** self.rate)[groups]
@@ -88,6 +90,13 @@ class PriorVariance:
         if len(means) == 1:
             return {"prior_variance": float(means[0])}
         return {f"prior_variance_{g}": float(one) for g, one in enumerate(means)}
+
+    def _groups_of(self, prior: Any) -> np.ndarray:
+        """The group of each coordinate [D]."""
+        groups = as_groups(self.groups, len(_independent(prior)[0]))
+        if groups.any() and np.ndim(prior.precision) == 0:
+            raise InvalidDataError(f"a {type(prior).__name__} has one variance, got {groups}")
+        return groups
 
 
 def _independent(prior: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -104,6 +104,7 @@ class Synchronous:
         size = max(1, round(self.fraction * len(names)))
         draw = [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
         rule = as_rule(self.damping, server)
+        _require_known("durations", self.durations, server)
         return server.visit(session, draw, rule, progress, self.durations)
 
 
@@ -138,6 +139,7 @@ class Asynchronous:
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
         report, rule = Round(), one_by_one(as_rule(self.damping, server))
+        _require_known("durations", self.durations, server)
         rng, busy = np.random.default_rng([self.seed, number]), session.open
         idle, num_open = [one for one in list(server.clients) if one not in busy], len(busy)
         for _ in range(len(server.clients)):
@@ -163,12 +165,22 @@ class Asynchronous:
 
 
 def _check_durations(durations: Durations) -> None:
+    if durations is None:
+        return
     of = durations if isinstance(durations, Mapping) else {"every client": durations}
     if not of:
         raise InvalidDataError("durations of visits want a number for one client at least")
     for name, seconds in of.items():
-        if seconds is not None:
-            require_not_negative(f"the duration of a visit to {name!r}", seconds)
+        require_not_negative(f"the duration of a visit to {name!r}", seconds)
+
+
+def _require_known(what: str, by_client: Any, server: Server) -> None:
+    """Refuse a number for who is no client, and was none: another one would go without, unseen."""
+    if isinstance(by_client, Mapping):
+        for name in by_client:
+            if not server.knows(name):
+                there = f"{list(server.clients)!s:.1000}"
+                raise InvalidDataError(f"{what} of {name!r}, who is no client: there are {there}")
 
 
 @typed
@@ -278,6 +290,7 @@ def as_rule(damping: Rho, server: Server) -> DampingRule:
         clients = list(server.clients.items())  # as they may join and leave meanwhile
         own = {name: getattr(one.update, "server_damping", None) for name, one in clients}
         given = {name: rho for name, rho in own.items() if rho is not None}
+    _require_known("damping", given.rho if isinstance(given, Damping) else given, server)
     if isinstance(given, AroundRule):
         given = replace(given, damping=as_rule(given.damping, server))
     is_rule = isinstance(given, DampingRule) and not isinstance(given, type)

@@ -19,7 +19,7 @@ from streaming_gp.expfam import ExponentialFamily
 from streaming_gp.inputs import make_read_only, require_count, require_strategy, typed
 from streaming_gp.pvi import guards
 from streaming_gp.pvi import step as algorithm
-from streaming_gp.pvi.client import Client, Clients, Site, by_name
+from streaming_gp.pvi.client import Client, Clients, Site, by_name, require_client
 from streaming_gp.pvi.damping import DampingRule, State, damped
 from streaming_gp.pvi.engine import Session
 from streaming_gp.pvi.guards import Checks, FailedError, RefusedError
@@ -187,6 +187,10 @@ class Server:
 
     # ---- who takes part ----
 
+    def knows(self, client_id: str) -> bool:
+        """Whether there is a client of this name, or was one."""
+        return client_id in self._numbers
+
     def add(self, client: Client | Site) -> None:
         """A client joins: it is asked from now on, and what was learned stays.
 
@@ -195,8 +199,7 @@ class Server:
         :raises InvalidDataError: if there is a client of this name, or the prior is not of the kind
             that its model has.
         """
-        if not isinstance(client, (Client, Site)):
-            raise InvalidDataError(f"wanted a client or a site, got {client!r:.100}")
+        require_client(client)
         with self._lock:
             if client.client_id in self.clients:
                 raise InvalidDataError(f"there is a client {client.client_id!r} already")
@@ -273,7 +276,7 @@ class Server:
         :raises InvalidDataError: if a name was never a client's.
         """
         for name in names:
-            if name not in self._numbers:
+            if not self.knows(name):
                 self._require_client(name)
         with self._lock:  # nobody leaves meanwhile
             there = [name for name in names if name in self.clients and name not in self.dropped]

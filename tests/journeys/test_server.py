@@ -261,9 +261,31 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
                 ({"callback": 5}, "callback must be a function or None, got 5"),
                 ({"evaluate": lambda q: 5.0}, r"numbers by name, got 5\.0"),
                 ({"evaluate": lambda q: {"loss": "low"}}, "numbers by name, got {'loss': 'low'}"),
+                (
+                    {"evaluate": lambda q: {"round": 1, "bytes": 2}},
+                    r"gives \['bytes', 'round'\], wh",
+                ),
+            ]
+        ),
+        *(
+            (lambda m, d, one=one: pvi.fit(server(m, [d], LBFGS), one), message)
+            for one, message in [
+                (pvi.Sequential(damping={"c0": 1.0, "C0": 0.5}), "damping of 'C0', who is no cl"),
+                (pvi.Synchronous({"c1": 0.5}), "damping of 'c1', who is no client: there are"),
+                (pvi.Synchronous(pvi.Annealed({"c1": 0.5})), "damping of 'c1', who is no client"),
+                (pvi.Synchronous(durations={"c1": 1}), "durations of 'c1', who is no client"),
+                (pvi.Asynchronous(durations={"c1": 1}), "durations of 'c1', who is no client"),
             ]
         ),
         (lambda m, d: server(m, [d], LBFGS).add(None), "wanted a client or a site, got None"),
+        (lambda m, d: pvi.Server(m.prior(), [d]), "wanted a client or a site, got"),
+        (lambda m, d: pvi.Server(m.prior(), {"c0": d}), "wanted a client or a site, got"),
+        (
+            lambda m, d: pvi.Server(m.prior(), {"c1": server(m, [d], LBFGS).clients["c0"]}),
+            "the client 'c0' goes under the name 'c1'",
+        ),
+        (lambda m, d: pvi.Client(0, m, d, LBFGS), "a client's name must be a string, got 0"),
+        (lambda m, d: pvi.Client("c0", m, d, LBFGS, -1), "seed must be an integer, at least 0"),
         (lambda m, d: server(m, [d], LBFGS).adopt({}), "ledger must be a strategy such as Server"),
         (lambda m, d: server(m, [d], LBFGS).warm_start(None), "q must be a strategy such as net"),
         (lambda m, d: server(m, [d], pvi.AnalyticUpdate), "update must be a strategy such as"),
@@ -281,6 +303,24 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
 def test_what_makes_no_sense_is_refused(rng, make, message):
     with pytest.raises(InvalidDataError, match=message):
         make(linear.BayesianLinearRegression(3), regression_data(rng))
+
+
+def test_groups_of_prior_variances_are_looked_at_before_anybody_is_asked(rng):
+    found = server(linear.BayesianLinearRegression(3), [regression_data(rng)], LBFGS)
+    for groups in ([0, 1], [0, 2, 2], "abc"):
+        with pytest.raises(InvalidDataError, match=r"groups must be \[3\]"):
+            pvi.fit(found, hyperparameters=pvi.PriorVariance(groups=groups))
+    assert found.version == 0
+    pvi.fit(found, hyperparameters=pvi.PriorVariance(groups=[0.0, 1.0, 1.0]))
+    assert {"prior_variance_0", "prior_variance_1"} <= found.history[-1].metrics.keys()
+
+
+def test_who_has_left_may_be_named_in_a_schedule(rng):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
+    found.remove("c1")
+    numbers = {"c0": 1.0, "c1": 0.5}
+    assert len(pvi.fit(found, pvi.Synchronous(numbers, durations=numbers))) == 1
 
 
 def test_a_damping_is_a_number_of_any_kind(rng):
