@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import as_real_array
+from streaming_gp.inputs import as_real_array, require_positive_integer
 
 # ---- of single points ----
 
@@ -87,9 +87,13 @@ def expected_calibration_error(
     :param probabilities: Predicted probabilities of the classes [N, C].
     :param labels: The classes 0 to C − 1 of the points, [N, 1] or [N].
     :param num_bins: The number of bins of equal width between 0 and 1.
+    :returns: the mean gap; NaN where a point has no probabilities (NaN), and so no confidence.
     """
+    require_positive_integer("num_bins", num_bins)
     confidence = np.max(probabilities, axis=1)
     right = ~wrong_class(probabilities, labels)
+    if np.isnan(confidence).any():
+        return float("nan")
     bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
     gaps = np.bincount(bins, weights=right - confidence, minlength=num_bins)
     return float(np.abs(gaps).sum() / len(confidence))

@@ -311,6 +311,11 @@ def test_classification_scores_by_hand():
     # each alone in its bin of ten: |1 - 0.9|, |0 - 0.6|; 0.8 and 0.65 are two bins: 0.2, 0.35
     gap = metrics.expected_calibration_error(probabilities, labels, num_bins=10)
     assert gap == pytest.approx((0.1 + abs(1 - 0.6 - 0.65) + 0.2) / 4)
+    assert np.isnan(
+        metrics.expected_calibration_error([*probabilities, [np.nan] * 2], [*labels, [0]])
+    )
+    with pytest.raises(InvalidDataError, match="num_bins must be positive, got 0"):
+        metrics.expected_calibration_error(probabilities, labels, num_bins=0)
 
 
 def test_predictions_are_paired_with_their_own_truth_or_refused():
