@@ -117,7 +117,9 @@ class Checks:
         if not fraction >= -self.max_precision_loss:
             return (
                 f"it takes away {-fraction:.3g} of the posterior's precision in the mean over "
-                f"coordinates, at most {self.max_precision_loss:g}"
+                f"coordinates, at most {self.max_precision_loss:g}; honest ones do so from a start "
+                "surer than it should be, or by another divergence than KL: begin elsewhere "
+                "(Server.warm_start), or raise the limit of pvi.Checks"
             )
         return None
 

@@ -1,5 +1,6 @@
 """Broken and hostile clients: what they answer is refused, and the others go on."""
 
+import re
 from dataclasses import dataclass, replace
 
 import gpflow
@@ -38,7 +39,7 @@ POISONS = {
         lambda factor: Factor(factor.family, (factor.natural[0] + 1e6, factor.natural[1])),
         "standard deviations",
     ),
-    "negative": (scaled(-1.0), "takes away"),
+    "negative": (scaled(-1.0), r"takes away .* begin elsewhere \(Server.warm_start\)"),
 }
 
 
@@ -52,7 +53,7 @@ def test_a_spoiled_answer_is_refused_and_the_others_go_on(rng, name):
     found = pvi.Server(model.prior(), clients)
     history = pvi.fit(found, pvi.Synchronous(damping=1.0), 2)
     assert set(history[-1].refused) == {"c1"}
-    assert message in history[-1].refused["c1"]
+    assert re.search(message, history[-1].refused["c1"])
     honest = pvi.Server(model.prior(), {k: c for k, c in clients.items() if k != "c1"})
     pvi.fit(honest, pvi.Synchronous(damping=1.0), 2)
     assert_same(found.posterior, honest.posterior, ALGEBRA)
