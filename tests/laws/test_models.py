@@ -202,6 +202,23 @@ def test_weights_and_noise_of_a_network_are_what_its_numbers_stand_for(rng):
     )
 
 
+def test_start_and_hyperparameters_of_a_network_are_in_units_of_their_priors(rng):
+    net = network()
+    model = HierarchicalModel(net, net.layer_of_weights, scale_sd=0.5, noise_sd=2.0)
+    start, own = model.initial(0), net.initial(0)
+    np.testing.assert_allclose(np.sqrt(2.0) * start.mean[:17], own.mean, rtol=1e-5)
+    np.testing.assert_allclose(2.0 * start.variance[:17], own.variance, rtol=1e-4)
+    mean, sd = rng.standard_normal(20), rng.uniform(0.1, 1.0, 20)
+    found = model.hyperparameters(MeanFieldNormal.from_mean_variance(mean, sd**2))
+    wanted = {
+        "log_scale": (0.5 * mean[17:19], 0.5 * sd[17:19]),
+        "log_noise_variance": (np.log(0.5) + 2.0 * mean[19:], 2.0 * sd[19:]),
+    }
+    assert found.keys() == wanted.keys()
+    for name, moments in wanted.items():
+        np.testing.assert_allclose(found[name], moments, rtol=1e-7)
+
+
 @pytest.mark.slow
 def test_a_network_learns_its_noise_in_q(rng):
     X = rng.uniform(-1.0, 1.0, (90, 2))
