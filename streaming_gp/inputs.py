@@ -24,6 +24,8 @@ C = TypeVar("C", bound=type)
 
 Positive = float
 """Above zero."""
+PositiveFinite = float
+"""Above zero and below infinity, such as the size of a step."""
 NotNegative = float
 """In [0, ∞]."""
 AboveOne = float
@@ -54,6 +56,7 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 }
 _RANGES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
     "Positive": ("float", lambda x: x > 0, "be positive"),
+    "PositiveFinite": ("float", lambda x: 0 < x < np.inf, "be positive and finite"),
     "NotNegative": ("float", lambda x: x >= 0, "not be negative"),
     "AboveOne": ("float", lambda x: x > 1, "be greater than 1"),
     "Fraction": ("float", lambda x: 0 < x <= 1, "lie in (0, 1]"),

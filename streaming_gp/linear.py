@@ -47,6 +47,8 @@ class GeneralisedLinearModel:
     :param prior_variance: The prior variance of each weight.
     :param family: The family of the posterior, ``Normal`` (full covariance), ``MeanFieldNormal`` or
         ``IsotropicNormal``.
+    :raises InvalidDataError: if a number is not positive, the likelihood is none of one latent
+        function, or the family none of Gaussians.
     """
 
     def __init__(
@@ -58,6 +60,9 @@ class GeneralisedLinearModel:
     ) -> None:
         require_positive_integer("num_inputs", num_inputs)
         require_positive_finite("prior_variance", prior_variance)
+        _require_one_function(likelihood)
+        if not (isinstance(family, type) and issubclass(family, Gaussian)):
+            raise InvalidDataError(f"family must be one of Gaussians, got {family!r:.100}")
         self.num_inputs = num_inputs
         self.likelihood = likelihood
         self.prior_variance = prior_variance
@@ -153,6 +158,16 @@ class GeneralisedLinearModel:
         return mean.numpy(), variance.numpy()
 
 
+def _require_one_function(likelihood: Any) -> None:
+    if not isinstance(likelihood, gpflow.likelihoods.Likelihood):
+        raise InvalidDataError(f"likelihood must be a GPflow likelihood, got {likelihood!r:.100}")
+    if likelihood.latent_dim not in (None, 1):
+        raise InvalidDataError(
+            f"wanted a likelihood of one latent function, got {type(likelihood).__name__}, which "
+            f"has {likelihood.latent_dim}"
+        )
+
+
 class BayesianLinearRegression(GeneralisedLinearModel):
     """Gaussian noise: conjugate, so that every rule has an exact answer to be held to.
 
@@ -225,6 +240,7 @@ class GPOnInputs(GeneralisedLinearModel):
     :param likelihood: A GPflow likelihood of one latent function.
     :param Z: The pseudo-inputs [M, D].
     :param family: The family of the posterior over θ.
+    :raises InvalidDataError: if the kernel or the likelihood is none, or Z no such matrix.
     """
 
     def __init__(
@@ -234,7 +250,9 @@ class GPOnInputs(GeneralisedLinearModel):
         Z: Any,
         family: type[Gaussian] = Normal,
     ) -> None:
-        self.Z = as_matrix("Z", Z, np.shape(Z)[-1])
+        if not isinstance(kernel, gpflow.kernels.Kernel):
+            raise InvalidDataError(f"kernel must be a GPflow kernel, got {kernel!r:.100}")
+        self.Z = as_matrix("Z", Z, None)
         super().__init__(self.Z.shape[1], likelihood, 1.0, family)
         self.kernel = kernel
         covariance = kernel(self.Z).numpy()
@@ -431,4 +449,9 @@ def centre_and_scale(likelihood: Any, Y: tf.Tensor) -> tuple[Any, Any]:
     if isinstance(likelihood, gpflow.likelihoods.Poisson):
         rate = Y + 0.5
         return tf.math.log(rate / likelihood.binsize), 1.0 / tf.sqrt(rate)
+    if isinstance(likelihood, gpflow.likelihoods.Gamma):
+        shape = tf.convert_to_tensor(likelihood.shape)
+        return tf.math.log(Y / shape), 1.0 / tf.sqrt(shape)
+    if isinstance(likelihood, gpflow.likelihoods.Exponential):
+        return tf.math.log(Y), 1.0
     return tf.zeros_like(Y), 1.0

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.inputs import Positive, Probability, typed
+from streaming_gp.inputs import PositiveFinite, Probability, typed
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.validation import number_of_classes, observations
 
@@ -64,7 +64,7 @@ class BetaLoss:
     :param beta: The power β > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
-    beta: Positive
+    beta: PositiveFinite
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         power = box_cox(log_density(likelihood, F, Y), self.beta - 1.0)
@@ -80,7 +80,7 @@ class GammaLoss:
     :param gamma: The power γ > 0; above 1 the loss is robust, at 1 the negative log likelihood.
     """
 
-    gamma: Positive
+    gamma: PositiveFinite
 
     def __call__(self, likelihood: gl.Likelihood, F: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         g = self.gamma

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from streaming_gp.inputs import Decay, NotNegative, Positive, PositiveInteger, Probability, typed
+from streaming_gp.inputs import (
+    Decay,
+    NotNegative,
+    PositiveFinite,
+    PositiveInteger,
+    Probability,
+    typed,
+)
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.updates.sampling import Chain, Target
 
@@ -31,7 +38,7 @@ class NUTS:
     """
 
     num_samples: PositiveInteger = 1
-    step_size: Positive = 0.3
+    step_size: PositiveFinite = 0.3
     acceptance: Probability = 0.8
     max_tree_depth: PositiveInteger = 8
 
@@ -92,7 +99,7 @@ class AdaptiveSGLD:
     :raises InvalidDataError: if a setting is out of its range.
     """
 
-    step_size: Positive = 1e-3
+    step_size: PositiveFinite = 1e-3
     batch_size: PositiveInteger | None = 100
     num_samples: PositiveInteger = 1
     decay: Decay = 0.999

@@ -16,7 +16,7 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
-from streaming_gp.inputs import Fraction, Positive, as_groups, typed
+from streaming_gp.inputs import Fraction, PositiveFinite, as_groups, typed
 from streaming_gp.pvi.ledger import Ledger
 from streaming_gp.pvi.model import (
     HyperparameterModel,
@@ -131,7 +131,7 @@ class LikelihoodParameters:
     """
 
     learning_rate: Fraction = 1.0
-    max_step: Positive = 1.0
+    max_step: PositiveFinite = 1.0
 
     def begin(self, server: Server) -> None:
         """The server takes the values that the clients' model has now.

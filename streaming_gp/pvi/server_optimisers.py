@@ -26,7 +26,7 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
-from streaming_gp.inputs import Decay, Fraction, Positive, Probability, typed
+from streaming_gp.inputs import Decay, Fraction, PositiveFinite, Probability, typed
 from streaming_gp.pvi.damping import (
     DampingRule,
     Factors,
@@ -141,7 +141,7 @@ class ServerAdam(AdamFormula):
     :raises InvalidDataError: if the learning rate is not positive, or a decay is not in [0, 1).
     """
 
-    learning_rate: Positive = 1e-3
+    learning_rate: PositiveFinite = 1e-3
 
     def init(self, ledger: Ledger[Any]) -> Moments:
         zeros = _zeros(self, ledger)
@@ -220,7 +220,7 @@ class FedAvg(ServerOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: Positive = 1.0
+    learning_rate: PositiveFinite = 1.0
     momentum: Decay = 0.0
 
     def init(self, ledger: Ledger[Any]) -> Velocity:
@@ -244,9 +244,9 @@ class AdaptiveOptimiser(ServerOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: Positive = 0.01
+    learning_rate: PositiveFinite = 0.01
     momentum: Decay = 0.9
-    adaptivity: Positive = 1e-3
+    adaptivity: PositiveFinite = 1e-3
 
     @abc.abstractmethod
     def second_moment(self, old: np.ndarray, square: np.ndarray) -> Any:

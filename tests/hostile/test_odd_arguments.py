@@ -339,6 +339,8 @@ UPDATES = [
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "outer": 0}, "outer"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "min_variance": -1.0}, "min_variance"),
     (samplers.NUTS, {"acceptance": 1.5}, "acceptance must lie in"),
+    (samplers.NUTS, {"step_size": INF}, "step_size must be positive and finite"),
+    (pvi.PowerEPUpdate, {"alpha": INF}, "alpha must be positive and finite"),
     (samplers.AdaptiveSGLD, {"offset": -1.0}, "offset must not be negative"),
     (samplers.AdaptiveSGLD, {"max_noise": -1.0}, "max_noise must not be negative"),
     (losses.BetaLoss, {"beta": 0.0}, "beta"),
@@ -358,12 +360,40 @@ SERVERS = [
     (pvi.Sequential, {"order": "shuffled"}, "order is a list of clients"),
     (pvi.Synchronous, {"durations": {}}, "durations"),
     (pvi.Asynchronous, {"durations": {"c0": -1.0}}, "duration of a visit to 'c0'"),
+    (pvi.Synchronous, {"durations": {"c0": None}}, "visit to 'c0' must be a number, got None"),
+    (pvi.FedAdam, {"adaptivity": INF}, "adaptivity must be positive and finite"),
+    (pvi.LikelihoodParameters, {"max_step": INF}, "max_step must be positive and finite"),
+    *(
+        (rule, {"learning_rate": INF}, "learning_rate must be positive and finite, got inf")
+        for rule in (
+            VARIATIONAL,
+            pvi.Adam,
+            pvi.SGD,
+            pvi.VariationalOnlineNewton,
+            pvi.ServerAdam,
+            pvi.FedAvg,
+            pvi.FedAdam,
+        )
+    ),
     (pvi.TrimmedMean, {"fraction": 0.5}, r"fraction must lie in \[0, 0.5\), got 0.5"),
 ]
 SETTINGS_OF_MODELS = [
     (mixture.GaussianMixture, {"num_components": 2, "num_dimensions": 1, "dof": "3"}, "dof"),
     (linear.BayesianLinearRegression, {"num_inputs": 3, "noise_variance": -1.0}, "noise_variance"),
     (linear.logistic_regression, {"num_inputs": 0}, "num_inputs"),
+    (linear.logistic_regression, {"num_inputs": 2, "family": "Normal"}, "one of Gaussians"),
+    *((linear.GeneralisedLinearModel, {"num_inputs": 2, "likelihood": likelihood}, message)
+      for likelihood, message in [
+          ("Bernoulli", "likelihood must be a GPflow likelihood, got 'Bernoulli'"),
+          (gl.Softmax(3), "one latent function, got Softmax, which has 3"),
+          (gl.HeteroskedasticTFPConditional(), "one latent function, got Heteroskedastic.* has 2"),
+      ]),
+    *((linear.GPOnInputs, {"kernel": kernel, "likelihood": gl.Gaussian(), "Z": Z}, message)
+      for kernel, Z, message in [
+          ("RBF", np.ones((3, 1)), "kernel must be a GPflow kernel, got 'RBF'"),
+          (gk.Matern32(), 3.0, "Z must have shape"),
+          (gk.Matern32(), np.ones(3), r"Z must have shape \[N, columns\]"),
+      ]),
     (bnn.MultiHeadBNN, {"sizes": [2, 2], "num_heads": 0,
                         "likelihood": gpflow.likelihoods.Softmax(2)}, "num_heads"),
     *((pvi.PersonalModel, {"model": linear.BayesianLinearRegression(2), "personal": personal}, "")
@@ -384,6 +414,18 @@ PRIVACY = [
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "clip": 0.0}, "clip"),
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "sampling_rate": 0.0}, "sampling_rate"),
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "noise_multiplier": -1.0}, "noise"),
+    *(
+        (kind, {"rule": FIXED_POINT(), "budget": 2.0}, "budget must be a privacy.Budget, got 2.0")
+        for kind in (GRADIENTS, CHANGES, privacy.LocalAveraging)
+    ),
+    *(
+        (
+            privacy.noise_multiplier_for,
+            {"budget": privacy.Budget(1.0), "releases": 3, "tolerance": t},
+            "tolerance must be",
+        )
+        for t in (0.0, -1.0, INF, NAN)
+    ),
     (CHANGES, {"rule": pvi.AnalyticUpdate, "budget": FREE}, "update rule"),
     (CHANGES, {"rule": pvi.AnalyticUpdate(), "budget": FREE, "clip": -1.0}, "clip"),
     (CHANGES, {"rule": pvi.AnalyticUpdate(), "budget": FREE, "clip": INF}, "clip"),

@@ -23,6 +23,7 @@ from streaming_gp.inputs import (
     Positive,
     missing_extra,
     require_positive,
+    require_positive_finite,
     require_positive_integer,
     typed,
 )
@@ -141,6 +142,7 @@ def noise_multiplier_for(
         budget has no bound.
     """
     require_positive_integer("releases", releases)
+    require_positive_finite("tolerance", tolerance)
     if not math.isfinite(budget.epsilon):
         raise InvalidDataError("a budget without a bound on epsilon asks for no noise")
 

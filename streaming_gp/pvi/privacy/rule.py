@@ -269,8 +269,8 @@ class PrivateRule(abc.ABC):
     :param insecure_seed: A seed for the noise, and for which rows are sampled. Whoever knows it can
         take the noise away: for tests and figures only. If None, both are made of the operating
         system's random bits.
-    :raises InvalidDataError: if the record is no absolute path, and for noise without a bound to
-        scale it by.
+    :raises InvalidDataError: if the budget is none, the record is no absolute path, and for noise
+        without a bound to scale it by.
     """
 
     rule: Any = field(kw_only=False)
@@ -283,6 +283,8 @@ class PrivateRule(abc.ABC):
     is_paid_for: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.budget, Budget):
+            raise InvalidDataError(f"budget must be a privacy.Budget, got {self.budget!r:.100}")
         require_absolute(self.record)
         if math.isinf(self.clip) and self.noise_multiplier != 0.0:
             raise InvalidDataError("noise is scaled by clip, which is infinite")

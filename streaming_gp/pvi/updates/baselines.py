@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Factor, MeanFieldNormal
-from streaming_gp.inputs import Fraction, NotNegative, Positive, PositiveInteger, typed
+from streaming_gp.inputs import Fraction, NotNegative, PositiveFinite, PositiveInteger, typed
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.model import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
@@ -74,7 +74,7 @@ class AveragingUpdate:
 
     share: Fraction
     rule: VariationalUpdate
-    width: Positive = 1e-3
+    width: PositiveFinite = 1e-3
     proximal: NotNegative = 0.0
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
@@ -236,7 +236,7 @@ class ElasticUpdate(PointRule):
 
     moving_rate: Fraction = 0.25
     share: Fraction = 1.0
-    width: Positive = 0.03
+    width: PositiveFinite = 0.03
     wants_prior: ClassVar[bool] = True
 
     def meet(self, point: tf.Tensor, server: tf.Tensor) -> tf.Tensor:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
-from streaming_gp.inputs import Fraction, Positive, PositiveInteger, typed
+from streaming_gp.inputs import Fraction, PositiveFinite, PositiveInteger, typed
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.model import TiltedModel, compiled_for, factor_tensors, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
@@ -55,7 +55,7 @@ class PowerEPUpdate:
         overshoot where the prior is far wider than the posterior.
     """
 
-    alpha: Positive = 1.0
+    alpha: PositiveFinite = 1.0
     sweeps: PositiveInteger = 20
     damping: Fraction = 0.5
     sequential: bool = False
@@ -158,7 +158,7 @@ class StochasticEPUpdate:
     :param batch_size: The number B of random rows in each step; all if None.
     """
 
-    alpha: Positive = 1.0
+    alpha: PositiveFinite = 1.0
     steps: PositiveInteger = 1
     damping: Fraction = 1.0
     batch_size: PositiveInteger | None = None

@@ -15,7 +15,14 @@ import tensorflow as tf
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import KL, Divergence, ExponentialFamily, Factor, MeanFieldNormal
 from streaming_gp.expfam.divergences import require_domain
-from streaming_gp.inputs import Decay, Fraction, NotNegative, Positive, PositiveInteger, typed
+from streaming_gp.inputs import (
+    Decay,
+    Fraction,
+    NotNegative,
+    PositiveFinite,
+    PositiveInteger,
+    typed,
+)
 from streaming_gp.pvi.model import (
     LikelihoodModel,
     LossModel,
@@ -48,10 +55,10 @@ class AdamFormula:
     :param epsilon: The offset ε, which is added to the root of that mean square.
     """
 
-    learning_rate: Positive = 1e-3
+    learning_rate: PositiveFinite = 1e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.999
-    epsilon: Positive = 1e-8
+    epsilon: PositiveFinite = 1e-8
 
     def ascent(
         self, gradient: Any, first: Any, second: Any, count: Any
@@ -134,7 +141,7 @@ class Adam(AdamFormula, GradientOptimiser):
     :param epsilon: What is added to the root of that mean square.
     """
 
-    learning_rate: Positive = 2e-3
+    learning_rate: PositiveFinite = 2e-3
 
     def begin_at(self, numbers: tf.Tensor) -> State:
         zeros = tf.zeros_like(numbers)
@@ -157,7 +164,7 @@ class SGD(GradientOptimiser):
     :raises InvalidDataError: if a number is out of its range.
     """
 
-    learning_rate: Positive = 1e-5
+    learning_rate: PositiveFinite = 1e-5
     momentum: Decay = 0.9
 
     def begin_at(self, numbers: tf.Tensor) -> State:
@@ -183,7 +190,7 @@ class VariationalOnlineNewton(StochasticOptimiser):
     :param momentum: The decay β of the mean's gradient.
     """
 
-    learning_rate: Positive = 0.02
+    learning_rate: PositiveFinite = 0.02
     precision_rate: Fraction = 0.02
     momentum: Decay = 0.9
     num_places: ClassVar[int] = 2
@@ -350,7 +357,7 @@ class VariationalUpdate:
 
     epochs: PositiveInteger = 1
     batch_size: PositiveInteger | None = 200
-    learning_rate: Positive = 2e-3
+    learning_rate: PositiveFinite = 2e-3
     optimiser: StochasticOptimiser | LBFGS | None = None
     divergence: Divergence = field(default_factory=KL)
     loss: Any = None
