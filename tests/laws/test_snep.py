@@ -412,6 +412,19 @@ def test_a_chain_has_the_moments_of_a_gaussian(sampler):
     np.testing.assert_allclose(np.mean(np.std(draws, axis=0) / sd), 1.0, atol=0.1)
 
 
+@pytest.mark.slow
+def test_the_step_size_goes_to_where_the_acceptance_is_wanted():
+    """From far too small a step, and from one far too large."""
+    target, start = gaussian_target(np.ones(2), 2), tf.zeros(2, tf.float64)
+    sampler = samplers.NUTS(60, max_tree_depth=3)
+    step = tf.function(lambda chain: sampler.step(chain, target, tf.constant([0, 1]))[0])
+    position, _, number = sampler.begin(start)
+    for first in (0.1, 20.0):
+        *_, log_step, made = step((position, tf.math.log(tf.cast(first, tf.float64)), number))
+        assert 0.5 < np.exp(log_step) < 3.0
+        assert made == 60.0
+
+
 def test_a_minibatch_estimates_the_log_density_of_all(rng):
     (X, Y), model = two_weights(rng), linear.logistic_regression(2)
     base, theta = model.prior().as_factor(), tf.constant(rng.standard_normal((1, 2)))
