@@ -101,6 +101,16 @@ class PersonalUpdate:
         """Whether it has a folder."""
         return self.folder is not None
 
+    @property
+    def server_damping(self) -> float | None:
+        """That of the rule, if it knows."""
+        return getattr(self.rule, "server_damping", None)
+
+    @property
+    def wants_prior(self) -> bool:
+        """Whether the rule does."""
+        return getattr(self.rule, "wants_prior", False)
+
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer; what is personal stays."""
         model = task.model

@@ -1,5 +1,7 @@
 """Servers, clients and schedules on models whose answers are known."""
 
+from dataclasses import dataclass
+
 import gpflow
 import numpy as np
 import pytest
@@ -254,6 +256,19 @@ def test_asynchronous_runs_replay_exactly_and_say_how_stale_answers_were(rng):
     assert 16.0 < history[-1].simulated_seconds < 24.0
 
 
+@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
+def test_a_stale_answer_enters_by_a_power_of_how_stale_it_is(rng, power):
+    (X, Y), model, rule = regression_data(rng), conjugate_model(), pvi.Damping(0.5, 3)
+    found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
+    late = found.clients["c0"].answer(found.ask("c0"))
+    for name in ("c1", "c2"):
+        found.accept([found.clients[name].answer(found.ask(name))], rule)
+    report = found.accept([late], rule, staleness_power=power)
+    assert (report.accepted, report.staleness) == (1, 2)
+    whole = model.likelihood_factor(*found.clients["c0"].data)
+    assert_same(found.factors["c0"], whole ** (0.5 * 3.0**-power), ALGEBRA)
+
+
 def test_early_stopping_ends_a_run_that_rests(rng):
     (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, [(X, Y)], pvi.AnalyticUpdate())
@@ -431,6 +446,33 @@ def test_what_goes_over_the_wire_has_the_shared_size_only(rng):
         assert [eta.shape for eta in factor.natural] == [(size,), (size, size)]
     assert len(encode_answer(answer)) < 8 * (size + size**2) + 4000
     assert 8 * len(personal) ** 2 > 4000, "else the bound on bytes would not see the personal part"
+
+
+@dataclass(frozen=True)
+class AsksForThePrior:
+    """A rule that divides by the prior, and keeps what it was told."""
+
+    told: list
+    wants_prior: bool = True
+    server_damping: float = 1.0
+
+    def __call__(self, task):
+        self.told.append(task.prior)
+        return pvi.AnalyticUpdate()(task)
+
+
+def test_a_rule_within_is_told_the_server_s_prior_and_says_how_it_is_damped(rng):
+    model = pvi.PersonalModel(linear.BayesianLinearRegression(2, NOISE), [1])
+    prior = linear.BayesianLinearRegression(1, prior_variance=3.0).prior()
+    data, told = (rng.standard_normal((6, 2)), rng.standard_normal((6, 1))), []
+    rule, found = pvi.PersonalUpdate(AsksForThePrior(told)), []
+    for schedule in (pvi.Synchronous(), pvi.Synchronous(damping=1.0)):
+        found.append(pvi.Server(prior, pvi.make_clients(model, [data] * 2, rule)))
+        pvi.fit(found[-1], schedule)
+    for one in told:
+        np.testing.assert_allclose(one.covariance, np.diag([3.0, 1.0]), rtol=THROUGH_CHOLESKY)
+    assert len(told) == 4
+    assert_same(found[0].posterior, found[1].posterior, ALGEBRA)
 
 
 def test_what_is_personal_is_learned_and_goes_on_from_where_it_was(rng, tmp_path):
