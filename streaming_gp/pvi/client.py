@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam import Factor
@@ -239,8 +242,8 @@ def make_clients(
     :param update: The rule by which each of them answers.
     :param seed: The seed of the start that all fits share.
     :returns: clients by name, in order.
-    :raises InvalidDataError: if there is no shard, or one that the model cannot take, or the rule
-        is none.
+    :raises InvalidDataError: if there is no shard, or one that the model cannot take, or two that
+        have not the same columns, or the rule is none.
 
     >>> [*sgp.pvi.make_clients(line, {"north": shards[0]}, sgp.pvi.AnalyticUpdate())]
     ['north']
@@ -250,12 +253,24 @@ def make_clients(
     if not shards:
         raise InvalidDataError("no shards: there must be at least one client")
     require_count("seed", seed)
-    clients = {}
+    clients: dict[str, Client] = {}
     for name in [as_name("a client's name", name) for name in shards]:
         data = data_for(model, f"shard {name!r}", shards[name])
+        for first in islice(clients.values(), 1):
+            _require_columns(f"shard {name!r}", data, f"shard {first.client_id!r}", first.data)
         clients[name] = Client(name, model, data, update, seed)
     require_strategy("update", update, UpdateRule, "pvi.VariationalUpdate()")
     return clients
+
+
+def _require_columns(name: str, data: Data, other: str, others: Data) -> None:
+    """Refuse data that are not of the same columns as others of one model."""
+    for of, mine, theirs in zip("XY", data, others, strict=True):
+        if np.shape(mine)[1:] != np.shape(theirs)[1:]:
+            raise InvalidDataError(
+                f"{name}: {of} has shape {list(np.shape(mine))}, which does not go with "
+                f"{list(np.shape(theirs))} of {other}"
+            )
 
 
 def data_for(model: Model, name: str, given: Any) -> Data:

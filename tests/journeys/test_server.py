@@ -237,6 +237,16 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         (lambda m, d: pvi.Server(m.prior(), {}), "at least one"),
         (lambda m, d: pvi.make_clients(m, [(d[0], d[1][:5])], None), "shard 'c0': .*as many rows"),
         (lambda m, d: pvi.make_clients(m, {"x": (d[0] * np.nan, d[1])}, None), "shard 'x': X must"),
+        *(
+            (lambda m, d, of=of: pvi.make_clients(sgp.StreamingGP(*GP), [d, of(*d)], None), message)
+            for of, message in [
+                (
+                    lambda X, Y: (X[:, :2], Y),
+                    r"shard 'c1': X has shape \[\d+, 2\], .* of shard 'c0'",
+                ),
+                (lambda X, Y: (X, Y[:, [0, 0]]), r"shard 'c1': Y has shape \[\d+, 2\], which does"),
+            ]
+        ),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), rounds=0), "rounds must be positive"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Synchronous(2.0)), "damping must lie"),
         (lambda m, d: pvi.fit(server(m, [d], LBFGS), pvi.Sequential("up")), '"random"'),
