@@ -216,6 +216,13 @@ def _refuse_columns(kernel: Any, input_dim: int) -> None:
             f"active_dims of {type(kernel).__name__} are {list(np.ravel(dims))}, but inputs have "
             f"{input_dim} columns, counted from 0"
         )
+    read = len(range(input_dim)[dims]) if isinstance(dims, slice) else np.size(dims)
+    for name in ("lengthscales", "period"):  # those of one column would be read as those of several
+        given = np.size(getattr(kernel, name, 1.0))
+        if read == 1 < given:
+            raise InvalidDataError(
+                f"{type(kernel).__name__} has {given} {name}, but reads one column of inputs"
+            )
 
 
 def _evaluated(what: str, call: Any, input_dim: int) -> tf.Tensor:

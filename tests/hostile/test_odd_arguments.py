@@ -233,6 +233,13 @@ def test_modules_that_do_not_fit_the_data_are_named(name):
     assert model.num_updates == 0
 
 
+@pytest.mark.parametrize(
+    "kernel", [gk.Matern32(lengthscales=[1.0] * 3), gk.Periodic(gk.Matern12(), period=[1.0, 2.0])]
+)
+def test_several_numbers_for_one_column_are_refused(kernel):
+    check_refused("reads one column", made(kernel).update, (X[:, :1], X[:, :1]))
+
+
 def test_an_index_beyond_the_outputs_is_named_at_predictions_too():
     model = made(tasks())
     check_refused("hold the output 2, but Coregion", model.predict_f, [[0.0, 2.0]])

@@ -312,9 +312,12 @@ def test_few_data_of_any_likelihood_have_the_largest_bound(observe, likelihood):
     """That of GPflow's VGP, whose q(f) and parameters are optimised together."""
     rng = np.random.default_rng(5)
     X = rng.uniform(-3.0, 3.0, (30, 1))
-    data, (k, noise) = (X, observe(rng, X)), (kernel(), likelihood())
-    oracle = gpflow.models.VGP(data, kernel(), likelihood())
-    model = sgp.StreamingGP(k, noise, hyperparameters=sgp.PointHyperparameters())
+    data, (k, noise) = (X, observe(rng, X)), (gpflow.kernels.SquaredExponential(), likelihood())
+    mean = gpflow.functions.Constant(0.5)
+    gpflow.set_trainable(mean, False)
+    oracle = gpflow.models.VGP(data, gpflow.kernels.SquaredExponential(), likelihood(), mean)
+    options = {"hyperparameters": sgp.PointHyperparameters()}
+    model = sgp.StreamingGP(k, noise, mean_function=mean, **options)
     found = model.update(data).free_energy
     optimiser = gpflow.optimizers.Scipy()
     optimiser.minimize(oracle.training_loss, oracle.trainable_variables, options={"maxiter": 1000})
@@ -337,7 +340,7 @@ def test_many_data_of_any_likelihood_have_nearly_the_largest_bound(observe, like
     """That of GPflow's SVGP on enough points; a sample of the data falls short by chance."""
     rng = np.random.default_rng(5)
     X = rng.uniform(-3.0, 3.0, (800, 1))
-    data, (k, noise) = (X, observe(rng, X)), (kernel(), likelihood())
+    data, (k, noise) = (X, observe(rng, X)), (gpflow.kernels.SquaredExponential(), likelihood())
     model = sgp.StreamingGP(k, noise, hyperparameters=sgp.PointHyperparameters())
     model.update(data)
 
@@ -353,6 +356,43 @@ def test_many_data_of_any_likelihood_have_nearly_the_largest_bound(observe, like
     found = bound(k, noise, [])
     best = bound(k, noise, [*k.trainable_variables, *noise.trainable_variables])
     assert best - found < 2.0
+
+
+@pytest.mark.slow
+def test_two_batches_of_half_a_weight_say_of_epsilon_what_one_says():
+    """With labels, whose evidence has a bound, and after another batch has gone."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-3.0, 3.0, (20, 1))
+    once, twice = (
+        sgp.StreamingGP(gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli())
+        for _ in range(2)
+    )
+    data = X, labels(rng, X)
+    once.update(data)
+    for _ in range(2):
+        twice.update(data, learn=False)
+    twice.fade(0.5)
+    twice.update((X[:5] + 0.1, labels(rng, X[:5])))
+    twice.remove("batch-2")
+    q, p = (one.hyperparameter_posterior for one in (twice, once))
+    np.testing.assert_allclose(q.mean, p.mean, atol=1e-3)
+    np.testing.assert_allclose(q.variance, p.variance, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_batch_of_labels_that_is_fitted_again_says_of_epsilon_what_it_said():
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-3.0, 3.0, (40, 1))
+    Y, model = (
+        labels(rng, X),
+        sgp.StreamingGP(gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Bernoulli()),
+    )
+    for part in np.split(np.arange(40), 2):
+        model.update((X[part], Y[part]))
+    before = model.hyperparameter_posterior
+    model.revisit("batch-0", (X[:20], Y[:20]))
+    moved = model.hyperparameter_posterior.mean - before.mean
+    assert np.abs(moved / np.sqrt(before.variance)).max() < 0.3
 
 
 @pytest.mark.parametrize("prior_on", ["constrained", slow("unconstrained")])

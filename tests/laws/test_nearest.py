@@ -305,6 +305,7 @@ def told_once(lengthscale, noise, X, f, rng, **options):
     return model
 
 
+@pytest.mark.slow
 def test_rows_that_are_few_when_joined_stand_for_themselves_while_epsilon_is_learned(rng):
     """They differ in one of their columns alone."""
     f = rng.uniform(-2.0, 2.0, (700, 1))

@@ -658,7 +658,8 @@ class Search:
             self._report(self._iterations, -value)
             values.append(value)
             gain = values[-2] - value if len(values) > 1 else np.inf
-            if sample.arguments and gain < LEAST_STEP * sample.scale:
+            is_random = bool(sample.arguments) or sample.scale > 1.0
+            if is_random and gain < LEAST_STEP * sample.scale:
                 raise StopIteration
 
         bounds = scipy.optimize.Bounds((low - start) / unit, (self._belief.high - start) / unit)
