@@ -13,7 +13,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.model import Data, Model
-from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
+from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule, factor_of
 
 KIND = "what a client keeps to itself"
 
@@ -78,7 +78,7 @@ class PersonalModel:
 
 @typed
 @dataclass(frozen=True)
-class PersonalUpdate:
+class PersonalUpdate(RuleAround):
     """Fit shared and personal parameters together; answer with the factor of the shared ones.
 
     The client's cavity is that of θ times the prior of its own z. The rule fits q(θ, z) under it,
@@ -100,16 +100,6 @@ class PersonalUpdate:
     def keeps_state(self) -> bool:
         """Whether it has a folder."""
         return self.folder is not None
-
-    @property
-    def server_damping(self) -> float | None:
-        """That of the rule, if it knows."""
-        return getattr(self.rule, "server_damping", None)
-
-    @property
-    def wants_prior(self) -> bool:
-        """Whether the rule does."""
-        return getattr(self.rule, "wants_prior", False)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer; what is personal stays."""

@@ -381,6 +381,22 @@ class Worker(Protocol):
         """
 
 
+class RuleAround:
+    """A rule made around another, which says of the prior and of damping what that one does."""
+
+    rule: UpdateRule
+
+    @property
+    def server_damping(self) -> float | None:
+        """That of the rule, if it knows."""
+        return getattr(self.rule, "server_damping", None)
+
+    @property
+    def wants_prior(self) -> bool:
+        """Whether the rule does."""
+        return getattr(self.rule, "wants_prior", False)
+
+
 def refuse_private_within(rule: Any) -> None:
     """Refuse a rule made around a private one that tells more than that one does.
 

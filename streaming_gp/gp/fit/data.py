@@ -186,7 +186,7 @@ class DataFits:
         belief = Belief(self.local, known.hyperparameters, is_own=not members)
         for _ in range(TURNS):
             data, number = _all_data(factors.values()), self._near_rows.num_neighbors
-            evidence = Evidence(self.local, data, data_of(members), number, seed, self._rested)
+            evidence = Evidence(self.local, data, data_of(members), number, seed, self._at_rest)
             search = Search(evidence, belief, self.optimiser.most_iterations, report)
             learned = search.learned(start)
             factors = self._shared(known, learned.q, factors)
@@ -404,7 +404,7 @@ class DataFits:
     def _fixed_point(
         self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
     ) -> tuple[DataObservations, float, int]:
-        look, bound = self._seen(before, own, epsilon)
+        look, bound = self._look_and_bound(before, own, epsilon)
         start = None
         if own.precision.max() > 10.0 / SAYS_NOTHING:
             start = Sites(own.precision_mean, own.precision)
@@ -412,7 +412,7 @@ class DataFits:
         rest, value = site_rules.best_rest(look, bound, start, size, self.optimiser.site_steps)
         return _with(own, rest.sites), value, rest.clipped
 
-    def _seen(
+    def _look_and_bound(
         self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
     ) -> tuple[Callable[[Sites], Look], Callable[[Sites], float]]:
         """What data say of their sites under a dense cavity, and the bound by these."""
@@ -430,10 +430,10 @@ class DataFits:
 
         return look, bound
 
-    def _rested(self, data: DataObservations, epsilon: np.ndarray) -> DataObservations:
+    def _at_rest(self, data: DataObservations, epsilon: np.ndarray) -> DataObservations:
         """Data alone whose sites, near those at another ε, go on to where they are at rest at ε."""
         prior = DenseProcess(PriorAt(self.local.prior, epsilon[None]))
-        look, _ = self._seen(prior, data, epsilon)
+        look, _ = self._look_and_bound(prior, data, epsilon)
         sites = Sites(data.precision_mean, data.precision)
         return _with(data, site_rules.rest(look, sites, self.optimiser.site_steps).sites)
 

@@ -22,7 +22,7 @@ alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisite
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -102,8 +102,6 @@ evidence at thousands of values."""
 PASSES = 6
 """The largest number of steps of q(ε), where rows are few."""
 
-Rest: TypeAlias = Callable[[DataObservations, np.ndarray], DataObservations]
-
 
 class Learned(NamedTuple):
     """What rows say of ε: the mean or the point [E], q(ε) or None where ε is a point, and the
@@ -147,7 +145,7 @@ class Evidence:
         others: Sequence[DataObservations],
         number: int,
         seed: int,
-        rest: Rest | None = None,
+        rest: Callable[[DataObservations, np.ndarray], DataObservations] | None = None,
     ) -> None:
         self.local, self._number, self._rest = local, number, rest
         self._rng = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ from streaming_gp.pvi.task import (
     LocalResult,
     LocalTask,
     RefusedQuestionError,
+    RuleAround,
     UpdateRule,
 )
 from streaming_gp.serialization import as_path, file_of, write_bytes
@@ -250,7 +251,7 @@ class PrivateFitError(StreamingGPError, RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateRule(abc.ABC):
+class PrivateRule(RuleAround, abc.ABC):
     """A rule around a rule, whose answers keep within a budget.
 
     What leaves is the natural parameters of the factor under noise. The free energy, the factor's
@@ -398,16 +399,6 @@ class PrivateRule(abc.ABC):
             "its private rule keeps no record of what was told: its epsilon is for this run "
             "alone, and another run or server begins anew. Give it record=, an absolute path"
         )
-
-    @property
-    def server_damping(self) -> float | None:
-        """That of the rule, if it knows."""
-        return getattr(self.rule, "server_damping", None)
-
-    @property
-    def wants_prior(self) -> bool:
-        """Whether the rule does."""
-        return getattr(self.rule, "wants_prior", False)
 
 
 def require_family(task: LocalTask) -> None:
