@@ -11,7 +11,7 @@ from gpflow import kernels as gk
 import streaming_gp as sgp
 from streaming_gp.gp import PseudoObservations
 from streaming_gp.gp.compilation import compile_gp
-from streaming_gp.gp.fit.evidence import Evidence, Sample
+from streaming_gp.gp.fit.evidence import ExactEvidence, Sample, evidence_of
 from streaming_gp.gp.process.dense import DenseProcess
 from streaming_gp.gp.process.nearest import NearestProcess
 from streaming_gp.gp.process.observations import DataObservations
@@ -455,8 +455,12 @@ def test_after_all_has_faded_a_stream_goes_on(rng, likelihood, hyperparameters):
 # ---- the evidence of ε ----
 
 
-def evidence_of(known, rng, X, Y, number=30):
-    return Evidence(known.local, [known.data(rng, X, Y)], [], number, seed=1)
+def evidence_by(known, rng, X, Y, number=30):
+    return of_members(known, [known.data(rng, X, Y)], number)
+
+
+def of_members(known, members, number):
+    return evidence_of(known.local, members, [], number, seed=1, rest=lambda data, epsilon: data)
 
 
 def gpr(known, X, Y):
@@ -465,9 +469,9 @@ def gpr(known, X, Y):
 
 def test_the_evidence_of_few_rows_is_that_of_an_exact_gp(rng):
     known, (X, Y) = Known(kernel()), smooth_data(rng, 50)
-    found = evidence_of(known, rng, X, Y)
+    found = evidence_by(known, rng, X, Y)
     sample = found.sample(20, known.epsilon)
-    assert found.is_exact
+    assert isinstance(found, ExactEvidence)
     assert sample.scale == 1.0
     value, _ = found.value_and_gradient(known.epsilon, sample)
     assert value == pytest.approx(float(gpr(known, X, Y).log_marginal_likelihood()), abs=EXACT)
@@ -488,8 +492,8 @@ def test_rows_given_all_before_them_have_the_exact_evidence_together(
     monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", 0)
     known = Known(KERNELS[name][0](), columns, mean=mean)
     X, Y = smooth_data(rng, 12, columns)
-    found = evidence_of(known, rng, X, Y)
-    assert not found.is_exact
+    found = evidence_by(known, rng, X, Y)
+    assert not isinstance(found, ExactEvidence)
     total, epsilon = 0.0, known.epsilon
     for row in range(1, 12):
         one = Sample(found._arguments(np.array([row]), np.ones(1), row, epsilon), 1.0)
@@ -509,7 +513,7 @@ def test_its_gradient_is_that_of_finite_differences(rng, name, monkeypatch):
     epsilon = known.epsilon + 0.1 * rng.standard_normal(known.epsilon.shape)
     for exact_rows in (1000, 0):
         monkeypatch.setattr("streaming_gp.gp.fit.evidence.EXACT_ROWS", exact_rows)
-        found = evidence_of(known, rng, X, Y, number=10)
+        found = evidence_by(known, rng, X, Y, number=10)
         sample = found.sample(15, epsilon)
         _, gradient = found.value_and_gradient(epsilon, sample)
         for step, slope in zip(1e-5 * np.eye(len(epsilon)), gradient, strict=True):
@@ -523,7 +527,7 @@ def test_a_sample_of_rows_that_have_faded_is_right_in_expectation(rng, monkeypat
     known, (X, Y) = Known(kernel()), smooth_data(rng, 300)
     weights = np.where(rng.uniform(size=300) < 0.1, 1.0, 1e-3)
     member = known.data(rng, X, Y, weights)
-    found, epsilon = Evidence(known.local, [member], [], 10, seed=1), known.epsilon
+    found, epsilon = of_members(known, [member], 10), known.epsilon
     everything = found.sample(300, epsilon)
     assert everything.arguments
     wanted = everything.scale * found.value_and_gradient(epsilon, everything)[0]

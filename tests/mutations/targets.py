@@ -81,4 +81,7 @@ TARGETS = {
             f"{LAWS}/test_prediction.py::test_changing_a_fixed_parameter_changes_predictions",
         ),
     ),
+    "gp/evidence": Target(
+        "gp/fit/evidence.py", (f"{LAWS}/test_nearest.py", f"{LAWS}/test_hyperparameters.py")
+    ),
 }

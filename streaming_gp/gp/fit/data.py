@@ -22,9 +22,9 @@ from streaming_gp.gp.fit.evidence import (
     EXACT_ROWS,
     MOST_EXPECTED,
     Belief,
-    Evidence,
     Learned,
     Search,
+    evidence_of,
 )
 from streaming_gp.gp.fit.fitted import Batch, Data, Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
@@ -186,13 +186,14 @@ class DataFits:
         belief = Belief(self.local, known.hyperparameters, is_own=not members)
         for _ in range(TURNS):
             data, number = _all_data(factors.values()), self._near_rows.num_neighbors
-            evidence = Evidence(self.local, data, data_of(members), number, seed, self._at_rest)
+            near = data_of(members), number, seed
+            evidence = evidence_of(self.local, data, *near, self._at_rest)
             search = Search(evidence, belief, self.optimiser.most_iterations, report)
             learned = search.learned(start)
             factors = self._shared(known, learned.q, factors)
             if not self.is_gaussian:
                 factors = self._swept(known, factors, learned.epsilon, conditioning)
-            if self.is_gaussian or evidence.is_exact:
+            if not evidence.holds_sites:
                 break
             start = learned.epsilon
         return learned, factors

@@ -22,6 +22,7 @@ alone (Opper & Archambeau 2009, "The variational Gaussian approximation revisite
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,103 +132,89 @@ class Evidence:
     """The evidence of some data by ε.
 
     :param local: The model.
-    :param data: The data whose evidence counts.
-    :param others: Data that are known before.
+    :param known: Data that are known before, in a random order, or None.
+    :param data: The data whose evidence counts, likewise.
+    :param num_rows: The number of rows that these stand for.
     :param number: k, the number of neighbours.
-    :param seed: The seed of the order, and of the rows that are drawn.
-    :param rest: Data with their sites at another ε [E]; None where all sites are held.
+    :param rng: Draws rows.
     """
+
+    iterations: int
+    """The largest number of the optimiser's from each start."""
+    num_rounds = 0
+    """Of runs with fresh rows that follow from the best start."""
+    round_iterations = 0
+    """The same of each of these."""
+    has_all = False
+    """Whether rows by which values of ε are compared are all that there are: the prior counts."""
 
     def __init__(
         self,
         local: LocalModel,
-        data: Sequence[DataObservations],
-        others: Sequence[DataObservations],
+        known: DataObservations | None,
+        data: DataObservations,
+        num_rows: int,
         number: int,
-        seed: int,
-        rest: Callable[[DataObservations, np.ndarray], DataObservations] | None = None,
+        rng: np.random.Generator,
     ) -> None:
-        self.local, self._number, self._rest = local, number, rest
-        self._rng = np.random.default_rng(seed)
-        data, others = _heard(data), _heard(others)
-        before = _sample(others, MOST_POOL, self._rng)
-        own = _sample(data, MOST_POOL, self._rng)
-        self.num_rows = sum(len(one.Z) for one in data)
-        self._first = 0 if before is None else len(before.Z)
-        assert own is not None
-        self._pool = own if before is None else concatenated([before, own])
-        self._num_pool, self.is_gaussian = len(self._pool.Z), own.is_gaussian
-        self.is_exact = self._num_pool <= EXACT_ROWS
-        if not self.is_gaussian:
-            has_few = self._num_pool * local.gp.num_latent <= EXACT_ROWS
-            self.is_exact = rest is not None and (has_few or before is None)
-            if self.is_exact and not has_few:
-                self._pool = self._some_near()
-                self._num_pool = len(self._pool.Z)
-        self._at_rest = dict[int, DataObservations]()
-
-    def _some_near(self) -> DataObservations:
-        """Random rows and those near some of these, in turn, so that any number of the first ones
-        are so, too: at most as many as have a bound.
-        """
-        prior = PriorAt(self.local.prior, self.local.parameters.value()[None])
-        (observed,) = prior.observed([self._pool])
-        near = NearestAt(prior, NEAR).extended(observed, join=False)
-        most = max(1, EXACT_ROWS // self.local.gp.num_latent)
-        number = min(1 + most // RANDOM, self._num_pool // RANDOM)
-        random = np.arange(number * RANDOM).reshape(number, RANDOM)
-        beside = near.neighbors(self._pool.Z[random[:, 0]], NEAR)[0]
-        chosen = np.concatenate([random, beside], axis=1).ravel()
-        _, first = np.unique(chosen, return_index=True)
-        return self._pool.rows(chosen[np.sort(first)][:most])
+        self.local, self.num_rows = local, num_rows
+        self._number, self._rng = number, rng
+        self._first = 0 if known is None else len(known.Z)
+        self._pool = data if known is None else concatenated([known, data])
+        self._num_pool = len(self._pool.Z)
 
     @property
-    def has_bound(self) -> bool:
-        """Whether its values are largest bounds, with sites at rest."""
-        return self.is_exact and not self.is_gaussian
+    def holds_sites(self) -> bool:
+        """Whether the sites of what is near stay, so that they and ε take turns."""
+        return False
 
     # ---- samples ----
 
-    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
-        """Random rows [s] with their neighbours by the lengthscales of ε [E]; where the evidence is
-        exact, rows as one: with Gaussian noise all of them, and else at most so many values of f.
-        """
-        if self.is_exact:
-            few = max(1, size // self.local.gp.num_latent)
-            is_whole = self.is_gaussian or self._first > 0
-            most = self._num_pool if is_whole else min(few, self._num_pool)
-            return Sample((), self.num_rows / (most - self._first), most)
-        number = min(self._number, self._num_pool - 1)
-        few = self._num_pool <= FEWEST  # all of them count, the first ones with fewer neighbours
-        first = max(self._first, 0 if few else min(number, self._num_pool // 2))
-        rows = np.arange(first, self._num_pool)
-        weights, scale = self._pool.weights[rows], self.num_rows / len(rows)
-        if len(rows) > size:
-            has_faded = weights.max() > MUCH_FADED * weights.min()
-            p = weights / weights.sum() if has_faded else None
-            some = np.sort(self._rng.choice(len(rows), size, replace=has_faded, p=p))
-            scale *= (weights.sum() if has_faded else len(rows)) / size
-            rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
-        return Sample(self._arguments(rows, weights, number, epsilon), scale)
+    @property
+    def most_rows(self) -> int:
+        """To learn from at once."""
+        return FEWEST if self.has_many_columns else MOST
 
-    def fresh(self, size: int, epsilon: np.ndarray, center: np.ndarray) -> Sample:
-        """Random rows [s] on which values of ε are compared, each by its share of its place.
+    @property
+    def start_rows(self) -> int:
+        """To learn from at each start."""
+        return int(np.clip(SHARE * self.num_rows, FEWEST, self.most_rows))
+
+    @property
+    def round_rows(self) -> int:
+        """To learn from in each round that follows."""
+        return 2 * self.start_rows
+
+    def width_rows(self, size: int) -> int:
+        """To take the widths of so many hyperparameters from."""
+        return int(np.clip(WIDTH_ROWS / size, FEWEST, self.most_rows))
+
+    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
+        """Rows [s], at most so many, that stand for all, with their neighbours by the lengthscales
+        of ε [E].
+        """
+        raise NotImplementedError
+
+    def comparable(self, values: Sequence[np.ndarray], center: np.ndarray) -> list[Sample]:
+        """Rows by which some values of ε [E] are compared, each by its share of its place.
 
         A place where the data rest says as much of what is not seen yet as one that they have
         passed once: by their number, rows at rest would choose a noise that explains nothing else.
 
-        :param size: The number s of rows, at most.
-        :param epsilon: The neighbours are those at this ε [E].
-        :param center: Places are those at this one.
+        :param values: Neighbours are those by each one's own lengthscales.
+        :param center: Places are those at this ε.
         """
         crowd = crowding(PriorAt(self.local.prior, center[None]), self._pool.Z)
         number = min(self._number, self._num_pool - 1)
-        rows = np.arange(max(self._first, min(number, self._num_pool // 2)), self._num_pool)
-        if not self.is_exact and len(rows) > size:
-            rows = np.sort(self._rng.choice(rows, size, replace=False))
+        first = max(self._first, min(number, self._num_pool // 2))
+        rows = self._compared(np.arange(first, self._num_pool))
         weights = self._pool.weights[rows] / crowd[rows]
         weights *= len(rows) / weights.sum()
-        return Sample(self._arguments(rows, weights, number, epsilon), 1.0)
+        return [Sample(self._arguments(rows, weights, number, one), 1.0) for one in values]
+
+    def _compared(self, rows: np.ndarray) -> np.ndarray:
+        """Those of some rows by which values of ε are compared."""
+        return rows
 
     def _arguments(
         self, rows: np.ndarray, weights: np.ndarray, number: int, epsilon: np.ndarray
@@ -295,7 +282,7 @@ class Evidence:
     def _joins(self) -> bool:
         likelihood = self.local.likelihood
         is_whole = not self._pool.is_missing.any()
-        return self.is_gaussian and is_whole and site_rules.has_one_noise(likelihood)
+        return self._pool.is_gaussian and is_whole and site_rules.has_one_noise(likelihood)
 
     # ---- values ----
 
@@ -304,13 +291,7 @@ class Evidence:
         covariance is not positive.
         """
         try:
-            if not sample.arguments:
-                value, gradient = self._exact(epsilon, sample.number)
-                if self._first:
-                    before = self._exact(epsilon, self._first)
-                    value, gradient = value - before[0], gradient - before[1]
-            else:
-                value, gradient = self._near(epsilon, *sample.arguments)
+            value, gradient = self._value_and_gradient(epsilon, sample)
         except (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, NumericalError):
             return -np.inf, np.zeros_like(epsilon)
         value, gradient = float(value), np.asarray(gradient)
@@ -318,25 +299,13 @@ class Evidence:
             return -np.inf, np.zeros_like(epsilon)
         return value, gradient
 
-    def _exact(self, epsilon: np.ndarray, number: int) -> Any:
-        """Of the first rows, so many."""
-        data = self._at_rest.get(number) or self._pool.rows(slice(0, number))
-        P, given = spec(None, self.local.output_dim), (data.Z, data.Y, data.weights)
-        if self.is_gaussian:
-            return self._graph(exact, P, spec(None))(epsilon, *given)
-        assert self._rest is not None
-        data = self._at_rest[number] = self._rest(data, epsilon)
-        site = spec(None, self.local.gp.num_latent)
-        graph = self._graph(bound, P, spec(None), site, site)
-        return graph(epsilon, *given, data.precision_mean, data.precision)
-
-    @property
-    def _near(self) -> Compiled:
+    def _value_and_gradient(self, epsilon: np.ndarray, sample: Sample) -> Any:
         local, C, P = self.local, None, None
         if not self.has_many_columns:
             C, P = local.gp.num_latent // local.gp.num_groups, local.output_dim
         near = spec(None, None, None, local.input_dim), spec(None, None, None, C)
-        return self._graph(sum_of, spec(None, P), spec(None), *near, spec(None, None, None))
+        signature = spec(None, P), spec(None), *near, spec(None, None, None)
+        return self._graph(sum_of, *signature)(epsilon, *sample.arguments)
 
     def _graph(self, function: Callable[..., tf.Tensor], *signature: tf.TensorSpec) -> Compiled:
         """A function of the model and of rows, and its derivative by ε."""
@@ -351,6 +320,151 @@ class Evidence:
 
         by = spec(local.parameters.size), spec(None, local.input_dim)
         return local.graphs.compiled(evidence, *by, *signature, of=function.__name__)
+
+
+class NearEvidence(Evidence):
+    """That of many rows: random ones, each given what is near among the rows before it.
+
+    Other likelihoods have sites for what is near, which are held.
+    """
+
+    iterations, round_iterations = START_ITERATIONS, ROUND_ITERATIONS
+    num_rounds = MOST_ROUNDS
+
+    @property
+    def holds_sites(self) -> bool:
+        return not self._pool.is_gaussian
+
+    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
+        number = min(self._number, self._num_pool - 1)
+        few = self._num_pool <= FEWEST  # all of them count, the first ones with fewer neighbours
+        first = max(self._first, 0 if few else min(number, self._num_pool // 2))
+        rows = np.arange(first, self._num_pool)
+        weights, scale = self._pool.weights[rows], self.num_rows / len(rows)
+        if len(rows) > size:
+            has_faded = weights.max() > MUCH_FADED * weights.min()
+            p = weights / weights.sum() if has_faded else None
+            some = np.sort(self._rng.choice(len(rows), size, replace=has_faded, p=p))
+            scale *= (weights.sum() if has_faded else len(rows)) / size
+            rows, weights = rows[some], np.ones(size) if has_faded else weights[some]
+        return Sample(self._arguments(rows, weights, number, epsilon), scale)
+
+    def _compared(self, rows: np.ndarray) -> np.ndarray:
+        size = self.start_rows
+        return rows if len(rows) <= size else np.sort(self._rng.choice(rows, size, replace=False))
+
+
+class ExactEvidence(Evidence):
+    """That of few rows with Gaussian noise, as one."""
+
+    iterations, has_all = EXACT_ITERATIONS, True
+
+    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
+        return Sample((), 1.0, self._num_pool)
+
+    def _value_and_gradient(self, epsilon: np.ndarray, sample: Sample) -> Any:
+        if sample.arguments:
+            return super()._value_and_gradient(epsilon, sample)
+        value, gradient = self._of_first(epsilon, sample.number)
+        if self._first:
+            before = self._of_first(epsilon, self._first)
+            value, gradient = value - before[0], gradient - before[1]
+        return value, gradient
+
+    def _of_first(self, epsilon: np.ndarray, number: int) -> Any:
+        """Of the first rows, so many."""
+        data, P = self._pool.rows(slice(0, number)), spec(None, self.local.output_dim)
+        return self._graph(exact, P, spec(None))(epsilon, data.Z, data.Y, data.weights)
+
+
+class LargestBound(ExactEvidence):
+    """The largest bound of few values of f under other likelihoods, with sites at rest.
+
+    :param rest: Data with their sites at another ε [E].
+    """
+
+    start_rows, round_rows = FEWEST, EXACT_ROWS
+    round_iterations = EXACT_ITERATIONS
+
+    def __init__(
+        self, rest: Callable[[DataObservations, np.ndarray], DataObservations], *arguments: Any
+    ) -> None:
+        super().__init__(*arguments)
+        self._rest = rest
+        self._at_rest = dict[int, DataObservations]()
+        self.num_rounds = int(self._num_of(EXACT_ROWS) > self._num_of(FEWEST))
+
+    def _num_of(self, size: int) -> int:
+        """Rows that have so many values of f."""
+        few = self._num_pool if self._first else size // self.local.gp.num_latent
+        return min(max(1, few), self._num_pool)
+
+    def width_rows(self, size: int) -> int:
+        return EXACT_ROWS
+
+    def sample(self, size: int, epsilon: np.ndarray) -> Sample:
+        most = self._num_of(size)
+        return Sample((), self.num_rows / (most - self._first), most)
+
+    def comparable(self, values: Sequence[np.ndarray], center: np.ndarray) -> list[Sample]:
+        return [self.sample(self.start_rows, one) for one in values]
+
+    def _of_first(self, epsilon: np.ndarray, number: int) -> Any:
+        data = self._at_rest.get(number) or self._pool.rows(slice(0, number))
+        data = self._at_rest[number] = self._rest(data, epsilon)
+        site, P = spec(None, self.local.gp.num_latent), spec(None, self.local.output_dim)
+        rows = data.Z, data.Y, data.weights, data.precision_mean, data.precision
+        return self._graph(bound, P, spec(None), site, site)(epsilon, *rows)
+
+
+def evidence_of(
+    local: LocalModel,
+    data: Sequence[DataObservations],
+    others: Sequence[DataObservations],
+    number: int,
+    seed: int,
+    rest: Callable[[DataObservations, np.ndarray], DataObservations],
+) -> Evidence:
+    """The evidence of some data by ε.
+
+    :param local: The model.
+    :param data: The data whose evidence counts.
+    :param others: Data that are known before.
+    :param number: k, the number of neighbours.
+    :param seed: The seed of the order, and of the rows that are drawn.
+    :param rest: Data with their sites at another ε [E].
+    """
+    rng = np.random.default_rng(seed)
+    data, others = _heard(data), _heard(others)
+    known, own = (_sample(some, MOST_POOL, rng) for some in (others, data))
+    assert own is not None
+    num_pool = len(own.Z) + (0 if known is None else len(known.Z))
+    kind: Callable[..., Evidence] = NearEvidence
+    if own.is_gaussian:
+        kind = ExactEvidence if num_pool <= EXACT_ROWS else NearEvidence
+    elif num_pool * local.gp.num_latent <= EXACT_ROWS:
+        kind = partial(LargestBound, rest)
+    elif known is None:
+        kind, own = partial(LargestBound, rest), _some_near(local, own)
+    return kind(local, known, own, sum(len(one.Z) for one in data), number, rng)
+
+
+def _some_near(local: LocalModel, data: DataObservations) -> DataObservations:
+    """Random rows and those near some of these, in turn, so that any number of the first ones are
+    so, too: at most as many as have a bound.
+
+    :param data: Rows in a random order.
+    """
+    prior = PriorAt(local.prior, local.parameters.value()[None])
+    (observed,) = prior.observed([data])
+    near = NearestAt(prior, NEAR).extended(observed, join=False)
+    most = max(1, EXACT_ROWS // local.gp.num_latent)
+    number = min(1 + most // RANDOM, len(data.Z) // RANDOM)
+    random = np.arange(number * RANDOM).reshape(number, RANDOM)
+    beside = near.neighbors(data.Z[random[:, 0]], NEAR)[0]
+    chosen = np.concatenate([random, beside], axis=1).ravel()
+    _, first = np.unique(chosen, return_index=True)
+    return data.rows(chosen[np.sort(first)][:most])
 
 
 def exact(local: LocalModel, X: tf.Tensor, Y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -553,7 +667,6 @@ class Search:
     def __init__(self, evidence: Evidence, belief: Belief, iterations: int, report: Report) -> None:
         self._evidence, self._belief = evidence, belief
         self._most, self._report = iterations, report
-        self._most_rows = FEWEST if evidence.has_many_columns else MOST
         self._iterations = 0
         self._steps_curvature = np.zeros((0, 0))
 
@@ -563,14 +676,11 @@ class Search:
         :param only: The one ε [E] to start from, where it is near the optimum.
         """
         evidence, belief = self._evidence, self._belief
-        floor = evidence.local.parameters.with_lengthscales(belief.mean, SHORTEST)
-        low = belief.low
-        size = int(np.clip(SHARE * evidence.num_rows, FEWEST, self._most_rows))
-        size = FEWEST if evidence.has_bound else size
-        iterations = EXACT_ITERATIONS if evidence.is_exact else START_ITERATIONS
+        floor, low = evidence.local.parameters.with_lengthscales(belief.mean, SHORTEST), belief.low
 
         def end(start: np.ndarray, lowest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self._optimum(start, lowest, evidence.sample(size, start), iterations), lowest
+            sample = evidence.sample(evidence.start_rows, start)
+            return self._optimum(start, lowest, sample, evidence.iterations), lowest
 
         present = evidence.local.parameters.value() if only is None else only
         ends = [end(present, low)]
@@ -579,48 +689,33 @@ class Search:
                 ends.append(end(belief.mean, low))
             if floor is not None and (ends[-1][0] < floor).any():
                 ends.append(end(belief.mean, np.maximum(floor, low)))
-        epsilon, lowest = self._best(ends, size)
-        if evidence.has_bound:
-            part, whole = (evidence.sample(number, epsilon) for number in (size, EXACT_ROWS))
-            if whole.number > part.number:
-                epsilon = self._optimum(epsilon, lowest, whole, iterations)
-        if not evidence.is_exact and only is None:
+        epsilon, lowest = ends[self._best([one for one, _ in ends])]
+        before = epsilon
+        num_rounds = evidence.num_rounds if only is None else 0
+        for number in long_work(range(num_rounds), "learning"):
+            fresh = evidence.sample(evidence.round_rows, epsilon)
+            if number >= LEAST_ROUNDS:
+                here, there = (self._objective(one, fresh)[0] for one in (epsilon, before))
+                if not here < there:
+                    epsilon = before
+                    break
             before = epsilon
-            for number in long_work(range(MOST_ROUNDS), "learning"):
-                fresh = evidence.sample(2 * size, epsilon)
-                if number >= LEAST_ROUNDS:
-                    here, there = (self._objective(one, fresh)[0] for one in (epsilon, before))
-                    if not here < there:
-                        epsilon = before
-                        break
-                before = epsilon
-                epsilon = self._optimum(epsilon, lowest, fresh, ROUND_ITERATIONS)
+            epsilon = self._optimum(epsilon, lowest, fresh, evidence.round_iterations)
         if belief.prior is None:
             return Learned(epsilon, None, self._iterations)
         mean, precision = self._gaussian(epsilon)
         return Learned(mean, _of_family(belief.prior, mean, precision), self._iterations)
 
-    def _best(
-        self, ends: list[tuple[np.ndarray, np.ndarray]], size: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The best on fresh rows, or where these are all that there are, with the prior.
-
-        Of equals it is the first.
-        """
-        evidence = self._evidence
-        if len(ends) == 1:
-            return ends[0]
+    def _best(self, values: Sequence[np.ndarray]) -> int:
+        """Which of some values of ε [E] scores best, of equals the first."""
+        if len(values) == 1:
+            return 0
+        evidence, belief = self._evidence, self._belief
         scores = []
-        state = evidence._rng.bit_generator.state
-        for epsilon, _ in ends:  # the same rows, with neighbours by each one's own lengthscales
-            if evidence.has_bound:
-                scores.append(-self._objective(epsilon, evidence.sample(size, epsilon))[0])
-                continue
-            evidence._rng.bit_generator.state = state
-            sample = evidence.fresh(size, epsilon, self._belief.mean)
-            score = evidence.value_and_gradient(epsilon, sample)[0]
-            scores.append(score + evidence.is_exact * self._belief(epsilon)[0])
-        return ends[int(np.argmax(np.array(scores) >= max(scores) - LEAST_GAIN))]
+        for epsilon, sample in zip(values, evidence.comparable(values, belief.mean), strict=True):
+            score = sample.scale * evidence.value_and_gradient(epsilon, sample)[0]
+            scores.append(score + evidence.has_all * belief(epsilon)[0])
+        return int(np.argmax(np.array(scores) >= max(scores) - LEAST_GAIN))
 
     def _objective(self, epsilon: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
         """What is minimised, and its gradient; infinite where it has no value, and beyond the range
@@ -656,7 +751,7 @@ class Search:
             self._report(self._iterations, -value)
             values.append(value)
             gain = values[-2] - value if len(values) > 1 else np.inf
-            is_random = bool(sample.arguments) or sample.scale > 1.0
+            is_random = bool(sample.arguments) or sample.scale > 1.0  # others stand for all
             if is_random and gain < LEAST_STEP * sample.scale:
                 raise StopIteration
 
@@ -676,9 +771,7 @@ class Search:
     def _gaussian(self, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [E] and precision [E, E] of q(ε)."""
         evidence = self._evidence
-        size = int(np.clip(WIDTH_ROWS / len(mode), FEWEST, self._most_rows))
-        size = EXACT_ROWS if evidence.has_bound else size
-        sample = evidence.sample(size, mode)
+        sample = evidence.sample(evidence.width_rows(len(mode)), mode)
         are_few = evidence.num_rows <= FEWEST
         alone = sample._replace(scale=min(sample.scale, 1.0))
 
