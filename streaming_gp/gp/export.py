@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -78,7 +78,7 @@ def export(
     :param posterior: The posterior of a model.
     :param nats: How much log density an observation may lose for a smaller and faster file, of as
         few values of ε as that allows; zero for all that the model predicts with.
-    :param single: Whether numbers are in single precision.
+    :param single: Whether observations are in single precision.
     :raises InvalidDataError: for mixed outputs, for conditional pseudo-points, and for a kernel or
         mean function that has no NumPy form.
     :raises OSError: if the file cannot be written; a file that was there stays as it was.
@@ -112,7 +112,7 @@ def _content(posterior: Posterior) -> ExportedGP:
         near, number = [one.joined for one in process.each], process.number
     else:
         each, near = [process], [None] * len(posterior.draws)
-    wholes = [whole for dense in each for whole in _wholes(dense)]
+    wholes = [observed for dense in each for observed in dense.observed]
     inputs: list[np.ndarray] = []
     draws = zip(posterior.draws, wholes, near, strict=True)
     nothing = np.zeros((0, posterior.local.input_dim))
@@ -188,24 +188,6 @@ def _error(posterior: Posterior, exported: predictor.Predictor, inputs: np.ndarr
     return float(max(np.max(part / deviation) for part in apart))
 
 
-@dataclass(frozen=True, eq=False)
-class _Whole:
-    """What is conditioned on as a whole, at one ε."""
-
-    precision_factor: tuple[np.ndarray, ...]
-    chol: np.ndarray
-    white: np.ndarray
-
-
-def _wholes(dense: DenseProcess) -> Iterator[_Whole]:
-    """For each ε of a process."""
-    S, G = len(dense.prior.draws), dense.prior.functions.gp.num_groups
-    at_each = (np.stack(list(of_groups)) for of_groups in (dense.chol, dense.white))
-    factors = (one.reshape(S, G, *one.shape[1:]) for one in at_each)
-    for observed, chol, white in zip(dense.observed, *factors, strict=True):
-        yield _Whole(tuple(_blocks(observed)), chol, white)
-
-
 def _rows(rows: Any, number: int, inputs: list[np.ndarray]) -> NearRows | None:
     """Rows for the file, whose inputs are put down once where several values of ε share them."""
     if rows is None:
@@ -227,8 +209,14 @@ def _blocks(members: Iterable[PseudoObservations]) -> Iterator[np.ndarray]:
             yield from factors
 
 
-def _draw(posterior: Posterior, epsilon: np.ndarray, whole: _Whole, near: NearRows | None) -> Draw:
-    local = posterior.local
+def _draw(
+    posterior: Posterior,
+    epsilon: np.ndarray,
+    whole: Sequence[PseudoObservations],
+    near: NearRows | None,
+) -> Draw:
+    local, gp = posterior.local, posterior.local.gp
+    nothing = np.zeros((gp.num_groups, 0, gp.num_latent // gp.num_groups))
     with local.parameters.substituted(tf.constant(epsilon)):
         return Draw(
             kernels=tuple(
@@ -236,9 +224,9 @@ def _draw(posterior: Posterior, epsilon: np.ndarray, whole: _Whole, near: NearRo
             ),
             mean_function=describe_mean_function(local.gp.mean_function),
             likelihood=describe_likelihood(local.likelihood),
-            precision_factor=whole.precision_factor,
-            chol=predictor.packed(whole.chol),
-            white=whole.white,
+            precision_factor=tuple(_blocks(whole)),
+            targets=np.concatenate([nothing, *(one.pseudo_targets for one in whole)], axis=1),
+            nugget=np.repeat([one.nugget for one in whole], [len(one.Z) for one in whole]),
             near=near,
         )
 

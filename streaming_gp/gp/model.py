@@ -654,7 +654,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         :param nats: How much log density an observation may lose for a smaller and faster file, of
             as few values of ε as that allows, such as .01; zero for all that the model predicts
             with.
-        :param single: Whether numbers are in single precision, in half of the bytes.
+        :param single: Whether observations are in single precision, in half of their bytes.
         :returns: how many values of ε it has, and what it loses.
         :raises InvalidDataError: before any data, for conditional pseudo-points, for a kernel or
             mean function that has no NumPy form, and for negative nats.

@@ -8,10 +8,16 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from streaming_gp.errors import NumericalError
 from streaming_gp.numerics import dense
 
 MOST_ROWS = 64
 """A triangle of no more rows, or for fewer columns, BLAS solves at once."""
+LEAST_PIVOT = 0.7
+"""The least diagonal entry of ``chol(I + Rᵀ K R)``, none of which is below one but by rounding."""
+ROUNDING = (0.0, *10.0 ** np.arange(-10, -3))
+"""Parts of the largest number by which rounding may be wrong; a kernel that is none is far more so.
+"""
 
 
 def product(
@@ -75,3 +81,23 @@ def cholesky(A: np.ndarray, overwrite: bool = False) -> np.ndarray | None:
     upper, failed = lapack.dpotrf(A.T, lower=0, clean=1, overwrite_a=overwrite)
     is_factor = not failed and np.isfinite(upper.diagonal()).all()  # LAPACK may pass over NaN
     return upper.T if is_factor else None
+
+
+def cholesky_but_for_rounding(B: np.ndarray, largest: float) -> np.ndarray:
+    """L [M, M] with ``L Lᵀ = B = I + Rᵀ K R``, or a little more than B.
+
+    Where f is very sure and a lengthscale very short, rounding of covariances is larger than the
+    noise. There the observations are taken for noisier, by as little as makes up for it.
+
+    :param largest: The size of the numbers that B is a sum or a difference of.
+    :raises NumericalError: if that is not rounding.
+    """
+    for part in ROUNDING:
+        noisier = B
+        if part > 0.0:
+            noisier = B.copy()
+            np.einsum("mm->m", noisier)[:] += part * largest
+        chol = cholesky(noisier)
+        if chol is not None and chol.diagonal().min() > LEAST_PIVOT:
+            return chol
+    raise NumericalError("the covariance of the pseudo-observations is not positive")

@@ -6,8 +6,9 @@ With u = f(Z), R block diagonal and ``B = I + Rᵀ k(Z, Z) R = L Lᵀ``, all at 
 - mean ``m(x) + Vᵀ L⁻¹ (s − Rᵀ m(Z))``
 - variance ``k(x, x) − Σ V²``;
 
-where each prediction conditions on near rows, these are the prior of :mod:`.near`; and predictions
-are the moments of the equal mixture over the values of ε.
+L and what it solves are computed when a file is loaded, for each ε, which takes the cube of the
+number of points. Where each prediction conditions on near rows, these are the prior of
+:mod:`.near`. Predictions are the moments of the equal mixture over the values of ε.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import ndtr
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError, NumericalError
 from streaming_gp.inputs import as_float64, as_real_array
+from streaming_gp.numerics import triangular
 from streaming_gp.runtime.kernels import Description, Parameters, kernel_of, of_name
 from streaming_gp.runtime.near import AT_ONCE, Neighbors, Rows, solved
 from streaming_gp.serialization import PathLike
@@ -50,9 +51,8 @@ class Draw:
     :param likelihood: The likelihood.
     :param precision_factor: The blocks of the block diagonal R, one after another: [G, M, M], or
         [G, M] for one that is diagonal.
-    :param chol: The lower triangle L of ``B = I + Rᵀ K R = L Lᵀ``, row after row:
-        [G, R (R + 1) / 2].
-    :param white: ``L⁻¹ (s − Rᵀ m(Z))`` [G, R, C].
+    :param targets: s [G, R, C].
+    :param nugget: The variance of the white noise that the points add to f [R].
     :param near: What is conditioned on where it is near, if anything is.
     """
 
@@ -60,8 +60,8 @@ class Draw:
     mean_function: Description
     likelihood: Description
     precision_factor: tuple[np.ndarray, ...]
-    chol: np.ndarray
-    white: np.ndarray
+    targets: np.ndarray
+    nugget: np.ndarray
     near: Rows | None = None
 
 
@@ -79,22 +79,8 @@ class ExportedGP:
     near: tuple[np.ndarray, ...] = ()
 
 
-def packed(L: np.ndarray) -> np.ndarray:
-    """Lower triangles [G, R, R], row after row: [G, R (R + 1) / 2]."""
-    rows, columns = np.tril_indices(L.shape[1])
-    return L[:, rows, columns]
-
-
-def unpacked(values: np.ndarray, size: int) -> np.ndarray:
-    """What was :func:`packed`, R being its size."""
-    L = np.zeros((len(values), size, size))
-    rows, columns = np.tril_indices(size)
-    L[:, rows, columns] = values
-    return L
-
-
 def in_single_precision(content: ExportedGP) -> ExportedGP:
-    """The same with the large arrays in single precision, in half of the bytes."""
+    """The same with observations in single precision, in half of their bytes."""
 
     def rounded(array: np.ndarray) -> np.ndarray:
         return array.astype(np.float32)
@@ -108,8 +94,7 @@ def in_single_precision(content: ExportedGP) -> ExportedGP:
         replace(
             draw,
             precision_factor=tuple(map(rounded, draw.precision_factor)),
-            chol=rounded(draw.chol),
-            white=rounded(draw.white),
+            targets=rounded(draw.targets),
             near=near(draw.near),
         )
         for draw in content.draws
@@ -232,9 +217,9 @@ class _Component:
             self.with_Z = [kernel.bind(content.Z) for kernel in self.kernels]
         self.mean_function = mean_function_of(draw.mean_function)
         self.draw = draw
-        self.chol = unpacked(draw.chol, draw.white.shape[1])
+        self.chol, self.white = self._factorised(content.Z)
         self.near = None if draw.near is None else _Near(self, content.near[draw.near.inputs])
-        self.chunk = max(1, CHUNK_ELEMENTS // max(1, content.Z.size * len(draw.white)))
+        self.chunk = max(1, CHUNK_ELEMENTS // max(1, content.Z.size * len(draw.targets)))
         if draw.near is not None:
             number = min(draw.near.number, draw.near.noise.shape[1])
             self.chunk = min(self.chunk, max(1, AT_ONCE // (number + 1) ** 2))
@@ -253,10 +238,8 @@ class _Component:
 
     def mean(self, X: np.ndarray, V: np.ndarray) -> np.ndarray:
         """The mean [N, L] given the points that are conditioned on as a whole."""
-        white = self.draw.white
-        known = np.swapaxes(V, -1, -2) @ white  # [G, N, C]
-        num_latent = len(white) * white.shape[-1]
-        return self.mean_function(X) + np.swapaxes(known, 0, 1).reshape(len(X), num_latent)
+        pairs = zip(V, self.white, strict=True)
+        return self.mean_function(X) + np.concatenate([v.T @ white for v, white in pairs], axis=1)
 
     def y(self, X: np.ndarray) -> Moments:
         """Mean and variance [N, P] of observations."""
@@ -265,15 +248,38 @@ class _Component:
     def project(self, X: np.ndarray) -> np.ndarray:
         """``V = L⁻¹ Rᵀ k(Z, X)`` [G, R, N]."""
         if not self.with_Z:
-            return np.zeros((*self.draw.white.shape[:2], len(X)))
-        covariance, products, start = np.stack([k(X) for k in self.with_Z]), [], 0
+            return np.zeros((*self.draw.targets.shape[:2], len(X)))
+        K = [k(X) for k in self.with_Z]
+        of_group = (K[min(group, len(K) - 1)] for group in range(len(self.chol)))
+        weighted = (self._weighted(group, one) for group, one in enumerate(of_group))
+        pairs = zip(self.chol, weighted, strict=True)
+        return np.stack([triangular.solve(L, one) for L, one in pairs])
+
+    def _factorised(self, Z: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """L [R, R] and ``L⁻¹ (s − Rᵀ m(Z))`` [R, C] of each group."""
+        targets, factors, solutions = self.draw.targets, [], []
+        G, R, C = targets.shape
+        mean = np.broadcast_to(self.mean_function(Z), (R, G * C)).reshape(R, G, C)
+        for group in range(G if R else 0):
+            place = min(group, len(self.kernels) - 1)
+            K = self.with_Z[place](Z)
+            np.einsum("rr->r", K)[:] = self.kernels[place].variance(Z) + self.draw.nugget
+            B = self._weighted(group, self._weighted(group, K).T)
+            largest = float(B.diagonal().max())
+            np.einsum("rr->r", B)[:] += 1.0
+            factors.append(triangular.cholesky_but_for_rounding(B, largest))
+            residual = targets[group] - self._weighted(group, mean[:, group])
+            solutions.append(triangular.solve(factors[-1], residual))
+        return factors, solutions or list(targets)
+
+    def _weighted(self, group: int, B: np.ndarray) -> np.ndarray:
+        """``Rᵀ B`` for B [R, N]."""
+        products, start = [], 0
         for R in self.draw.precision_factor:
-            K = covariance[:, start : start + R.shape[1]]
-            products.append(R[:, :, None] * K if R.ndim == 2 else np.swapaxes(R, -1, -2) @ K)
+            piece = B[start : start + R.shape[1]]
+            products.append(R[group][:, None] * piece if R.ndim == 2 else R[group].T @ piece)
             start += R.shape[1]
-        pairs = zip(self.chol, np.concatenate(products, axis=1), strict=True)
-        parts = [solve_triangular(L, b, lower=True, check_finite=False) for L, b in pairs]
-        return np.stack(parts)
+        return products[0] if len(products) == 1 else np.concatenate(products)
 
 
 class _Near:

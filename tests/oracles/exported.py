@@ -14,7 +14,7 @@ def small(kernel="SquaredExponential", likelihood="Gaussian"):
         mean_function=Description("Zero"),
         likelihood=Description(likelihood, {"variance": 0.5 * one}),
         precision_factor=(np.full((1, 1), np.sqrt(3.0)),),
-        chol=np.full((1, 1), 2.0),
-        white=np.full((1, 1, 1), 1.0),
+        targets=np.full((1, 1, 1), 2.0),
+        nugget=np.zeros(1),
     )
     return ExportedGP(np.zeros((1, 1)), (draw,))

@@ -38,11 +38,6 @@ from streaming_gp.gp.process.observations import DataObservations, PseudoObserva
 from streaming_gp.gp.process.prior import PriorAt
 from streaming_gp.numerics import dense, triangular
 
-LEAST_PIVOT = 0.7
-"""The least diagonal entry of ``chol(I + Rᵀ K R)``, none of which is below one but by rounding."""
-ROUNDING = (0.0, *10.0 ** np.arange(-10, -3))
-"""Parts of the largest number by which rounding may be wrong; a kernel that is none is far more so.
-"""
 SMALLEST_VARIANCE, MOST_ROUNDING = 1e-12, 0.5
 """As parts of the prior variance: rounding of a variance below the one is cut off, and below zero
 it is less than the other."""
@@ -289,30 +284,13 @@ def _block_row(
     largest = float(np.max(B.diagonal()))
     B = dense.less_product(B, left, left.T)
     np.einsum("mm->m", B)[:] += 1.0
-    chol = _cholesky(B, largest)
+    chol = triangular.cholesky_but_for_rounding(B, largest)
     targets = np.concatenate([one.pseudo_targets[group] for one in members])
     residual = targets - _weighted(members, group, mean) - left @ white
     white = triangular.solve(chol, residual)
     if not np.isfinite(white).all():
         raise NumericalError("the pseudo-observations are not finite under the prior mean")
     return left, chol, white
-
-
-def _cholesky(B: np.ndarray, largest: float) -> np.ndarray:
-    """L' with ``L' L'ᵀ = B``, or a little more than B.
-
-    Where f is very sure and a lengthscale very short, rounding of covariances is larger than the
-    noise. There the members are taken for noisier, by as little as makes up for it.
-
-    :param largest: The size of the numbers that B is a difference of.
-    :raises NumericalError: if that is not rounding.
-    """
-    for part in ROUNDING:
-        noisier = B if part == 0.0 else _with_diagonal(B, np.full(len(B), part * largest))
-        chol = triangular.cholesky(noisier)
-        if chol is not None and chol.diagonal().min() > LEAST_PIVOT:
-            return chol
-    raise NumericalError("the covariance of the pseudo-observations is not positive")
 
 
 def _in_rows(members: Sequence[Member]) -> list[tuple[Member, ...]]:
