@@ -138,7 +138,7 @@ def load(path: PathLike) -> Predictor:
     content = read(path)
     try:
         return Predictor(content)
-    except (InvalidDataError, KeyError, IndexError) as error:
+    except (InvalidDataError, NumericalError, KeyError, IndexError, ValueError) as error:
         raise FileFormatError(f"{path} holds no valid predictor: {error}") from error
 
 
@@ -259,6 +259,13 @@ class _Component:
         """L [R, R] and ``L⁻¹ (s − Rᵀ m(Z))`` [R, C] of each group."""
         targets, factors, solutions = self.draw.targets, [], []
         G, R, C = targets.shape
+        sizes = (
+            len(Z),
+            sum(one.shape[1] for one in self.draw.precision_factor),
+            len(self.draw.nugget),
+        )
+        if sizes != (R, R, R):
+            raise InvalidDataError(f"targets of {R} points need as many of all else, got {sizes}")
         mean = np.broadcast_to(self.mean_function(Z), (R, G * C)).reshape(R, G, C)
         for group in range(G if R else 0):
             place = min(group, len(self.kernels) - 1)

@@ -302,6 +302,15 @@ def test_a_file_that_describes_no_predictor_is_refused(path):
     without_a_parameter(path)
     with pytest.raises(FileFormatError, match=r"no valid predictor: .*variance"):
         runtime.load(path)
+    content = small()
+    (draw,) = content.draws
+    for wrong in (
+        {"targets": np.ones((1, 2, 1))},
+        {"precision_factor": (np.full((1, 1), np.nan),)},
+    ):
+        predictor.write(path, replace(content, draws=(replace(draw, **wrong),)))
+        with pytest.raises(FileFormatError, match="no valid predictor: "):
+            runtime.load(path)
 
 
 def test_before_any_data_there_is_nothing_to_export(path):
