@@ -403,8 +403,16 @@ class NearestAt:
         return np.take_along_axis(found, chosen, axis=1)
 
     def _of_largest_correlation(
-        self, place: int, X: np.ndarray, noise: np.ndarray, number: int
+        self,
+        place: int,
+        X: np.ndarray,
+        noise: np.ndarray,
+        number: int,
+        before: np.ndarray | None = None,
     ) -> np.ndarray:
+        """Those that reduce the variance most at each of X [B, D], of all rows or of so many first
+        ones as ``before`` says [B], which are more than ``number``.
+        """
         assert self.joined is not None
         Z, functions, draws = self.joined.Z, self.prior.functions, self.prior.draws
         (variances,) = np.asarray(functions.variance(draws, Z))
@@ -416,6 +424,8 @@ class NearestAt:
             some = slice(start, start + step)
             k = np.asarray(functions.covariance(draws, X[some], Z))[0][place]
             gain = k**2 / (variance + noise)
+            if before is not None:
+                gain[np.arange(len(Z)) >= before[some, None]] = -1.0
             found[some] = np.argpartition(-gain, number - 1, axis=1)[:, :number]
         return found
 
@@ -579,21 +589,18 @@ class NearestAt:
         found = []
         for place, kernel in enumerate(self._kernels):
             if metric_of(kernel) is None:
-                found.append(np.stack([self._earlier_by_correlation(place, i) for i in some]))
+                noise = self.joined.noise[min(place, len(self.joined.noise) - 1)]
+                later = some > self.number  # others get the first rows
+                of_kernel = np.tile(np.arange(self.number), (len(some), 1))
+                of_kernel[later] = self._of_largest_correlation(
+                    place, Z[some[later]], noise, self.number, before=some[later]
+                )
+                found.append(of_kernel)
             else:
                 is_silent = self.joined.is_silent[min(place, len(self.joined.noise) - 1)]
                 places = coordinates(self.prior, kernel, Z)
                 found.append(nearest_earlier(places, some, self.number, is_silent))
         return np.stack(found)
-
-    def _earlier_by_correlation(self, place: int, row: int) -> np.ndarray:
-        assert self.joined is not None
-        if row <= self.number:
-            return np.arange(self.number)
-        part = replace(self, joined=self.joined.some(slice(0, row)))
-        noise = part.joined.noise[min(place, len(part.joined.noise) - 1)]  # type: ignore[union-attr]
-        X = self.joined.Z[row : row + 1]
-        return part._of_largest_correlation(place, X, noise, self.number)[0]
 
 
 # ---- kernels as functions of distances ----
