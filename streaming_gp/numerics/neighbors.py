@@ -165,7 +165,8 @@ def _tree(coordinates: np.ndarray) -> Any:
 
 
 def cells(coordinates: np.ndarray, side: float) -> np.ndarray:
-    """A number for each row [n], the same for rows of one cell of a grid of this side.
+    """A number for each row [n], the same for rows of one cell of a grid of this side; cells count
+    in the order in which rows first lie in them.
 
     With a side of zero only equal rows share a cell.
     """
@@ -177,4 +178,5 @@ def cells(coordinates: np.ndarray, side: float) -> np.ndarray:
         for column, key in zip(as_integers.T, keys, strict=True):
             hashed = (hashed ^ (column * key)) * np.int64(0x9E3779B97F4A7C1 | 1)
             hashed ^= hashed >> 31
-    return np.unique(hashed, return_inverse=True)[1]
+    _, first, cell = np.unique(hashed, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[cell]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gpflow import kernels as gk
+from numpy.testing import assert_array_equal
 
 import streaming_gp as sgp
 from streaming_gp.gp import PseudoObservations
@@ -185,6 +186,25 @@ def test_cells_of_noisy_rows_reach_further_than_rows(rng):
     (mean, variance), (wanted, exact) = near.predict(at), dense.predict(at)
     assert np.mean((mean - wanted) ** 2 / exact) < 0.2**2
     np.testing.assert_allclose(variance, exact, rtol=0.06)
+
+
+@pytest.mark.parametrize("noise", [0.05, slow(0.5)])
+def test_how_rows_were_cut_into_batches_is_not_seen(tmp_path, noise):
+    """With many rows at each input, which are one row: at any time, and in a new process."""
+    rng = np.random.default_rng(3)
+    X = rng.permutation(np.repeat(spread(rng, 150), 7, axis=0))
+    Y, at = np.sin(X.sum(axis=1, keepdims=True)) + rng.normal(size=(1050, 1)), spread(rng, 30)
+    parts = kernel(), gpflow.likelihoods.Gaussian(noise)
+    known = {"hyperparameters": FIXED, "conditioning": sgp.NearestNeighbors()}
+    models = [sgp.StreamingGP(*parts, **known) for _ in range(2)]
+    for model, size in zip(models, (1050, 190), strict=True):
+        for start in range(0, len(X), size):
+            model.update((X[start : start + size], Y[start : start + size]))
+    models[-1].save(tmp_path / "stream.npz")
+    models.append(sgp.StreamingGP.load(tmp_path / "stream.npz", *parts))
+    together, cut, loaded = (np.concatenate(model.predict_f(at)) for model in models)
+    assert_array_equal(cut, loaded)
+    np.testing.assert_allclose(cut, together, atol=EXACT)
 
 
 @pytest.mark.parametrize("number", [8, slow(ALL)])

@@ -64,6 +64,8 @@ SILENT = 1e-10
 """The root of a precision, as a part of the largest, below which a row says nothing."""
 MOST_JOINT = 4000
 """Joint predictions condition on so many rows at most."""
+GROWTH = 1.5
+"""Rows are joined anew when they have become more by this factor."""
 AT_ONCE = 2**22
 """The largest number of elements of the covariances that are factorised at once."""
 
@@ -104,7 +106,9 @@ class Rows:
 
         mean_precision = precision.mean(axis=0)
         total = sums(mean_precision)
-        Z = np.stack([sums(mean_precision * column) / total for column in self.Z.T], axis=1)
+        Z = self.Z[np.unique(cell, return_index=True)[1]]  # equal inputs stay equal to it
+        offsets = (self.Z - Z[cell]).T
+        Z = Z + np.stack([sums(mean_precision * column) / total for column in offsets], axis=1)
         precisions = np.stack([sums(one) for one in precision])
         targets = np.stack(
             [
@@ -113,6 +117,11 @@ class Rows:
             ]
         )
         return Rows(Z, targets, 1.0 / precisions + np.where(np.bincount(cell) > 1, lost, 0.0))
+
+    def of_places(self) -> Rows:
+        """One row for each input, those of the first ones first."""
+        cell = cells(self.Z, 0.0)
+        return self if cell.max() + 1 == len(cell) else self.joined(cell)
 
     @property
     def is_silent(self) -> np.ndarray:
@@ -221,7 +230,9 @@ class NearestAt:
     :param far: The process given all that is not observed point by point.
     :param rows: The others as they came.
     :param joined: The rows that are looked at.
-    :param seen: So many of ``rows`` are in ``joined`` as cells; the others follow one by one.
+    :param seen: So many of ``rows`` are joined among themselves, and so are those that follow.
+    :param side: The side of the cells in which they are, in lengthscales; 0 for equal inputs.
+    :param front: The process of the rows seen.
     :param indices: An index of ``joined`` for each kernel, where there is one.
     :param projection: What the far observations know of the joined rows [G, M, n].
     """
@@ -232,8 +243,10 @@ class NearestAt:
     rows: Rows | None = None
     joined: Rows | None = None
     seen: int = 0
+    side: float = 0.0
     indices: tuple[Index | None, ...] = ()
     projection: np.ndarray | None = None
+    front: NearestAt | None = None
 
     def extended(self, members: Sequence[PseudoObservations], join: bool = True) -> NearestAt:
         """Conditioned on more members.
@@ -250,25 +263,49 @@ class NearestAt:
         return process.with_rows(Rows.of(pointwise), join) if pointwise else process
 
     def with_rows(self, more: Rows, join: bool = True) -> NearestAt:
-        """Conditioned on further rows."""
+        """Conditioned on further rows; what is joined is that of all rows, however they came."""
         rows = more if self.rows is None else self.rows + more
-        waiting, process = len(rows.Z) - self.seen, replace(self, rows=rows)
-        is_new = self.joined is None or len(process._kernels) > len(self.indices)
-        if is_new or (waiting > self.size / 4 and waiting > 1000):
-            joined = process._joined(rows) if join and len(rows.Z) > self.number else rows
-            indices = tuple(self._index(kernel, joined.Z) for kernel in process._kernels)
-            process = replace(
-                process, joined=joined, seen=len(rows.Z), indices=indices, projection=None
-            )
-            return process._projected(joined)
+        process, seen = replace(self, rows=rows), _seen(len(rows.Z)) if join else self.seen
+        if self.joined is None or len(process._kernels) > len(self.indices) or seen != self.seen:
+            process = process._begun(seen if join else len(rows.Z), join)
+        return process._followed(more, join) if process.seen < len(rows.Z) else process
+
+    def _begun(self, seen: int, join: bool) -> NearestAt:
+        """Conditioned on the first of the rows alone, by an index of their own."""
+        assert self.rows is not None
+        first, side = self.rows.some(slice(0, seen)), 0.0
+        if join and len(first.Z) > self.number + PROBED and self.can_join(first):
+            side = self._side(self._kernels[0], first)
+        joined = self._joined(first, side) if join else first
+        indices = tuple(self._index(kernel, joined.Z) for kernel in self._kernels)
+        process = replace(
+            self, joined=joined, seen=seen, side=side, indices=indices, projection=None
+        )._projected(joined)
+        return replace(process, front=replace(process, rows=None))
+
+    def _followed(self, more: Rows, join: bool) -> NearestAt:
+        """Conditioned on the rows that follow as well."""
+        start, front = self, self.front
+        assert self.rows is not None
         assert self.joined is not None
-        pairs = zip(self._kernels, self.indices, strict=True)
+        assert front is not None
+        assert front.joined is not None
+        if join:
+            following = self.rows.some(slice(self.seen, None))
+            joined = (front.joined + self._joined(following, self.side)).of_places()
+            if not np.array_equal(joined.Z[: self.size], self.joined.Z):  # cells have moved
+                known = None if self.projection is None else self.projection[:, :, : front.size]
+                start = replace(front, projection=known)
+        else:
+            joined = self.joined + more
+        added = joined.some(slice(start.size, None))
+        pairs = zip(self._kernels, start.indices, strict=True)
         indices = tuple(
-            None if index is None else index.extended(coordinates(self.prior, kernel, more.Z))
+            None if index is None else index.extended(coordinates(self.prior, kernel, added.Z))
             for kernel, index in pairs
         )
-        process = replace(process, joined=self.joined + more, indices=indices)
-        return process._projected(more)
+        process = replace(self, joined=joined, indices=indices, projection=start.projection)
+        return process._projected(added)
 
     def _projected(self, more: Rows) -> NearestAt:
         if self.far is None:
@@ -306,15 +343,12 @@ class NearestAt:
     def _index(self, kernel: Kernel, Z: np.ndarray) -> Index | None:
         return None if metric_of(kernel) is None else Index.of(coordinates(self.prior, kernel, Z))
 
-    def _joined(self, rows: Rows) -> Rows:
+    def _joined(self, rows: Rows, side: float) -> Rows:
         """Rows that say more as one, as those of one input do."""
-        if self.can_join(rows) and len(rows.Z) > self.number + PROBED:
-            side = self._side(self._kernels[0], rows)
-            if side:
-                A = coordinates(self.prior, self._kernels[0], rows.Z)
-                return rows.joined(cells(A, side), self._lost(side, A.shape[1]))
-        cell = cells(rows.Z, 0.0)
-        return rows if cell.max() + 1 == len(rows.Z) else rows.joined(cell)
+        if side == 0.0:
+            return rows.of_places()
+        A = coordinates(self.prior, self._kernels[0], rows.Z)
+        return rows.joined(cells(A, side), self._lost(side, A.shape[1]))
 
     def can_join(self, rows: Rows) -> bool:
         """Whether rows that are near each other can count as one: those of one kernel, and one of
@@ -341,7 +375,7 @@ class NearestAt:
         order = np.random.default_rng(0).permutation(len(rows.Z))
         places, others = rows.some(order[:PROBED]), rows.some(np.sort(order[PROBED:]))
         A, noise = coordinates(self.prior, kernel, others.Z), rows.noise.min()
-        empty = replace(self, rows=None, joined=None, indices=(), projection=None)
+        empty = replace(self, rows=None, joined=None, indices=(), projection=None, seen=0)
 
         def left(some: Rows) -> float:
             variance = empty.with_rows(some, join=False).marginals(places.Z)[1]
@@ -836,6 +870,11 @@ def moments(
         if np.isfinite(np.sum(mean)) and np.isfinite(np.sum(variance)):
             return np.asarray(mean), np.asarray(variance)
     raise NumericalError("the covariance of neighbours is not positive")
+
+
+def _seen(number: int) -> int:
+    """How many of so many rows are joined among themselves: it stays while few more come."""
+    return int(GROWTH ** int(np.log(number) / np.log(GROWTH)))
 
 
 def data_of(members: Sequence[Any]) -> list[DataObservations]:
