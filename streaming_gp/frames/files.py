@@ -18,6 +18,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
@@ -26,7 +27,11 @@ import numpy as np
 
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.frames.columns import MISSING
-from streaming_gp.inputs import missing_extra, require_positive_integer
+from streaming_gp.inputs import (
+    LARGEST_EXACT_INTEGER,
+    missing_extra,
+    require_positive_integer,
+)
 from streaming_gp.serialization import PathLike, as_path
 
 Table = dict[str, np.ndarray]
@@ -40,6 +45,7 @@ _NO_TABLE = {
     b"\xd0\xcf\x11\xe0": "a workbook: save the sheet as CSV",
 }
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.I)
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _WITH_COMMA, _WITH_POINT = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d*\.\d+")
 _CONTROL = re.compile("[\0-\x08\x0e-\x1a\x7f]")
 
@@ -216,11 +222,18 @@ class TextFile:
             return np.array([row[j].strip() or None for _, row in chunk], dtype=object)
         read, column = _READERS[kind], []
         for line, row in chunk:
-            value = read(row[j].strip(), self.decimal)
+            text = row[j].strip()
+            value = read(text, self.decimal)
             if value is None:
                 raise FileFormatError(
                     f"{self.path}, line {line}: column {name!r} must hold {kind}s, "
-                    f"got {row[j].strip()!r:.100}"
+                    f"got {text!r:.100}"
+                )
+            is_large = kind == "number" and abs(value) >= LARGEST_EXACT_INTEGER
+            if is_large and _INTEGER.fullmatch(text) and Decimal(text) != Decimal(value):
+                raise FileFormatError(
+                    f"{self.path}, line {line}: column {name!r} holds the integer {text:.100}, "
+                    "which a float64 cannot represent: rescale it, or read it as words"
                 )
             column.append(value)
         return np.array(column)
@@ -284,7 +297,8 @@ def read_csv(
         (None).
     :raises InvalidDataError: if ``batch_size`` is not a positive integer.
     :raises FileFormatError: while iterating, if the file is missing or empty, or a line does not
-        have as many values as the header, or one that is no number; names the line.
+        have as many values as the header, or one that is no number, or an integer that a float64
+        cannot represent; names the line.
 
     >>> with open("data.csv", "w") as file:
     ...     _ = file.write("wind;power\n3,5;1,25\n4;NA\n")
@@ -365,10 +379,15 @@ class ArrowFile:
             yield self._as_table(ArrowTable.from_batches(waiting), kinds)
 
     def _as_table(self, rows: Any, kinds: Mapping[str, Kind]) -> Table:
+        from pyarrow import types
+
         table = {}
         for name in kinds:
             column = rows[name].combine_chunks()
-            table[name] = np.asarray(column.to_numpy(zero_copy_only=False))
+            if column.null_count and types.is_integer(column.type):  # floats would be rounded
+                table[name] = np.array(column.to_pylist(), object)
+            else:
+                table[name] = np.asarray(column.to_numpy(zero_copy_only=False))
         return table
 
 

@@ -364,6 +364,25 @@ def test_a_table_is_the_same_in_any_dress(tmp_path, dress):
     np.testing.assert_array_equal(columns["when"], np.array(TIMES, "datetime64[us]"))
 
 
+def test_integers_of_files_are_not_rounded(tmp_path):
+    """Two numbers of one account would be the same one."""
+    big = 2**53 + 1
+    (tmp_path / "data.csv").write_text(f"id;y\n1;2,5\n{big};7e30\n")
+    with pytest.raises(FileFormatError, match=f"line 3: column 'id' holds the integer {big}"):
+        list(read_csv(tmp_path / "data.csv"))
+    (rows,) = read_csv(tmp_path / "data.csv", text=["id", "y"])
+    assert rows["id"].tolist() == ["1", str(big)]
+
+
+def test_integers_of_arrow_are_not_rounded(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"id": [None, 2**53 + 1]}), tmp_path / "data")
+    (rows,) = open_table(tmp_path / "data").batches(2, {"id": "number"})
+    assert rows["id"].tolist() == [None, 2**53 + 1]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
