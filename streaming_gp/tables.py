@@ -20,6 +20,7 @@ from streaming_gp.frames.columns import (
     MISSING,
     as_names,
     as_table,
+    holds_times,
     is_table,
     names_of,
     numbers,
@@ -54,6 +55,7 @@ class Schema:
     :param classes: The labels of the one target, if it holds labels.
     :param is_strict: Whether other columns are refused; else they are left out.
     :param categories: The words of the inputs that hold words; each word is one input of the model.
+    :param times: The inputs that hold dates or times; None if a file does not say.
     """
 
     features: tuple[str, ...]
@@ -61,6 +63,7 @@ class Schema:
     classes: tuple[Hashable, ...] | None = None
     is_strict: bool = False
     categories: Categories = field(default_factory=dict)
+    times: tuple[str, ...] | None = None
 
     @classmethod
     def of(
@@ -86,7 +89,9 @@ class Schema:
             else some
             for name, some in categories.items()
         }
-        return cls(inputs, targets, classes, features is None, all_words)
+        names = set(inputs) & set(names_of(batch)) - set(all_words)
+        times = tuple(name for name in inputs if name in names and holds_times(name, batch[name]))
+        return cls(inputs, targets, classes, features is None, all_words, times)
 
     def inputs(self, batch: Any, missing: str = "refuse") -> np.ndarray:
         """The inputs [N, D] of a table, which may have targets.
@@ -111,6 +116,13 @@ class Schema:
         """The inputs [N, K] of a column: one, or one for each category."""
         known = self.categories.get(name)
         if known is None:
+            are_times = holds_times(name, column)
+            if not (are_times is None or self.times is None or are_times == (name in self.times)):
+                kinds = "numbers", "dates or times"
+                raise InvalidDataError(
+                    f"column {name!r} must hold {kinds[not are_times]}, as in the first batch, got "
+                    f"{kinds[are_times]}"
+                )
             return numbers(name, column, times=True)[:, None]
         places, rows = {word: place for place, word in enumerate(known)}, words(name, column)
         block = np.zeros((len(rows), len(known)))
@@ -252,9 +264,9 @@ class TableGP:
     becomes of one whose input is missing.
 
     **Inputs.** Booleans are 0 and 1; dates and times are days since 1970-01-01 00:00 UTC, where
-    those without a zone are taken as they stand; each word of a column of ``categories`` is an
-    input of its own, 1 in the rows that have it and 0 in others. Durations, lists and words in
-    other columns are refused.
+    those without a zone are taken as they stand, in columns that hold nothing else; each word of a
+    column of ``categories`` is an input of its own, 1 in the rows that have it and 0 in others.
+    Durations, lists and words in other columns are refused.
 
     **Scaling.** Inputs, and targets with Gaussian noise, are standardised by the first batch, and
     stay so, as pseudo-points that are placed already cannot be rescaled. :meth:`remove` therefore
@@ -512,6 +524,7 @@ class TableGP:
             "classes": None if schema.classes is None else list(schema.classes),
             "is_strict": schema.is_strict,
             "categories": {name: list(some) for name, some in schema.categories.items()},
+            "times": None if schema.times is None else list(schema.times),
             "missing": self._missing,
             "num_rows": state.num_rows,
             "num_skipped": state.num_skipped,
@@ -530,8 +543,9 @@ class TableGP:
             classes = None if record["classes"] is None else tuple(record["classes"])
             features, targets = tuple(record["features"]), tuple(record["targets"])
             categories = {name: tuple(some) for name, some in record["categories"].items()}
+            times = None if record.get("times") is None else tuple(record["times"])
             state = TableState(
-                Schema(features, targets, classes, record["is_strict"], categories),
+                Schema(features, targets, classes, record["is_strict"], categories, times),
                 Scaling.from_record(record["inputs"]),
                 Scaling.from_record(record["outputs"]),
                 record["num_rows"],

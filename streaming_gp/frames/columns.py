@@ -5,6 +5,7 @@ Frames of pandas, polars and Arrow, mappings of arrays and rows of named values 
 - booleans are 0 and 1, decimals and categories of numbers are numbers;
 - None, NaN, NaT, pandas' NA and masked entries are missing;
 - dates and times are days since 1970-01-01 00:00 UTC, where they are taken at all;
+- a column holds either numbers or times, and these with a zone or all without;
 - words are categories or labels, where they are taken at all;
 - durations, lists, complex numbers and everything else are refused, by column and row.
 """
@@ -100,6 +101,33 @@ def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
     what = f"column {name!r}"
     found = [number(what, value, times, f" at row {row}") for row, value in enumerate(values)]
     return np.array(found, np.float64)
+
+
+def holds_times(name: object, column: Any) -> bool | None:
+    """Whether a column holds dates or times, and not numbers; None where all are missing.
+
+    :raises InvalidDataError: if it holds both, or times with a zone beside others without.
+    """
+    values = np.asarray(_with_none(column))
+    if values.dtype.kind == "M":
+        return True
+    if values.dtype.kind != "O":
+        return None if values.dtype.kind == "f" and np.isnan(values).all() else False
+    kinds = {_kind(value) for value in values.ravel() if not _is_missing(value)}
+    if len(kinds) > 1 and kinds & {*_TIMES}:
+        raise InvalidDataError(
+            f"column {name!r} must hold values of one kind, got {' and '.join(sorted(kinds))}"
+        )
+    return bool(kinds & {*_TIMES}) if kinds else None
+
+
+_TIMES = "times with a zone", "times without a zone"
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, (datetime.date, np.datetime64)):
+        return "other values"
+    return _TIMES[getattr(value, "tzinfo", None) is None]
 
 
 def words(name: str, column: Any) -> list[Any]:

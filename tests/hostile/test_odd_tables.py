@@ -1,6 +1,8 @@
 """Tables, rows and guesses that are not what they should be: refused by name, or read rightly."""
 
 import copy
+import datetime
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import gpflow
@@ -111,6 +113,34 @@ COLUMNS = {
     "another length": ({"a": Y[:3]}, "of one length"),
     "a further column": ({"c": Y}, "not known"),
 }
+
+
+DAYS = np.datetime64("2024-01-01") + np.arange(12)
+ZONED, NAIVE = (
+    [datetime.datetime(2024, 1, 1 + day, tzinfo=zone) for day in range(12)]
+    for zone in (datetime.timezone.utc, None)
+)
+
+
+def test_a_column_of_dates_stays_one():
+    """A number in the place of a date would be a day of the seventies."""
+    dated = learned(a=DAYS)
+    again = TableGP.from_record(dated.model, json.loads(json.dumps(dated.to_record())))
+    for model in (dated, again):
+        for numbers in (Y, np.arange(12), [*Y[:6], *DAYS[6:].tolist()]):
+            for act in (model.update, model.predict):
+                check_refused(
+                    "column 'a' must hold (dates|values of one kind)", act, table(a=numbers)
+                )
+        np.testing.assert_array_equal(*(model.predict(table(a=one))[0] for one in (ZONED, NAIVE)))
+    check_refused("'a' must hold numbers, as in the first batch", learned().predict, table(a=DAYS))
+    check_refused("with a zone and times without", learned, a=[*ZONED[:6], *NAIVE[6:]])
+
+
+def test_integers_of_frames_are_not_rounded_beside_missing_ones():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({**table(), "a": [None, *BIG[1:].tolist()]})
+    check_refused("column 'a' holds the integer .* at row 1", learned().predict, frame)
 
 
 def check_columns(model, cases):
