@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import StreamingGP
+from streaming_gp.gp.forgetting import ForgetNothing
 from streaming_gp.inputs import as_float64, as_name, as_real_array, require_not_negative
 
 __all__ = ["Dataset", "StreamingSurrogate"]
@@ -51,13 +52,20 @@ class StreamingSurrogate:
         (``PrivatePseudoPoints("all")``) and Gaussian noise, for which all this is exact.
     :param growth: The share by which rows must have grown for hyperparameters to be learned again;
         0 for each time.
-    :raises InvalidDataError: if the model has seen data, or growth is negative.
+    :raises InvalidDataError: if the model has seen data, or forgets, or has a budget, or growth is
+        negative.
     """
 
     def __init__(self, model: StreamingGP, growth: float = 0.25) -> None:
         require_not_negative("growth", growth)
         if model.num_updates:
             raise InvalidDataError("wanted a model that has seen no data")
+        forgetting, points = model.settings.forgetting, model.settings.pseudo_points
+        if not isinstance(forgetting, ForgetNothing) or getattr(points, "budget", None):
+            raise InvalidDataError(
+                "wanted a model that forgets and merges nothing, as pending points would push out "
+                f"rows that were observed; got {forgetting} and {points}"
+            )
         self.model = model
         self._growth = growth
         self._num_learned = 0  # rows that hyperparameters were learned from

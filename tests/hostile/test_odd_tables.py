@@ -27,12 +27,12 @@ MASKED = np.ma.masked_array(np.where(FIRST, 99.0, Y), FIRST)
 """What lies under the mask is no data."""
 
 
-def new_model(likelihood=None, lengthscales=(1.0, 1.0)):
+def new_model(likelihood=None, lengthscales=(1.0, 1.0), **options):
     kernel = gpflow.kernels.SquaredExponential(lengthscales=lengthscales)
+    options = {"pseudo_points": sgp.PrivatePseudoPoints("all"), **options}
     return sgp.StreamingGP(
-        kernel, likelihood or gl.Gaussian(0.1), hyperparameters=FIXED, optimiser=QUICK,
-        pseudo_points=sgp.PrivatePseudoPoints("all"),
-    )  # fmt: skip
+        kernel, likelihood or gl.Gaussian(0.1), hyperparameters=FIXED, optimiser=QUICK, **options
+    )
 
 
 def table(**columns):
@@ -274,6 +274,19 @@ def test_what_a_surrogate_is_told_is_checked(surrogate):
 def test_names_of_rows_are_not_free_before_there_are_rows():
     found = StreamingSurrogate(new_model())
     check_refused("name of observed rows", found.add_pending, "observed", X[:2], Y[:2, None])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"forgetting": sgp.Fading(0.9)},
+        {"forgetting": sgp.SlidingWindow(3)},
+        {"pseudo_points": sgp.PrivatePseudoPoints("all", budget=20)},
+    ],
+)
+def test_pending_points_push_nothing_out_that_was_observed(options):
+    """A point that is only pending would, and taking it out again would not bring that back."""
+    check_refused("forgets and merges nothing", StreamingSurrogate, new_model(**options))
 
 
 KINDS = {
