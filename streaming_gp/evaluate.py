@@ -63,7 +63,7 @@ class Step:
     forgetting.
 
     :param batch: The number of the batch in the stream, from 1.
-    :param num_points: The number of points N.
+    :param num_points: The number of points N that were scored.
     :param mse: The mean squared error of the predicted mean, over points and outputs; None for
         classifiers.
     :param target_variance: The variance of all targets up to and with this batch, as a mean over
@@ -265,7 +265,9 @@ def prequential(
     :param model: A :class:`StreamingGP <streaming_gp.StreamingGP>`, or any other :class:`Learner`.
         One with a ``likelihood`` gets error rates if that is a Bernoulli, Softmax or MultiClass,
         and squared errors otherwise, as does one without.
-    :param batches: Pairs of X [N, D] and Y [N, P], which are read one at a time.
+    :param batches: Pairs of X [N, D] and Y [N, P], which are read one at a time. Where the model
+        drops entries of Y that are missing (NaN), rows that miss one are not scored, and a batch of
+        nothing else is no step.
     :param keep: The number of points kept of a batch; 0 for no account of forgetting.
     :param keep_batches: The number of batches of which points are kept.
     :param seed: The seed of the choice of what is kept.
@@ -296,20 +298,31 @@ def _steps(
     with tqdm(batches, desc=label, unit="batch", disable=label is None or not on_terminal) as bar:
         for number, data in enumerate(bar, start=1):
             step = _step(model, number, data, targets, reservoir)
+            if step is None:
+                continue
             bar.set_postfix_str(_line(step), refresh=False)
             if label is not None and not on_terminal:
                 print(f"{label}, batch {number}: {_line(step)}")
             yield step
 
 
-def _step(model: Learner, number: int, data: Any, targets: _Targets, reservoir: _Reservoir) -> Step:
+def _step(
+    model: Learner, number: int, data: Any, targets: _Targets, reservoir: _Reservoir
+) -> Step | None:
     with _batch_error(number, "could not be scored"):
         X, Y = map(as_real_array, "XY", as_pair(data))
-        loss, nlpd = _losses(model, X, Y).mean(axis=0).tolist()
+        scored = _scored(model, X, Y)
+        is_scored = len(scored[0]) > 0 or len(X) == 0
+        if not is_scored and np.isnan(Y).all():
+            return None
+        loss, nlpd = _losses(model, *scored).mean(axis=0).tolist() if is_scored else (0.0, 0.0)
     with _batch_error(number, "was scored but could not be learned"):
         start = time.perf_counter()
         info = model.update((X, Y))
         seconds = time.perf_counter() - start
+    if not is_scored:
+        return None
+    X, Y = scored
     with _batch_error(number, "was learned but could not be scored again"):
         loss_growth, nlpd_growth = reservoir.growth(model, X, Y)
     targets.add(_as_matrix(Y))
@@ -330,6 +343,15 @@ def _step(model: Learner, number: int, data: Any, targets: _Targets, reservoir: 
         forgetting=quotient(loss_growth, targets.variance if is_regression else 1.0),
         forgetting_nlpd=nlpd_growth,
     )
+
+
+def _scored(model: Learner, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that miss no target, where the model drops those that do."""
+    drops = getattr(getattr(model, "settings", None), "missing", "refuse") == "drop"
+    if not drops or X.ndim == 0 or X.shape[:1] != Y.shape[:1]:
+        return X, Y
+    is_whole = ~np.isnan(_as_matrix(Y)).any(axis=1)
+    return X[is_whole], Y[is_whole]
 
 
 @contextmanager

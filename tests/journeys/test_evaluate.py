@@ -80,6 +80,36 @@ def test_scores_of_a_small_stream_by_hand():
     assert second.error_rate is second.num_pseudo_points is second.free_energy is None
 
 
+def test_rows_that_miss_a_target_are_learned_as_the_model_does_and_not_scored(rng):
+    X, Y = smooth_data(rng, 40)
+    Y = np.concatenate([Y, -Y], axis=1)
+    missing = np.where(rng.random(Y.shape) < 0.3, np.nan, Y)
+    whole = ~np.isnan(missing).any(axis=1)
+    halves = [(np.array(X[i::2]), missing[i::2]) for i in range(2)]
+    nothing = X, np.full_like(Y, np.nan)
+    models = [
+        sgp.StreamingGP(
+            gpflow.kernels.SquaredExponential(),
+            gpflow.likelihoods.Gaussian(0.1),
+            hyperparameters=FIXED,
+            missing=missing_entries,
+        )
+        for missing_entries in ("drop", "drop", "refuse")
+    ]
+    first, second = prequential(models[0], [halves[0], nothing, halves[1]])
+    assert (first.batch, second.batch) == (1, 3)
+    assert first.num_points + second.num_points == whole.sum() < 40
+    models[1].update(halves[0])
+    inputs, targets = X[1::2][whole[1::2]], Y[1::2][whole[1::2]]
+    density = models[1].predict_log_density((inputs, targets))
+    assert second.nlpd == pytest.approx(-np.mean(density))
+    models[1].update(halves[1])
+    for one, other in zip(*(model.predict_f(X) for model in models[:2]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(BatchError, match=r"batch 1 could not be scored: .*Y must be finite"):
+        next(prequential(models[2], halves))
+
+
 def test_running_means_weight_every_point_alike():
     summary = Summary(tuple(prequential(LastMean(), [batch(1, 3), batch(2, 2, 5)])))
     assert summary.num_points == 5
