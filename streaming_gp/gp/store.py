@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.gp import structure
 from streaming_gp.gp.compilation import CompiledGP, Functions, default_output_dim
 from streaming_gp.gp.journal import Journal
@@ -159,7 +160,13 @@ class Store:
     ) -> R:
         """As :meth:`change`, for those who hold the turn already."""
         functions, before = Functions(modules, self.compiled), self.current(modules)
-        after, result = make(before, functions, *arguments, **options)
+        try:
+            after, result = make(before, functions, *arguments, **options)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"{make.__name__}: {error}: wanted standardised data, or parameters that start at "
+                "the size of the data"
+            ) from error
         if after is not before:
             self._commit(modules, before, after, functions.compiled)
         return result

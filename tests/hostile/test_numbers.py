@@ -247,3 +247,16 @@ def test_inputs_whose_covariances_overflow_are_refused(kernel, size, number):
         model.update((size * np.array([[1.0], [2.0], [-1.0]]), np.ones((3, 1))))
     assert not model.factors
     assert model.num_updates == 0
+
+
+@pytest.mark.filterwarnings("ignore:targets of size")
+def test_linear_algebra_that_fails_is_an_error_of_the_package():
+    """A loop that goes on after errors of the package would end with another one."""
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(), gpflow.likelihoods.Gaussian(0.1), optimiser=QUICK
+    )
+    X = np.linspace(-2.0, 2.0, 20)[:, None]
+    with pytest.raises(NumericalError, match=r"update: .*wanted standardised data"):
+        model.update((X, 1e9 * np.sin(X)))
+    assert model.num_updates == 0
+    assert model.kernel.variance.numpy() == 1.0
