@@ -207,6 +207,24 @@ def test_how_rows_were_cut_into_batches_is_not_seen(tmp_path, noise):
     np.testing.assert_allclose(cut, together, atol=EXACT)
 
 
+@pytest.mark.parametrize("noise", [0.05, slow(0.5)])
+def test_a_column_that_nothing_reads_changes_nothing(rng, noise):
+    """Rows that differ in it alone are of one place, and do not fill the neighbours."""
+    X, at = np.repeat(spread(rng, 60), 7, axis=0), spread(rng, 20)
+    Y, found = np.sin(X.sum(axis=1, keepdims=True)) + rng.normal(size=(420, 1)), []
+    for unread in (0, 1):
+        model = sgp.StreamingGP(
+            gk.SquaredExponential(lengthscales=[1.0, 1.0], active_dims=[0, 1]),
+            gpflow.likelihoods.Gaussian(noise),
+            hyperparameters=FIXED,
+            conditioning=sgp.NearestNeighbors(num_neighbors_pred=50),
+        )
+        for rows in np.split(np.arange(420), 2):
+            model.update((np.c_[X, np.arange(420.0)][rows, : 2 + unread], Y[rows]))
+        found.append(np.concatenate(model.predict_f(np.c_[at, at][:, : 2 + unread])))
+    np.testing.assert_allclose(*found, atol=EXACT)
+
+
 @pytest.mark.parametrize("number", [8, slow(ALL)])
 def test_a_column_that_is_constant_changes_nothing(rng, number):
     X, at = spread(rng, 30), spread(rng, 5)

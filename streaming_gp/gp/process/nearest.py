@@ -118,11 +118,6 @@ class Rows:
         )
         return Rows(Z, targets, 1.0 / precisions + np.where(np.bincount(cell) > 1, lost, 0.0))
 
-    def of_places(self) -> Rows:
-        """One row for each input, those of the first ones first."""
-        cell = cells(self.Z, 0.0)
-        return self if cell.max() + 1 == len(cell) else self.joined(cell)
-
     @property
     def is_silent(self) -> np.ndarray:
         """Which of them say nothing [G, n]."""
@@ -292,7 +287,7 @@ class NearestAt:
         assert front.joined is not None
         if join:
             following = self.rows.some(slice(self.seen, None))
-            joined = (front.joined + self._joined(following, self.side)).of_places()
+            joined = self._joined(front.joined + self._joined(following, self.side), 0.0)
             if not np.array_equal(joined.Z[: self.size], self.joined.Z):  # cells have moved
                 known = None if self.projection is None else self.projection[:, :, : front.size]
                 start = replace(front, projection=known)
@@ -345,17 +340,21 @@ class NearestAt:
 
     def _joined(self, rows: Rows, side: float) -> Rows:
         """Rows that say more as one, as those of one input do."""
-        if side == 0.0:
-            return rows.of_places()
-        A = coordinates(self.prior, self._kernels[0], rows.Z)
-        return rows.joined(cells(A, side), self._lost(side, A.shape[1]))
+        can_join = self.can_join(rows)
+        A = coordinates(self.prior, self._kernels[0], rows.Z) if can_join else rows.Z
+        cell = cells(A, side)
+        if side == 0.0 and cell.max() + 1 == len(cell):
+            return rows
+        return rows.joined(cell, self._lost(side, A.shape[1]) if side else 0.0)
 
     def can_join(self, rows: Rows) -> bool:
         """Whether rows that are near each other can count as one: those of one kernel, and one of
-        distances in all columns.
+        distances in all columns that anything reads.
         """
         kernel, *more = self._kernels
-        return not more and metric_of(kernel) is not None and _reads_all(kernel, rows.Z)
+        if more or metric_of(kernel) is None:
+            return False
+        return cov.is_zero(self.prior.functions.gp.mean_function) or _reads_all(kernel, rows.Z)
 
     def indistinguishable(self, rows: Rows) -> Rows:
         """Rows as one that no ε near this one tells apart beside their noise, so that learning ε
