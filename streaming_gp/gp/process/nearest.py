@@ -65,7 +65,10 @@ SILENT = 1e-10
 MOST_JOINT = 4000
 """Joint predictions condition on so many rows at most."""
 GROWTH = 1.5
-"""Rows are joined anew when they have become more by this factor."""
+"""Cells are chosen anew when rows have become more by this factor."""
+WAITING = 1 / 64
+"""Rows that follow are joined when they have become more by this part of those before them, so that
+the time for a row does not grow."""
 AT_ONCE = 2**22
 """The largest number of elements of the covariances that are factorised at once."""
 
@@ -226,6 +229,7 @@ class NearestAt:
     :param rows: The others as they came.
     :param joined: The rows that are looked at.
     :param seen: So many of ``rows`` are joined among themselves, and so are those that follow.
+    :param settled: Up to which; the latest stand for themselves.
     :param side: The side of the cells in which they are, in lengthscales; 0 for equal inputs.
     :param front: The process of the rows seen.
     :param indices: An index of ``joined`` for each kernel, where there is one.
@@ -238,6 +242,7 @@ class NearestAt:
     rows: Rows | None = None
     joined: Rows | None = None
     seen: int = 0
+    settled: int = 0
     side: float = 0.0
     indices: tuple[Index | None, ...] = ()
     projection: np.ndarray | None = None
@@ -260,10 +265,16 @@ class NearestAt:
     def with_rows(self, more: Rows, join: bool = True) -> NearestAt:
         """Conditioned on further rows; what is joined is that of all rows, however they came."""
         rows = more if self.rows is None else self.rows + more
-        process, seen = replace(self, rows=rows), _seen(len(rows.Z)) if join else self.seen
+        number, process = len(rows.Z), replace(self, rows=rows)
+        since, seen = number - len(more.Z), _seen(number) if join else self.seen
         if self.joined is None or len(process._kernels) > len(self.indices) or seen != self.seen:
-            process = process._begun(seen if join else len(rows.Z), join)
-        return process._followed(more, join) if process.seen < len(rows.Z) else process
+            since = seen if join else number
+            process = process._begun(since, join)
+        waiting = (number - process.seen) % max(1, int(WAITING * process.seen))
+        if join and number - waiting > process.settled:
+            since = number - waiting
+            process = process._settled(since)
+        return process._appended(rows.some(slice(since, None)))
 
     def _begun(self, seen: int, join: bool) -> NearestAt:
         """Conditioned on the first of the rows alone, by an index of their own."""
@@ -273,34 +284,35 @@ class NearestAt:
             side = self._side(self._kernels[0], first)
         joined = self._joined(first, side) if join else first
         indices = tuple(self._index(kernel, joined.Z) for kernel in self._kernels)
-        process = replace(
-            self, joined=joined, seen=seen, side=side, indices=indices, projection=None
-        )._projected(joined)
+        start = replace(self, joined=joined, indices=indices, projection=None)
+        process = replace(start, seen=seen, settled=seen, side=side)._projected(joined)
         return replace(process, front=replace(process, rows=None))
 
-    def _followed(self, more: Rows, join: bool) -> NearestAt:
-        """Conditioned on the rows that follow as well."""
-        start, front = self, self.front
+    def _settled(self, number: int) -> NearestAt:
+        """Conditioned on so many rows, of which those that follow are in cells of their own."""
         assert self.rows is not None
-        assert self.joined is not None
+        assert self.front is not None
+        front, size = self.front.joined, self.front.size
         assert front is not None
-        assert front.joined is not None
-        if join:
-            following = self.rows.some(slice(self.seen, None))
-            joined = self._joined(front.joined + self._joined(following, self.side), 0.0)
-            if not np.array_equal(joined.Z[: self.size], self.joined.Z):  # cells have moved
-                known = None if self.projection is None else self.projection[:, :, : front.size]
-                start = replace(front, projection=known)
-        else:
-            joined = self.joined + more
-        added = joined.some(slice(start.size, None))
-        pairs = zip(self._kernels, start.indices, strict=True)
+        following = self._joined(self.rows.some(slice(self.seen, number)), self.side)
+        joined = self._joined(front + following, 0.0)
+        known = None if self.projection is None else self.projection[:, :, :size]
+        start = replace(self, joined=joined.some(slice(0, size)), indices=self.front.indices)
+        start = replace(start, projection=known, settled=number)
+        return start._appended(joined.some(slice(size, None)))
+
+    def _appended(self, more: Rows) -> NearestAt:
+        """Conditioned on further rows as they are."""
+        if not len(more.Z):
+            return self
+        assert self.joined is not None
+        pairs = zip(self._kernels, self.indices, strict=True)
         indices = tuple(
-            None if index is None else index.extended(coordinates(self.prior, kernel, added.Z))
+            None if index is None else index.extended(coordinates(self.prior, kernel, more.Z))
             for kernel, index in pairs
         )
-        process = replace(self, joined=joined, indices=indices, projection=start.projection)
-        return process._projected(added)
+        process = replace(self, joined=self.joined + more, indices=indices)
+        return process._projected(more)
 
     def _projected(self, more: Rows) -> NearestAt:
         if self.far is None:
