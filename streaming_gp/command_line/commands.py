@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import runpy
 import sys
 import time
@@ -83,12 +84,15 @@ def _fit(plan: Plan) -> tuple[TableGP, int, int]:
         missing=settings.missing,
     )
     num_learned, number, first = model.num_updates, 0, 0
+    learned = {one["batch"]: one.get("fingerprint") for one in folder.records()}
     with tqdm(desc="fit", unit="row", disable=not sys.stderr.isatty()) as bar:
         for chunk in plan.file.batches(settings.batch_size, settings.columns):
             size = len(chunk[settings.target])
             try:
                 if number < num_learned:
-                    number += table.recall(chunk)
+                    if table.recall(chunk):
+                        _require_same(chunk, f"batch-{number}", learned, settings.batch_size)
+                        number += 1
                 else:
                     number += _learn(plan, table, chunk, f"batch-{number}")
             except InvalidDataError as error:
@@ -105,6 +109,23 @@ def _fit(plan: Plan) -> tuple[TableGP, int, int]:
         raise InvalidDataError(f"no row has a target {settings.target!r} and all its inputs")
     folder.write_table(table.to_record())
     return table, number, num_learned
+
+
+def _fingerprint(chunk: Table) -> str:
+    values = [(name, column.tolist()) for name, column in chunk.items()]
+    return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
+def _require_same(chunk: Table, name: str, learned: dict[str, Any], batch_size: int) -> None:
+    """Refuse other rows than those that were learned: scales and counts would be theirs.
+
+    :param learned: The fingerprints of batches, of those that have one.
+    """
+    if learned.get(name) not in (None, _fingerprint(chunk)):
+        raise InvalidDataError(
+            f"they are not those that {name} was learned from; a fit goes on with the same file, "
+            f"to which whole batches of {batch_size} rows may have been added"
+        )
 
 
 def _modules(settings: Settings) -> tuple[Any, Any]:
@@ -142,6 +163,7 @@ def _learn(plan: Plan, table: TableGP, chunk: Table, name: str) -> bool:
         "pseudo_points": info.num_pseudo_points,
         "iterations": info.iterations,
         "seconds": info.seconds,
+        "fingerprint": _fingerprint(chunk),
         **before,
     }
     plan.folder.append_record(record)

@@ -89,6 +89,23 @@ def test_rows_that_come_later_are_learned_by_the_same_command(data, fitted, tmp_
     assert digest(journal) == digest(fitted)
 
 
+def test_a_run_goes_on_with_its_own_rows_alone(data, fitted, tmp_path, capsys):
+    """Other rows would have changed the scales that predictions are in."""
+    lines, journal = data.read_text().splitlines(keepends=True), tmp_path / "journal"
+    file = tmp_path / "file.csv"
+    file.write_text("".join(lines[:31]))
+    answer(capsys, "fit", file, "--journal", journal, *OPTIONS)
+    table = (journal / "table.json").read_text()
+    file.write_text("".join(lines))
+    message = failure(capsys, "fit", file, "--journal", journal)
+    assert "rows 21 to 40: they are not those that batch-1 was learned from" in message
+    file.write_text("".join([lines[0], *lines[21:], *lines[1:21]]))
+    assert "batch-0 was learned from" in failure(capsys, "fit", file, "--journal", journal)
+    assert (journal / "table.json").read_text() == table
+    file.write_text("".join(lines[:31]))
+    assert answer(capsys, "fit", file, "--journal", journal)["new_batches"] == 0
+
+
 def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     out = tmp_path / "out.csv"
     report = answer(capsys, "predict", fitted, data, "--out", out)
