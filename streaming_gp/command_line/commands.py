@@ -88,15 +88,13 @@ def _fit(plan: Plan) -> tuple[TableGP, int, int]:
     with tqdm(desc="fit", unit="row", disable=not sys.stderr.isatty()) as bar:
         for chunk in plan.file.batches(settings.batch_size, settings.columns):
             size = len(chunk[settings.target])
-            try:
+            with _naming_rows(first, size):
                 if number < num_learned:
                     if table.recall(chunk):
                         _require_same(chunk, f"batch-{number}", learned, settings.batch_size)
                         number += 1
                 else:
                     number += _learn(plan, table, chunk, f"batch-{number}")
-            except InvalidDataError as error:
-                raise InvalidDataError(f"rows {first + 1} to {first + size}: {error}") from error
             first += size
             bar.update(size)
     if not first:
@@ -109,6 +107,15 @@ def _fit(plan: Plan) -> tuple[TableGP, int, int]:
         raise InvalidDataError(f"no row has a target {settings.target!r} and all its inputs")
     folder.write_table(table.to_record())
     return table, number, num_learned
+
+
+@contextmanager
+def _naming_rows(first: int, size: int) -> Iterator[None]:
+    """Say which rows of the file are refused, as a table knows those of a chunk alone."""
+    try:
+        yield
+    except InvalidDataError as error:
+        raise InvalidDataError(f"rows {first + 1} to {first + size}: {error}") from error
 
 
 def _fingerprint(chunk: Table) -> str:
@@ -194,7 +201,8 @@ def predict(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     bar = tqdm(desc="predict", unit="row", disable=not sys.stderr.isatty())
     with bar, _writer(options.out, titles) as write:
         for chunk in plan.file.batches(1000, plan.settings.kinds):
-            columns = _predictions(table, chunk)
+            with _naming_rows(rows, len(next(iter(chunk.values())))):
+                columns = _predictions(table, chunk)
             write(columns)
             rows += len(columns[0])
             bar.update(len(columns[0]))

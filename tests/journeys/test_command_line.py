@@ -122,6 +122,16 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     assert capsys.readouterr().out == out.read_text()
 
 
+def test_a_row_that_cannot_be_predicted_is_named_by_its_place_in_the_file(
+    fitted, tmp_path, capsys
+):
+    file = tmp_path / "new.csv"
+    file.write_text("a,b,c\n" + "1,2,3\n" * 1503 + ",2,3\n")
+    message = failure(capsys, "predict", fitted, file, "--out", tmp_path / "out.csv")
+    assert "rows 1001 to 1504: input 'a' is missing at row 503" in message
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_inspect_says_what_was_learned_and_plot_draws_it(fitted, tmp_path, capsys):
     report = answer(capsys, "inspect", fitted)
     assert report["inputs"] == ["a", "b", "c"]
