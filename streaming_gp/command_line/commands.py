@@ -199,7 +199,7 @@ def predict(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     else:
         titles = [plan.settings.target, *(f"p_{label}" for label in table.classes)]
     bar = tqdm(desc="predict", unit="row", disable=not sys.stderr.isatty())
-    with bar, _writer(options.out, titles) as write:
+    with bar, _writer(options.out, titles, table.classes is not None) as write:
         for chunk in plan.file.batches(1000, plan.settings.kinds):
             with _naming_rows(rows, len(next(iter(chunk.values())))):
                 columns = _predictions(table, chunk)
@@ -233,18 +233,23 @@ def _predictions(table: TableGP, chunk: Table) -> list[list[Any]]:
 
 
 @contextmanager
-def _writer(path: Path | None, titles: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
-    """Columns to standard output, or to a file that appears as a whole."""
+def _writer(
+    path: Path | None, titles: list[str], has_labels: bool
+) -> Iterator[Callable[[list[list[Any]]], None]]:
+    """Columns to standard output, or to a file that appears as a whole.
+
+    :param has_labels: Whether the first column holds labels.
+    """
     if path is None:
         yield _csv(sys.stdout, titles)
         return
     with replacing(path) as part:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             import pyarrow
             from pyarrow import parquet
 
             kinds = [pyarrow.float64()] * len(titles)
-            if not titles[0].endswith("_mean"):
+            if has_labels:
                 kinds[0] = pyarrow.string()
             schema = pyarrow.schema([*zip(titles, kinds, strict=True)])
             with parquet.ParquetWriter(part, schema) as writer:

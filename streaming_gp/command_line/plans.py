@@ -282,7 +282,7 @@ def predict(options: argparse.Namespace) -> Plan:
         raise InvalidDataError(f"--out must be a file in a folder of yours, got {out}")
     if out.exists() and out.samefile(options.data):
         raise InvalidDataError(f"--out is the file of the rows, {out}: it would be overwritten")
-    if out.suffix == ".parquet" and find_spec("pyarrow") is None:
+    if out.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise missing_extra("a Parquet file", "pyarrow", "tables")
     return plan
 

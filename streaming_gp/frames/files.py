@@ -382,8 +382,10 @@ class ArrowFile:
         from pyarrow import types
 
         table = {}
-        for name in kinds:
+        for name, kind in kinds.items():
             column = rows[name].combine_chunks()
+            if kind == "words" and self._kind(column.type) != "words":
+                column = column.cast("string")  # labels that are numbers, as a text file has them
             if column.null_count and types.is_integer(column.type):  # floats would be rounded
                 table[name] = np.array(column.to_pylist(), object)
             else:

@@ -122,9 +122,7 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_a_row_that_cannot_be_predicted_is_named_by_its_place_in_the_file(
-    fitted, tmp_path, capsys
-):
+def test_a_row_that_cannot_be_predicted_is_named_by_its_place_in_the_file(fitted, tmp_path, capsys):
     file = tmp_path / "new.csv"
     file.write_text("a,b,c\n" + "1,2,3\n" * 1503 + ",2,3\n")
     message = failure(capsys, "predict", fitted, file, "--out", tmp_path / "out.csv")
@@ -295,6 +293,19 @@ def test_words_times_and_gaps_are_taken_as_the_options_say(tmp_path, capsys):
     assert "would be overwritten" in failure(capsys, "predict", journal, path, "--out", path)
     path.write_text("day,site\n2024-02-01,west\n")
     assert "'west'" in failure(capsys, "predict", journal, path)
+
+
+@pytest.mark.slow
+def test_labels_may_be_numbers_of_a_parquet_file_whatever_they_are_called(tmp_path, capsys):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, out, a = tmp_path / "labels.parquet", tmp_path / "OUT.PARQUET", np.arange(40.0)
+    parquet.write_table(pyarrow.table({"a": a, "is_mean": (a > 19.0).astype(int)}), path)
+    fit = ["fit", path, "--target", "is_mean", "--classes", "0,1", "--journal", tmp_path / "run"]
+    assert answer(capsys, *fit)["rows"] == 40
+    answer(capsys, "predict", tmp_path / "run", path, "--out", out)
+    labels = parquet.read_table(out)["is_mean"].to_pylist()
+    assert labels == [str(int(one > 19.0)) for one in a]
 
 
 @pytest.mark.slow
