@@ -46,7 +46,9 @@ _NO_TABLE = {
 }
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.I)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_WITH_COMMA, _WITH_POINT = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d*\.\d+")
+_WITH_COMMA, _WITH_POINT = (
+    re.compile(rf"[+-]?\d*{mark}\d+(e[+-]?\d+)?", re.I) for mark in (",", r"\.")
+)
 _CONTROL = re.compile("[\0-\x08\x0e-\x1a\x7f]")
 
 
@@ -119,7 +121,7 @@ class TextFile:
             raise FileFormatError(f"{path} is empty")
         if _CONTROL.search(sample):
             raise FileFormatError(f"{path} is no text: wanted a table as CSV, Parquet or Arrow")
-        lines = sample.splitlines(keepends=True)[:100]
+        lines = [*islice(io.StringIO(sample, newline=""), 100)]  # words may hold other separators
         lines = lines if len(sample) < _SAMPLE or len(lines) == 100 else lines[:-1]
         self.delimiter, values = _dialect(lines)
         has_comma, has_point = (

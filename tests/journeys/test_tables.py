@@ -417,3 +417,11 @@ def test_a_folder_no_file_and_an_unknown_encoding_are_refused(tmp_path):
     (tmp_path / "data.csv").write_text("a\n1\n")
     with pytest.raises(InvalidDataError, match="there is no encoding 'utf-9'"):
         [*read_csv(tmp_path / "data.csv", encoding="utf-9")]
+
+
+def test_words_may_hold_separators_of_lines_and_decimals_exponents(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("num;word\n1,5e-3;a\u2028b\n-2,25E+1;c\x85d\n", encoding="utf-8")
+    (batch,) = read_csv(path, text=["word"])
+    assert batch["num"].tolist() == [0.0015, -22.5]
+    assert batch["word"].tolist() == ["a\u2028b", "c\x85d"]
