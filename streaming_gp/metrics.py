@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import as_real_array, require_positive_integer
+
+ROUNDING = 1e-6
+"""By which a probability in float32 may be beyond 1."""
 
 # ---- of single points ----
 
@@ -15,9 +20,11 @@ def squared_error(mean: ArrayLike, targets: ArrayLike) -> np.ndarray:
     """``(mean − y)²`` of every point and output.
 
     :param mean: Predictions [N] or [N, P].
-    :param targets: The test targets, of a shape that broadcasts with it.
+    :param targets: The test targets, of as many dimensions and a shape that broadcasts with it.
+    :raises InvalidDataError: if they are no numbers, or of more dimensions or fewer.
     """
-    squares: np.ndarray = (np.asarray(mean, float) - np.asarray(targets, float)) ** 2
+    first, second = _alike("mean", mean, "targets", targets)
+    squares: np.ndarray = (first.astype(float) - second.astype(float)) ** 2
     return squares
 
 
@@ -26,22 +33,60 @@ def on_wrong_side(probability: ArrayLike, labels: ArrayLike) -> np.ndarray:
 
     :param probability: Predicted probabilities of label 1, of any shape.
     :param labels: The labels 0 or 1, of the same shape.
+    :raises InvalidDataError: if they are none, or of another shape.
     """
-    p, is_one = np.asarray(probability), np.asarray(labels) > 0.5
-    wrong: np.ndarray = np.where(is_one, ~(p > 0.5), ~(p <= 0.5))
+    p, y = _alike("probability", _as_probabilities(probability), "labels", labels)
+    wrong: np.ndarray = np.where(_of_classes(y, 2) == 1, ~(p > 0.5), ~(p <= 0.5))
     return wrong
 
 
 def wrong_class(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
     """Whether the likeliest class of each point is not its own, or there is none (NaN): [N].
 
-    :param probabilities: Predicted probabilities of the classes [N, C].
+    :param probabilities: Predicted probabilities of two classes or more [N, C].
     :param labels: The classes 0 to C − 1 of the points, [N, 1] or [N].
-    :raises InvalidDataError: if labels are no numbers, or not one for each point.
+    :raises InvalidDataError: if they are none, or there is not one label for each point.
     """
-    likeliest, own = _paired(np.argmax(probabilities, axis=1), np.ravel(labels))
-    wrong: np.ndarray = (likeliest != own) | np.isnan(np.max(probabilities, axis=1))
+    p = _as_probabilities(probabilities)
+    if p.ndim != 2 or p.shape[1] < 2:
+        raise InvalidDataError(
+            f"wanted probabilities [N, C] of two classes or more, got {list(p.shape)}; error_rate "
+            "takes those of label 1 alone"
+        )
+    likeliest, own = _paired(np.argmax(p, axis=1), np.ravel(labels))
+    wrong: np.ndarray = (likeliest != _of_classes(own, p.shape[1])) | np.isnan(np.max(p, axis=1))
     return wrong
+
+
+def _as_probabilities(values: ArrayLike) -> np.ndarray:
+    """Numbers in [0, 1] up to rounding, or NaN; values of a function would be taken for them."""
+    p = as_real_array("probabilities", values)
+    if ((p < -ROUNDING) | (p > 1.0 + ROUNDING)).any():
+        raise InvalidDataError(
+            f"probabilities must lie in [0, 1], got {np.nanmin(p):.3g} to {np.nanmax(p):.3g}"
+        )
+    return p
+
+
+def _of_classes(labels: np.ndarray, number: int) -> np.ndarray:
+    """Labels as they are, if each is the number of a class: another one would be wrong for ever."""
+    is_none = ~np.isin(labels, np.arange(number))
+    if is_none.any():
+        raise InvalidDataError(
+            f"labels must be integers from 0 to {number - 1}, got {labels[is_none][0]}"
+        )
+    return labels
+
+
+def _alike(name: str, one: ArrayLike, other_name: str, other: ArrayLike) -> Any:
+    """Numbers of as many dimensions: NumPy would pair each of [N, 1] with each of [N]."""
+    first, second = as_real_array(name, one), as_real_array(other_name, other)
+    if first.ndim != second.ndim:
+        raise InvalidDataError(
+            f"wanted {name} and {other_name} of as many dimensions, got {list(first.shape)} and "
+            f"{list(second.shape)}"
+        )
+    return first, second
 
 
 def _paired(predictions: ArrayLike, truth: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -90,8 +135,8 @@ def expected_calibration_error(
     :returns: the mean gap; NaN where a point has no probabilities (NaN), and so no confidence.
     """
     require_positive_integer("num_bins", num_bins)
-    confidence = np.max(probabilities, axis=1)
     right = ~wrong_class(probabilities, labels)
+    confidence = np.max(probabilities, axis=1)
     if np.isnan(confidence).any():
         return float("nan")
     bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)

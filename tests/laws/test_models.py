@@ -344,10 +344,29 @@ def test_predictions_are_paired_with_their_own_truth_or_refused():
         (metrics.classification_error, probabilities, [0]),
         (metrics.classification_error, probabilities, ["a", "b"]),
         (metrics.expected_calibration_error, probabilities, ["a", "b"]),
+        (metrics.squared_error, column, column[:, 0]),
+        (metrics.on_wrong_side, [[0.9], [0.2]], [1, 0]),
     ]
     for score, predictions, truth in calls:
-        with pytest.raises(InvalidDataError, match=r"of one shape, got|must hold real numbers"):
+        wanted = r"of one shape, got|must hold real numbers|of as many dimensions"
+        with pytest.raises(InvalidDataError, match=wanted):
             score(predictions, truth)
+
+
+def test_scores_refuse_what_is_no_probability_and_no_label():
+    both = [[0.9, 0.1], [0.2, 0.8]]
+    for score in (metrics.classification_error, metrics.expected_calibration_error):
+        with pytest.raises(InvalidDataError, match=r"two classes or more, got \[2, 1\]"):
+            score([[0.9], [0.2]], [1, 0])  # of label 1 alone
+        with pytest.raises(InvalidDataError, match="integers from 0 to 1, got 2"):
+            score(both, [1, 2])  # counted from 1
+        with pytest.raises(InvalidDataError, match=r"lie in \[0, 1\], got -1 to 3"):
+            score([[3.0, -1.0], [0.0, 2.0]], [0, 1])
+    with pytest.raises(InvalidDataError, match="integers from 0 to 1, got nan"):
+        metrics.error_rate([0.9, 0.2], [np.nan, 0.0])
+    with pytest.raises(InvalidDataError, match=r"lie in \[0, 1\], got -0.4 to 2"):
+        metrics.error_rate([2.0, -0.4], [1, 0])  # means of f
+    assert metrics.error_rate(np.float32([1.0000001, 0.0]), [True, False]) == 0.0
 
 
 def test_no_prediction_is_a_wrong_one():
