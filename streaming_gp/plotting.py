@@ -218,7 +218,12 @@ def decision_contours(
 
 
 def labelled_points(axes: Any, X: np.ndarray, Y: np.ndarray, faded: bool = False) -> None:
-    """Two-dimensional inputs [N, 2], coloured by their labels [N, 1] of 0 and 1."""
+    """Two-dimensional inputs [N, 2], coloured by their labels [N, 1] of 0 and 1.
+
+    :raises InvalidDataError: if another label is among them, whose points would not be there.
+    """
+    if not np.isin(Y, (0, 1)).all():
+        raise InvalidDataError(f"labels must be 0 or 1, got {np.unique(Y)[:10]}")
     for label, color in ((0, "tab:blue"), (1, "tab:orange")):
         rows = Y[:, 0] == label
         alpha = 0.15 if faded else 0.7

@@ -445,3 +445,13 @@ def test_what_cannot_be_drawn_is_refused(model, figure):
     gpflow.set_trainable(empty.likelihood, False)
     with pytest.raises(InvalidDataError, match="no hyperparameters that are trainable"):
         plotting.hyperparameters(empty, figure)
+
+
+def test_points_of_a_label_that_has_no_colour_are_refused():
+    axes = Figure().subplots()
+    X = np.array([[0.0, 1.0], [1.0, 0.0]])
+    with pytest.raises(InvalidDataError, match=r"labels must be 0 or 1, got \[-1"):
+        plotting.labelled_points(axes, X, np.array([[-1.0], [1.0]]))
+    assert not axes.collections
+    plotting.labelled_points(axes, X, np.array([[0.0], [1.0]]))
+    assert [len(one.get_offsets()) for one in axes.collections] == [1, 1]
