@@ -51,6 +51,7 @@ class ServerState:
     :param numbers: The number of each client, in the order in which they joined; none is given
         twice.
     :param run: Its name in questions, which no other server has.
+    :param seed: The seed; None in files that are older than that.
     """
 
     prior: Posterior
@@ -63,6 +64,7 @@ class ServerState:
     hyperparameter_factors: Mapping[str, Factor] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
+    seed: int | None = None
 
 
 class Server:
@@ -132,7 +134,7 @@ class Server:
         self.failures: dict[str, str] = {}
         self.dropped: set[str] = set()
         self._silences: dict[str, int] = {}
-        self._restore(ServerState(prior.as_arrays(), run=secrets.token_hex(16)))
+        self._restore(ServerState(prior.as_arrays(), run=secrets.token_hex(16), seed=seed))
 
     # ---- what it holds ----
 
@@ -543,12 +545,13 @@ class Server:
         return ServerState(
             self.prior, dict(self.factors), self.version, dict(self._sequences),
             self.damping, self.history, self.hyperparameters, dict(self.hyperparameter_factors),
-            dict(self._numbers), self._run,
+            dict(self._numbers), self._run, self.seed,
         )  # fmt: skip
 
     def _restore(self, state: ServerState) -> None:
         make_read_only((state.prior, dict(state.factors)))
         self.ledger = Ledger(state.prior, MappingProxyType(dict(state.factors)))
+        self.seed = self.seed if state.seed is None else state.seed
         self.version = state.version
         self.history = state.history
         self.hyperparameters = state.hyperparameters
@@ -574,19 +577,23 @@ class Server:
         clients: Clients | Iterable[Client | Site],
         policy: PropernessPolicy | None = None,
         checks: Checks | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Server:
         """A server that goes on from a file; questions still open when it was written are void.
 
         :param prior: The model's prior, to compare with: a prior that was learned is in the file.
         :param clients: The clients that go on. Factors of others stay: :meth:`remove` forgets them.
+        :param seed: The seed, to compare with; it is in the file.
         :raises FileFormatError: if the file is damaged, foreign or of another version.
-        :raises InvalidDataError: if the prior, or the model's likelihood, does not fit the file.
+        :raises InvalidDataError: if the prior, the seed or the model's likelihood does not fit the
+            file.
         """
         state = serialization.read(path, KIND, serialization.registered_classes(), ServerState)
-        server = cls(prior, clients, policy, checks, seed)
+        server = cls(prior, clients, policy, checks, seed or 0)
         try:
             _require_fit(state, server.prior)
+            if None not in (seed, state.seed) and seed != state.seed:
+                raise InvalidDataError(f"the file has the seed {state.seed}, got {seed}")
             server._restore(state)
             _ = server.posterior
         except InvalidDataError:

@@ -212,6 +212,22 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path, name):
     assert resumed.history.column("messages") == whole.history.column("messages")
 
 
+def test_a_loaded_server_goes_on_with_the_seed_that_it_had(rng, tmp_path):
+    model, path = linear.logistic_regression(3, family=MeanFieldNormal), tmp_path / "run.npz"
+    clients = server(
+        model, datasets.partition_iid(*labelled_data(rng), 2), RUNS["momentum"][0]
+    ).clients
+    whole = pvi.Server(model.prior(), clients, seed=7)
+    pvi.fit(whole, rounds=1, checkpoint=path)
+    again = pvi.Server.load(path, model.prior(), clients)
+    assert again.seed == 7
+    pvi.fit(whole)
+    pvi.fit(again)
+    assert_same(whole.posterior, again.posterior, 0.0)
+    with pytest.raises(InvalidDataError, match="the file has the seed 7, got 0"):
+        pvi.run(model, clients.values(), checkpoint=path)
+
+
 def test_files_that_do_not_fit_are_refused(rng, tmp_path):
     (X, Y), model = regression_data(rng), conjugate_model()
     found = server(model, datasets.partition_iid(X, Y, 3), pvi.AnalyticUpdate())
