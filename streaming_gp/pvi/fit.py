@@ -99,7 +99,8 @@ def fit(
     :param schedule: Who is asked when; synchronous with damping 1/K if None.
     :param rounds: The largest number of further rounds.
     :param engine: Where clients run; in this process if None.
-    :param evaluate: Maps the posterior after each round to metrics; not counted in seconds.
+    :param evaluate: Maps the posterior after each round to metrics; not counted in seconds. If it
+        raises, the history has the round without them.
     :param callback: Called after each round, for instance to show progress.
     :param checkpoint: The file that the server is saved to after each round. After a crash
         ``Server.load`` goes on from there, with ``rounds = total − len(server.history)``.
@@ -149,7 +150,6 @@ def fit(
             report = schedule.round(server, session, number, number / (first + rounds))
             seconds, simulated = time.perf_counter() - start, session.now - clock
             metrics = {} if hyperparameters is None else hyperparameters.learn(server)
-            metrics |= {} if evaluate is None else _metrics(evaluate(server.posterior))
             server.history = server.history.extended(
                 replace(
                     report,
@@ -159,6 +159,9 @@ def fit(
                     metrics=metrics,
                 )
             )
+            if evaluate is not None:  # the round has been, whatever comes of this
+                metrics = {**metrics, **_metrics(evaluate(server.posterior))}
+                server.history = server.history.with_metrics(metrics)
             if checkpoint is not None:
                 server.save(checkpoint)
             if callback is not None:

@@ -120,6 +120,10 @@ class History:
         )
         return History((*self.rounds, one))
 
+    def with_metrics(self, metrics: Mapping[str, float]) -> History:
+        """The same, with these metrics of the last round."""
+        return History((*self.rounds[:-1], replace(self.rounds[-1], metrics=metrics)))
+
     def to_records(self) -> list[dict[str, Any]]:
         """One flat dict for each round: its fields, ``bytes`` in both directions, its metrics."""
         return [
@@ -160,8 +164,11 @@ class History:
         return figure
 
     def column(self, name: str) -> list[Any]:
-        """One field or metric over rounds.
+        """One field or metric over rounds; NaN for a round without this metric.
 
         :raises KeyError: if there is no such thing.
         """
-        return [record[name] for record in self.to_records()]
+        records = self.to_records()
+        if records and not any(name in record for record in records):
+            raise KeyError(name)
+        return [record.get(name, float("nan")) for record in records]

@@ -212,6 +212,21 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(rng, tmp_path, name):
     assert resumed.history.column("messages") == whole.history.column("messages")
 
 
+def test_a_round_whose_metrics_failed_has_been(rng):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
+    scores = iter([1.0, "none", 3.0])
+    with pytest.raises(InvalidDataError, match="evaluate must give numbers by name"):
+        pvi.fit(found, pvi.Sequential(), 3, evaluate=lambda q: {"score": next(scores)})
+    history = pvi.fit(found, pvi.Sequential(), evaluate=lambda q: {"score": next(scores)})
+    assert history.column("round") == [1, 2, 3]
+    assert history.column("version") == [2, 4, 6]
+    assert history.column("messages") == [4, 8, 12]
+    np.testing.assert_array_equal(history.column("score"), [1.0, np.nan, 3.0])
+    with pytest.raises(KeyError):
+        history.column("sore")
+
+
 def test_a_loaded_server_goes_on_with_the_seed_that_it_had(rng, tmp_path):
     model, path = linear.logistic_regression(3, family=MeanFieldNormal), tmp_path / "run.npz"
     clients = server(
