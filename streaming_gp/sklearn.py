@@ -28,7 +28,7 @@ from streaming_gp.estimators import (
     warn_if_alike,
     with_columns,
 )
-from streaming_gp.frames.columns import numbers
+from streaming_gp.frames.columns import numbers, words
 from streaming_gp.inputs import as_float64, as_real_array, refuse_masked
 
 __all__ = [
@@ -373,7 +373,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
         """
         with unchanged_on_error(self):
             X, y = self._as_data(X, y, reset=True)
-            self._start(X, y, len(np.unique(y)) > MOST_SOFTMAX)
+            self._start(X, y, len(_sorted(y)) > MOST_SOFTMAX)
             self._stream(self.input_scaler_.scaled(X), self._observations(y))
         return self
 
@@ -395,12 +395,12 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
             X, y = self._as_data(X, y, reset=is_first)
             if is_first:
                 known = y if classes is None else column_or_1d(classes)
-                is_regressed = classes is None or len(np.unique(known)) > MOST_SOFTMAX
+                is_regressed = classes is None or len(_sorted(known)) > MOST_SOFTMAX
                 self._start(X, known, is_regressed, classes is None)
                 warn_if_alike("inputs", X, self.scale)
-            elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            elif classes is not None and not np.array_equal(_sorted(classes), self.classes_):
                 raise InvalidDataError(
-                    f"classes were {self.classes_} and cannot change, got {np.unique(classes)}"
+                    f"classes were {self.classes_} and cannot change, got {_sorted(classes)}"
                 )
             elif self._may_grow:
                 self._grow(y)
@@ -411,6 +411,13 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
         return self
 
     def _as_data(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        if np.ndim(y):
+            found = words("y", np.ravel(np.asarray(y, dtype=object)))
+            if None in found:
+                raise InvalidDataError(
+                    f"y misses {found.count(None)} of {len(found)} labels, the first at row "
+                    f"{found.index(None)}: leave such rows out"
+                )
         inputs, labels = self._validated(X, y, reset)
         check_classification_targets(labels)
         return inputs, labels
@@ -419,7 +426,7 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
         self, X: np.ndarray, labels: Any, is_regressed: bool, may_grow: bool = False
     ) -> None:
         """Make a model of so many classes."""
-        self.classes_ = np.unique(labels)
+        self.classes_ = _sorted(labels)
         self.is_regressed_, self._may_grow = is_regressed, may_grow
         number = len(self.classes_)
         if number < 2 and not may_grow:
@@ -430,7 +437,9 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
 
     def _grow(self, labels: np.ndarray) -> None:
         """Take classes in that are new: their functions were 0 at all rows so far."""
-        classes = np.union1d(self.classes_, labels)
+        classes = _sorted(np.concatenate([self.classes_, labels]))
+        if not {*self.classes_.tolist()} <= {*classes.tolist()}:  # numbers that became words
+            raise InvalidDataError(f"labels were {self.classes_}, got others of {labels.dtype}")
         if len(classes) > len(self.classes_):
             places = np.searchsorted(classes, self.classes_)
             self.model_ = with_columns(self.model_, places, len(classes))
@@ -466,6 +475,17 @@ class StreamingGPClassifier(ClassifierMixin, ArrayEstimator):
         """
         most_probable = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[most_probable]
+
+
+def _sorted(labels: Any) -> np.ndarray:
+    """The labels that differ, in order."""
+    try:
+        return np.unique(labels)
+    except TypeError:
+        kinds = sorted({type(one).__name__ for one in np.ravel(labels)})
+        raise InvalidDataError(
+            f"labels must be of a kind that can be sorted, got {kinds}"
+        ) from None
 
 
 def _with_numbers(X: Any) -> Any:

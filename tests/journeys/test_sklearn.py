@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streaming_gp as sgp
-from streaming_gp.errors import PoorFitWarning
+from streaming_gp.errors import InvalidDataError, PoorFitWarning
 from streaming_gp.estimators import largest_probabilities
 from streaming_gp.sklearn import StreamingGPClassifier, StreamingGPRegressor, default_kernel
 from tests.oracles.builders import EVERY_INPUT, FIXED
@@ -348,3 +348,27 @@ def test_what_cannot_be_fitted_is_refused(rng):
     original.fit(X, y)
     assert kernel.lengthscales.numpy() == 1.0  # the kernel that was passed is never trained
     assert clone(original).get_params()["pseudo_points"] == EVERY_INPUT
+
+
+def test_labels_that_are_missing_or_of_another_kind_are_refused(rng):
+    pd = pytest.importorskip("pandas")
+    X = rng.standard_normal((12, 2))
+    words = np.where(X[:, 0] > 0.0, "up", "down").astype(object)
+    gaps = [words.copy(), pd.Series(words).astype("string")]
+    for one in gaps:
+        one[3] = None
+    classifier = StreamingGPClassifier(hyperparameters=FIXED).partial_fit(X, words)
+    before = classifier.predict_proba(X)
+    for learn in (classifier.partial_fit, StreamingGPClassifier().fit):
+        for one in gaps:
+            with pytest.raises(InvalidDataError, match="misses 1 of 12 labels, the first at row 3"):
+                learn(X, one)
+    with pytest.raises(InvalidDataError, match=r"can be sorted, got \['int', 'str'\]"):
+        classifier.partial_fit(X, np.arange(12) % 2)
+    with pytest.raises(InvalidDataError, match=r"can be sorted, got \['NoneType', 'str'\]"):
+        StreamingGPClassifier().partial_fit(X, words, classes=["down", "up", None])
+    np.testing.assert_array_equal(classifier.predict_proba(X), before)
+    numbered = StreamingGPClassifier(hyperparameters=FIXED).partial_fit(X, np.arange(12) % 2)
+    with pytest.raises(InvalidDataError, match=r"labels were \[0 1\], got others of <U2"):
+        numbered.partial_fit(X, np.array(["up"] * 12))
+    assert numbered.classes_.tolist() == [0, 1]
