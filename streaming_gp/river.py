@@ -99,7 +99,11 @@ class RowEstimator(Estimator):
         rows, targets = _rows_of(X), [self._as_target(one) for one in y]
         if len(rows) != len(targets):
             raise InvalidDataError(f"got {len(rows)} rows and {len(targets)} targets")
-        self._take([*zip(rows, targets, strict=True)])
+        if self._detector is None:
+            self._take([*zip(rows, targets, strict=True)])
+            return
+        for row, target in zip(rows, targets, strict=True):  # a change may come between any two
+            self._learn_row(row, target)
 
     def _take(self, rows: Sequence[tuple[Row, float]]) -> bool:
         """Learn all whole batches of the rows that wait and of these; the rest waits.
@@ -168,6 +172,10 @@ class RowEstimator(Estimator):
         raise NotImplementedError
 
     def _as_target(self, value: Any) -> float:
+        raise NotImplementedError
+
+    def _learn_row(self, row: Row, target: float) -> None:
+        """Learn from one row, after the detector has seen its error."""
         raise NotImplementedError
 
     def _check(self, model: StreamingGP) -> None:
@@ -239,7 +247,9 @@ class StreamingGPRegressor(RowEstimator, base.MiniBatchRegressor):
         :raises InvalidDataError: if a value is no finite number, or the target is missing.
         :raises NumericalError: if a batch is full and a covariance stays indefinite.
         """
-        row, target = as_features(x), self._as_target(y)
+        self._learn_row(as_features(x), self._as_target(y))
+
+    def _learn_row(self, row: Row, target: float) -> None:
         if self._detector is not None and self._model is not None:
             self._watch(abs(target - self._predict(row)[0]) / float(self._targets.unit[0]))
         online, is_last = self._online_model(), len(self._waiting) + 1 >= self.batch_size
@@ -383,7 +393,9 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
             classes.
         :raises NumericalError: if a batch is full and a covariance stays indefinite.
         """
-        row, target = as_features(x), self._as_target(y)
+        self._learn_row(as_features(x), self._as_target(y))
+
+    def _learn_row(self, row: Row, target: float) -> None:
         if self._detector is not None and self._model is not None:
             self._watch(float(np.argmax(self._probabilities([row])[0]) != target))
         self._take([(row, target)])

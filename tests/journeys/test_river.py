@@ -281,3 +281,22 @@ def test_labels_may_appear_later_within_rivers_one_against_the_rest():
     model.learn_one({"a": 1.0}, "red")
     model.learn_one({"a": 2.0}, "blue")
     assert set(model.predict_proba_one({"a": 1.0})) == {"red", "blue"}
+
+
+@pytest.mark.parametrize("cls", [StreamingGPRegressor, StreamingGPClassifier])
+def test_a_detector_sees_rows_that_come_together_too(cls, data):
+    """And the model begins anew at the row at which it would alone."""
+    is_classifier = cls is StreamingGPClassifier
+    later = [(x, y > 100.0 if is_classifier else y) for x, y in data]
+    later += [(x, not y if is_classifier else y + 1000.0) for x, y in later]
+    detector = drift.PageHinkley(threshold=5.0)
+    one = learned(cls(drift_detector=detector, **QUICK), later)
+    many, deaf = cls(drift_detector=detector, **QUICK), cls(**QUICK)
+    for model in (many, deaf):
+        model.learn_many(*as_frame(later))
+
+    def predicted(model):
+        x = data[0][0]
+        return model.predict_proba_one(x)[True] if is_classifier else model.predict_one(x)
+
+    assert predicted(many) == predicted(one) != predicted(deaf)
