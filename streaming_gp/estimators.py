@@ -25,6 +25,7 @@ from streaming_gp.gp import (
     StreamingGP,
 )
 from streaming_gp.gp.process.nearest import Conditioning
+from streaming_gp.inputs import require_flag
 
 
 @dataclass(eq=False, repr=False)
@@ -48,6 +49,7 @@ class Estimator:
         :param options: Further arguments of the model, and what takes the place of settings that
             the user has not given.
         """
+        require_flag("scale", self.scale)
         if self.kernel is None or isinstance(self.kernel, str):
             kernel = default_kernel(num_inputs, self.kernel or "squared-exponential")
         else:

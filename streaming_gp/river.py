@@ -68,6 +68,8 @@ class RowEstimator(Estimator):
         require_positive_integer("batch_size", self.batch_size)
         if self.budget is not None or self._is_limited:
             require_positive_integer("budget", self.budget)  # type: ignore[arg-type]
+        if self.features is not None:
+            _require_several("features", self.features, 1, "at least one name, all different")
         self._detector = copy.deepcopy(self.drift_detector)
         self._silent: deque[float] = deque(maxlen=self.batch_size)
         self._begin()
@@ -372,10 +374,7 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len({*self.classes}) != len(self.classes) or len(self.classes) < 2:
-            raise InvalidDataError(
-                f"classes must be at least two different labels, got {self.classes}"
-            )
+        _require_several("classes", self.classes, 2, "at least two different labels")
 
     @property
     def _multiclass(self) -> bool:
@@ -445,6 +444,16 @@ class StreamingGPClassifier(RowEstimator, base.MiniBatchClassifier):
 
 
 # ---- features by name ----
+
+
+def _require_several(what: str, names: Any, least: int, wanted: str) -> None:
+    """Names or labels that differ; a string would be taken for its letters."""
+    try:
+        number = 0 if isinstance(names, str) else len({*names})
+    except TypeError:
+        number = 0
+    if number < least or number < len(names):
+        raise InvalidDataError(f"{what} must be {wanted}, got {names!r:.100}")
 
 
 def as_features(x: Any) -> Row:

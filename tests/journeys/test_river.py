@@ -300,3 +300,13 @@ def test_a_detector_sees_rows_that_come_together_too(cls, data):
         return model.predict_proba_one(x)[True] if is_classifier else model.predict_one(x)
 
     assert predicted(many) == predicted(one) != predicted(deaf)
+
+
+def test_a_string_is_not_taken_for_its_letters_nor_a_word_for_a_flag(data):
+    for features in ("ab", (), ("a", "a")):
+        with pytest.raises(InvalidDataError, match="features must be at least one name"):
+            StreamingGPRegressor(features=features)
+    with pytest.raises(InvalidDataError, match="at least two different labels, got 'ab'"):
+        StreamingGPClassifier("ab")
+    with pytest.raises(InvalidDataError, match="scale must be true or false, got 'no'"):
+        learned(StreamingGPRegressor(scale="no", **QUICK), data)

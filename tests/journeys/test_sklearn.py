@@ -372,3 +372,9 @@ def test_labels_that_are_missing_or_of_another_kind_are_refused(rng):
     with pytest.raises(InvalidDataError, match=r"labels were \[0 1\], got others of <U2"):
         numbered.partial_fit(X, np.array(["up"] * 12))
     assert numbered.classes_.tolist() == [0, 1]
+
+
+def test_a_word_is_not_taken_for_a_flag(rng):
+    regressor = StreamingGPRegressor(scale="no")
+    with pytest.raises(InvalidDataError, match="scale must be true or false, got 'no'"):
+        regressor.fit(rng.standard_normal((5, 1)), rng.standard_normal(5))
