@@ -10,10 +10,10 @@ import tensorflow_probability as tfp
 
 from streaming_gp.inputs import (
     Decay,
+    Fraction,
     NotNegative,
     PositiveFinite,
     PositiveInteger,
-    Probability,
     typed,
 )
 from streaming_gp.numerics.quadrature import standard_normal
@@ -32,14 +32,14 @@ class NUTS:
 
     :param num_samples: The number of transitions that a step makes, all of which are draws.
     :param step_size: The first step size, in standard deviations of the approximation.
-    :param acceptance: The rate of acceptance to aim at.
+    :param acceptance: The rate of acceptance to aim at, in (0, 1].
     :param max_tree_depth: The largest depth of the tree of one transition.
     :raises InvalidDataError: if a setting is out of its range.
     """
 
     num_samples: PositiveInteger = 1
     step_size: PositiveFinite = 0.3
-    acceptance: Probability = 0.8
+    acceptance: Fraction = 0.8
     max_tree_depth: PositiveInteger = 8
 
     @property

@@ -341,6 +341,8 @@ UPDATES = [
      "KL divergence only"),
     (pvi.TiedUpdate, {"rule": pvi.PowerEPUpdate(), "pieces": 0}, "pieces"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "beta": 0.0}, "beta"),
+    (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "beta": INF}, "beta"),  # data to the power 0
+    (samplers.NUTS, {"acceptance": 0.0}, "acceptance"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "learning_rate": 1.0}, "learning_rate"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "sync": 0}, "sync"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "outer": 0}, "outer"),

@@ -13,7 +13,7 @@ from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import (
     NotNegative,
-    Positive,
+    PositiveFinite,
     PositiveInteger,
     require_decay,
     require_positive,
@@ -118,7 +118,7 @@ class SNEPUpdate:
     """
 
     sampler: Sampler
-    beta: Positive = 1.0
+    beta: PositiveFinite = 1.0
     learning_rate: float | Callable[[tf.Tensor], Any] = 0.02
     sync: PositiveInteger = 10
     outer: PositiveInteger = 10
