@@ -227,7 +227,7 @@ def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
     for name, why in last.unheard.items():
         failures = (one for one in rounds if name in one.refused or name in one.failed)
         number = len(list(islice(failures, SILENT + 1)))  # no need to look on in a long run
-        if number == SILENT and name not in server.factors:
+        if number == SILENT and name in server.clients.keys() - server.factors.keys():
             warnings.warn(
                 f"nothing has been learned from the data of {name!r}: its first {SILENT} answers "
                 f"failed or were refused; the last time: {why}",
@@ -236,13 +236,13 @@ def _warn_of_failures(server: Server, rounds: tuple[Round, ...]) -> None:
 
 
 def _warn_at_the_end(server: Server, rounds: tuple[Round, ...]) -> None:
-    """Of clients that have no factor yet and were not warned of."""
+    """Of clients that are there, have no factor yet and were not warned of."""
     reasons: dict[str, list[str]] = {}
     for one in rounds:
         for name, why in one.unheard.items():
             reasons.setdefault(name, []).append(why)
     for name, whys in reasons.items():
-        if name not in server.factors and len(whys) < SILENT:
+        if name in server.clients.keys() - server.factors.keys() and len(whys) < SILENT:
             warnings.warn(
                 f"nothing has been learned from the data of {name!r}, none of whose answers was "
                 f"taken; the last time: {whys[-1]}",

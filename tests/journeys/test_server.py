@@ -1,5 +1,7 @@
 """The server in the user's hands, and its files."""
 
+import warnings
+
 import gpflow
 import numpy as np
 import pytest
@@ -114,6 +116,22 @@ def test_rounds_end_where_they_would_without_who_left_and_with_who_came(rng, nam
     loaded.remove("c1")
     pvi.fit(loaded, SCHEDULES[name], 60)
     assert_same(loaded.posterior, wanted.posterior, 1e-9)
+
+
+def test_nothing_false_is_said_of_a_client_that_has_left(rng):
+    """Its last answer comes when it is gone; those before it were taken."""
+    found = server(
+        conjugate_model(), datasets.partition_iid(*regression_data(rng), 3), pvi.AnalyticUpdate()
+    )
+
+    def leave(one):
+        if one.round == 2:
+            found.remove("c1")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = pvi.fit(found, pvi.Asynchronous(), 4, callback=leave)
+    assert any("c1" in one.refused for one in history)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
