@@ -259,7 +259,12 @@ class Network:
                 f"the network has {self.num_outputs} outputs, where its "
                 f"{type(self.likelihood).__name__} likelihood wants {wanted}"
             )
-        X, Y = as_data((X, Y), self.likelihood, self.num_inputs, None)
+        # where each column of Y has a function of its own; else one is broadcast to all others
+        is_each_one = wanted is None and not isinstance(
+            self.likelihood, gpflow.likelihoods.SwitchedLikelihood
+        )
+        columns = self.num_outputs if is_each_one else None
+        X, Y = as_data((X, Y), self.likelihood, self.num_inputs, columns)
         return X.astype(np.float32), Y.astype(np.float32)
 
     @property

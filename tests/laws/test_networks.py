@@ -218,6 +218,18 @@ def test_prior_and_start_have_one_entry_for_each_weight_and_bias():
             "the network has 4 outputs, where its Softmax likelihood wants 2",
         ),
         (lambda: network().predict(network().prior(), np.full((2, 3), np.nan)), "X must be finite"),
+        (
+            lambda: bnn.MeanFieldBNN((3, 4, 1), gpflow.likelihoods.Gaussian()).as_data(
+                np.zeros((5, 3)), np.zeros((5, 2))
+            ),
+            r"Y must have shape \[N, 1\] with N ≥ 1, got \[5, 2\]",
+        ),
+        (
+            lambda: bnn.MeanFieldBNN((3, 4, 2), gpflow.likelihoods.Bernoulli()).as_data(
+                np.zeros((5, 3)), np.zeros((5, 1))
+            ),
+            r"Y must have shape \[N, 2\] with N ≥ 1, got \[5, 1\]",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):
@@ -300,7 +312,7 @@ def test_the_log_likelihood_is_that_of_the_likelihood(rng, make):
 
 def test_gradients_are_those_of_differences_also_where_compiled(rng):
     net = convolutional(gpflow.likelihoods.Gaussian(0.3))
-    X, Y = data_of(net, rng)[0], rng.standard_normal((5, 4)).astype(np.float32)
+    X, Y = data_of(convolutional(), rng)[0], rng.standard_normal((5, 4)).astype(np.float32)
     theta, direction = draws(net, rng, 1), draws(net, rng, 1)
 
     @tf.function(jit_compile=True)
