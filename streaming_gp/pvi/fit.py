@@ -51,6 +51,8 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 class EarlyStopping:
     """Stop when a metric has not improved for some rounds; NaN is no improvement.
 
+    Rounds of earlier fits count, so that a run that goes on from a file stops where it would have.
+
     :param metric: The name of the metric; smaller is better.
     :param patience: The number of rounds without improvement after which a run stops.
     :param tolerance: The least difference that counts as an improvement.

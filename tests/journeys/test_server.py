@@ -245,6 +245,22 @@ def test_a_round_whose_metrics_failed_has_been(rng):
         history.column("sore")
 
 
+def test_a_resumed_run_stops_where_it_would_have(rng, tmp_path):
+    model, path = conjugate_model(), tmp_path / "run.npz"
+    clients = pvi.make_clients(model, [regression_data(rng)], pvi.AnalyticUpdate())
+    stopping = pvi.EarlyStopping("loss", patience=3)
+
+    def rounds_of(one, rounds):
+        def loss(q):
+            return {"loss": max(0, 2 - len(one.history))}
+
+        return len(pvi.fit(one, None, rounds, evaluate=loss, checkpoint=path, stopping=stopping))
+
+    whole = rounds_of(pvi.Server(model.prior(), clients), 20)
+    assert rounds_of(pvi.Server(model.prior(), clients), 3) == 3
+    assert rounds_of(pvi.Server.load(path, model.prior(), clients), 17) == whole < 20
+
+
 def test_a_loaded_server_goes_on_with_the_seed_that_it_had(rng, tmp_path):
     model, path = linear.logistic_regression(3, family=MeanFieldNormal), tmp_path / "run.npz"
     clients = server(
