@@ -386,7 +386,12 @@ class ArrowFile:
         table = {}
         for name, kind in kinds.items():
             column = rows[name].combine_chunks()
-            if kind == "words" and self._kind(column.type) != "words":
+            found = self._kind(column.type)
+            if {kind, found} == {"number", "time"}:
+                raise FileFormatError(
+                    f"{self.path}: column {name!r} must hold {kind}s, got {column.type}"
+                )
+            if kind == "words" and found != "words":
                 column = column.cast("string")  # labels that are numbers, as a text file has them
             if column.null_count and types.is_integer(column.type):  # floats would be rounded
                 table[name] = np.array(column.to_pylist(), object)

@@ -308,6 +308,17 @@ def test_labels_may_be_numbers_of_a_parquet_file_whatever_they_are_called(tmp_pa
     assert labels == [str(int(one > 19.0)) for one in a]
 
 
+def test_times_are_not_taken_for_numbers(fitted, tmp_path, capsys):
+    """As days since 1970 they would be; in a text file they are refused."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "new.parquet"
+    columns = {"a": np.array(["2024-01-01"], "datetime64[us]"), "b": [1.0], "c": [2.0]}
+    parquet.write_table(pyarrow.table(columns), path)
+    message = failure(capsys, "predict", fitted, path, "--out", tmp_path / "out.csv")
+    assert "column 'a' must hold numbers, got timestamp[us]" in message
+
+
 @pytest.mark.slow
 def test_a_class_may_be_called_none(tmp_path, capsys):
     path = tmp_path / "rain.csv"
