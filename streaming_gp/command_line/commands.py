@@ -322,8 +322,11 @@ def _print(report: dict[str, Any]) -> None:
     print("\nhyperparameters in scaled units: median and 95 % interval")
     for path, values in report["hyperparameters"].items():
         triples = np.stack([np.ravel(values[name]) for name in ("median", "low", "high")], axis=1)
-        for median, low, high in triples:
-            print(f"  {path:<34}{median:>10.4g}  [{low:.4g}, {high:.4g}]")
+        names, inputs = [path] * len(triples), report["inputs"]
+        if "lengthscales" in path and len(inputs) == len(triples) > 1:
+            names = [f"{path} of {name}" for name in inputs]
+        for name, (median, low, high) in zip(names, triples, strict=True):
+            print(f"  {name:<34} {median:>9.4g}  [{low:.4g}, {high:.4g}]")
 
 
 def plot(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_inspect_says_what_was_learned_and_plot_draws_it(fitted, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "3 batches, 59 rows, 1 skipped" in printed
     assert "within their 95 % intervals" in printed
-    assert "kernel.lengthscales" in printed
+    assert all(f"kernel.lengthscales of {name} " in printed for name in "abc")
 
 
 def test_a_torn_note_of_a_batch_is_left_out(fitted, tmp_path):
