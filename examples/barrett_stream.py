@@ -1,7 +1,8 @@
 """One stream of real robot-arm data: PVI 2018, section 7.2.2, third joint, timed.
 
 12,000 points of the Barrett WAM, sorted by the position of one joint, arrive in 24 batches of 500;
-each owns ten private pseudo-points. Prints test SMSE, mean negative log density and seconds.
+each owns ten private pseudo-points. Prints test SMSE, mean negative log density and seconds, and
+draws error and seconds against batches.
 
 --quick streams the first six batches only.
 """

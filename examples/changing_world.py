@@ -2,7 +2,8 @@
 
 Batches of 25 noisy values come from one function, and later from another. One model counts every
 batch in full; for one the past fades; one keeps the five newest batches. The last forgets when the
-density of the next batch, before it is learned, tells an alarm that something has changed.
+density of the next batch, before it is learned, tells an alarm that something has changed. Draws
+the error of each.
 
 --quick streams 12 batches in place of 40. Needs the extra river.
 """

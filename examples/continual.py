@@ -2,7 +2,8 @@
 
 A network 784-200 with a head of two outputs for each task, which learns 0/1, 2/3, 4/5, 6/7 and 8/9
 one after another: PVI with one pass, and with coresets of 40 random images a task, which are put
-aside and visited after each task. Prints and records the test error of every task after each.
+aside and visited after each task. Prints and records the test error of every task after each, and
+draws their mean.
 
 --quick has 200 images a task, tests on as many, and fewer epochs.
 """

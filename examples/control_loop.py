@@ -2,7 +2,8 @@
 
 A model learns the inverse dynamics of seven simulated joints from its first movements; then one
 point after another is predicted and learned, on at most 300 points, as in a control loop. Half-way
-the hand picks up two kilograms, and nobody tells the model. Prints error, alarms and latency.
+the hand picks up two kilograms, and nobody tells the model. Prints and draws error, alarms and
+latency.
 
 --quick takes the first 200 rows, and 2,000 after them. Needs the ``simulation`` extra.
 """

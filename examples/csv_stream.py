@@ -3,7 +3,7 @@
 The file has 20,000 rows of readings that are made up, some without a target. A model reads it 500
 rows at a time on at most 300 pseudo-points. Half-way it is thrown away, as when a process is
 killed; another resumes from the journal and reads on. The same from the command line is
-``streaming-gp fit readings.csv --target power --journal run``.
+``streaming-gp fit readings.csv --target power --journal run``. Draws power by hour and wind.
 
 --quick has 2,000 rows.
 """

@@ -2,8 +2,9 @@
 
 A network 784-200-10 with a standard normal prior; images are dealt at random (iid), or every client
 has one digit (label). Partitioned variational inference by three schedules stands beside global
-variational inference (gvi), a Bayesian committee (bcm), and federated averaging.
-``python -m experiments.papers.federated_mnist`` has more of them, and goes on where it was stopped.
+variational inference (gvi), a Bayesian committee (bcm), and federated averaging. Draws test error
+against messages. ``python -m experiments.papers.federated_mnist`` has more of them, and goes on
+where it was stopped.
 
 --quick trains on 2,000 images for two rounds, and tests on as many.
 """

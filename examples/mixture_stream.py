@@ -4,7 +4,7 @@ Batches arrive one after another, each from one cluster mostly, so that new clus
 goes on. Each batch is one client of PVI with its own factor. A first pass is online variational
 Bayes; further passes over the kept batches reach the posterior of all data at once, which stands
 beside it. Components that no data have claimed yet keep their prior; ``mixture.BirthUpdate`` tries
-one of them on data that the others explain badly.
+one of them on data that the others explain badly. Draws data and components as the stream goes on.
 
 --quick takes half of the batches, and one further pass.
 """

@@ -75,11 +75,11 @@ R = TypeVar("R")
 
 
 class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
-    """A sparse Gaussian process that learns from a stream of batches.
+    """A Gaussian process that learns from a stream of batches.
 
     Each :meth:`update` is one client pass of Partitioned Variational Inference: the batch gets a
-    factor of private pseudo-points, fitted under the cavity that all earlier batches left, and no
-    earlier data are needed (PVI 2018, section 6.2).
+    factor, fitted under the cavity that all earlier batches left (PVI 2018, section 6.2). By
+    default the factor is the batch's likelihood, and holds its data.
 
     :param kernel: Any GPflow kernel of one output, or ``SharedIndependent``,
         ``SeparateIndependent`` or ``LinearCoregionalization``.
@@ -101,9 +101,9 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
     :param bound: The local bound, if it is another one than ``alpha`` says.
     :param policy: What to do about improper cavities and posteriors; by default they raise.
     :param learning: Which updates learn hyperparameters (and where points move to); by default,
-        with a point at every input, those by which the stream has doubled since the last one that
-        did, or a short one has grown by a fifth, and else every one. The others absorb their batch
-        at the present q(ε), and so do all updates while labels of classes are all alike.
+        with a point at every input, those that :class:`.WhenGrown` says, about as often as the
+        stream doubles, and else every one. The others absorb their batch at the present q(ε), and
+        so do all updates while labels of classes are all alike.
     :param forgetting: What earlier batches still say of f when a new one comes; by default all that
         they have said.
     :param conditioning: How predictions condition on the points: on all of them

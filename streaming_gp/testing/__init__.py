@@ -1,6 +1,6 @@
 """Contract checks: whether a part of your own fits the loop.
 
-There is one for each seam: pseudo-point strategies, local bounds, families, models, update rules,
+There is one for each of: pseudo-point strategies, local bounds, families, models, update rules,
 schedules and engines.
 
 Each check is a plain function that raises ``AssertionError`` with a sentence on what is wrong, so
