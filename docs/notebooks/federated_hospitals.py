@@ -112,5 +112,5 @@ others = [data for name, data in hospitals.items() if name != "county"]
 print("never asked:                ", np.round(np.asarray(fitted(others, 3)[0][-1].mean), 2))
 
 # %% [markdown]
-# Here all of it ran in one process. *A federation across organisations*, among the how-to pages,
+# Here all of it ran in one process. *Learn across organisations*, among the how-to pages,
 # has the same with a process, a certificate and a door of its own for each hospital.

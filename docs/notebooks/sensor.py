@@ -13,7 +13,7 @@
 # # Stream a sensor
 #
 # A thermometer sends a packet of readings every few hours, and keeps none of them. The model
-# learns each packet when it comes, forgets the readings, and answers at any time.
+# learns each packet when it comes, holds at most 200 points, and answers at any time.
 
 # %%
 import gpflow
@@ -91,8 +91,8 @@ plt.show()
 #
 # ## What it holds
 #
-# The readings are gone. What is left are factors: one for all that was merged, and those of the
-# newest packets.
+# Factors: one for all older packets, which were merged and whose readings are gone, and those of the
+# newest packets, which hold their readings.
 
 # %%
 plotting.ledger(model)

@@ -64,7 +64,8 @@ class GPUpdate:
     A client fits its shard under its cavity, as :meth:`StreamingGP.update` fits a batch, by the
     model's own strategies. Its pseudo-points stay where its first visit put them, so that damped
     factors are on one set of points; and each visit averages over ε with the same random numbers,
-    so that rounds have a fixed point, whatever the schedule.
+    so that rounds have a fixed point, whatever the schedule. With a point at every input, which is
+    the model's default, an answer holds the data: ``PrivatePseudoPoints(10)`` sends a summary.
 
     ``clients = pvi.make_clients(gp, shards, update=GPUpdate())``,
     ``server = pvi.Server(gp.prior(), clients)``, and after the rounds ``gp.adopt(server.ledger)``.
