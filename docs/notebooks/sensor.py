@@ -91,8 +91,8 @@ plt.show()
 #
 # ## What it holds
 #
-# Factors: one for all older packets, which were merged and whose readings are gone, and those of the
-# newest packets, which hold their readings.
+# Factors: one for all older packets, which were merged and whose readings are gone, and those of
+# the newest packets, which hold their readings.
 
 # %%
 plotting.ledger(model)
