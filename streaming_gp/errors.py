@@ -52,6 +52,13 @@ class ChangeWarning(UserWarning):
     """Observations say that the function has changed, and a part of what was known is forgotten."""
 
 
+class PrivacyWarning(UserWarning):
+    """What leaves a site holds rows of its data, as it was set to.
+
+    As an error (``warnings.simplefilter``) nothing leaves.
+    """
+
+
 class OverconfidenceWarning(UserWarning):
     """Predicted standard deviations will be far too small; the model has learned all the same.
 

@@ -14,6 +14,7 @@ prior's term has their log density as well (MAP).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from streaming_gp.errors import InvalidDataError
+from streaming_gp.errors import InvalidDataError, PrivacyWarning
 from streaming_gp.gp.fit import sites
 from streaming_gp.gp.fit.fitted import Fitted
 from streaming_gp.gp.fit.local_model import LocalModel
@@ -65,7 +66,9 @@ class GPUpdate:
     model's own strategies. Its pseudo-points stay where its first visit put them, so that damped
     factors are on one set of points; and each visit averages over ε with the same random numbers,
     so that rounds have a fixed point, whatever the schedule. With a point at every input, which is
-    the model's default, an answer holds the data: ``PrivatePseudoPoints(10)`` sends a summary.
+    the model's default, an answer holds the data, and a
+    :class:`~streaming_gp.errors.PrivacyWarning` says so: ``PrivatePseudoPoints(10)`` sends a
+    summary.
 
     ``clients = pvi.make_clients(gp, shards, update=GPUpdate())``,
     ``server = pvi.Server(gp.prior(), clients)``, and after the rounds ``gp.adopt(server.ledger)``.
@@ -98,6 +101,14 @@ class GPUpdate:
                 f"GPUpdate is for clients of a StreamingGP, got a {type(model).__name__}"
             )
         fitted = model.fit_factor(task.data, task.cavity, task.own, self.keep_points)
+        if any(isinstance(one, DataObservations) for one in fitted.factor.pseudo_observations):
+            warnings.warn(
+                "the model has a point at every input, so that a client's answer holds its inputs "
+                "and targets: where data may not move, give the model few points, such as "
+                "pseudo_points=PrivatePseudoPoints(10)",
+                PrivacyWarning,
+                stacklevel=2,
+            )
         diagnostics = {
             "nugget": fitted.nugget,
             "clipped_sites": float(fitted.clipped_sites),

@@ -1,6 +1,7 @@
 """Gaussian processes whose batches are clients of a server."""
 
 import pickle
+import warnings
 from dataclasses import dataclass, replace
 
 import gpflow
@@ -11,7 +12,7 @@ import tensorflow_probability as tfp
 
 import streaming_gp as sgp
 from streaming_gp import bnn, engines, expfam, pvi
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import InvalidDataError, NoAnswerError, PrivacyWarning
 from streaming_gp.gp import DataObservations, Process, PseudoObservations, PseudoPointFactor
 from streaming_gp.gp.structure import SMALLEST_NOISE
 from tests.laws import eager
@@ -61,6 +62,19 @@ def test_a_point_at_every_input_is_the_exact_gp_on_all_data(few, new_inputs, nam
     gp = known_model(EVERY_INPUT)
     gp.adopt(run(server_of(gp, thirds(*few)), SCHEDULES[name]).ledger)
     assert_same_predictions(gp, exact_gp(few), new_inputs)
+
+
+def test_it_is_said_that_an_answer_holds_data_and_as_an_error_nothing_is_sent(few):
+    def answered(points):
+        return run(server_of(known_model(points), thirds(*few)), pvi.Synchronous(1.0), 1)
+
+    with pytest.warns(PrivacyWarning, match="answer holds its inputs and targets"):
+        answered(EVERY_INPUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        assert len(answered(FirstInputs(5, optimise_locations=False)).factors) == 3
+        with pytest.raises(NoAnswerError, match="answer holds its inputs and targets"):
+            answered(EVERY_INPUT)
 
 
 @pytest.fixture
