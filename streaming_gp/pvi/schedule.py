@@ -47,7 +47,8 @@ class Sequential:
 
     :param order: The client names in the order of visits; as the server has them if None. "random"
         draws a new order for each round.
-    :param damping: ρ in (0, 1], for all or by client.
+    :param damping: ρ in (0, 1], for all or by client, or a rule; where it does not say, what a
+        client's update rule says (``server_damping``), and 1 for others.
     :param seed: The seed of random orders.
 
     >>> server = sgp.pvi.run(line, shards, rounds=1, schedule=sgp.pvi.Sequential(order="random"))
@@ -64,7 +65,7 @@ class Sequential:
             raise InvalidDataError(f'order is a list of clients or "random", got {self.order!r}')
 
     def round(self, server: Server, session: Session, number: int, progress: float) -> Round:
-        report, rule = Round(), one_by_one(as_rule(self.damping, server))
+        report, rule = Round(), one_by_one(as_rule(self.damping, server, 1))
         for name in self._order(server, number):
             report += server.visit(session, [name], rule, progress)
         return report
@@ -283,8 +284,11 @@ def continual_clients(
 # ---- damping ----
 
 
-def as_rule(damping: Rho, server: Server) -> DampingRule:
-    """A number, a number for each client or None as a rule; a rule as it is."""
+def as_rule(damping: Rho, server: Server, together: int | None = None) -> DampingRule:
+    """A number, a number for each client or None as a rule; a rule as it is.
+
+    :param together: The number of clients whose answers enter at once; all if None.
+    """
     given: Any = damping
     if given is None:
         clients = list(server.clients.items())  # as they may join and leave meanwhile
@@ -292,9 +296,9 @@ def as_rule(damping: Rho, server: Server) -> DampingRule:
         given = {name: rho for name, rho in own.items() if rho is not None}
     _require_known("damping", given.rho if isinstance(given, Damping) else given, server)
     if isinstance(given, AroundRule):
-        given = replace(given, damping=as_rule(given.damping, server))
+        given = replace(given, damping=as_rule(given.damping, server, together))
     is_rule = isinstance(given, DampingRule) and not isinstance(given, type)
-    return given if is_rule else Damping(given, len(server.clients))
+    return given if is_rule else Damping(given, together or len(server.clients))
 
 
 def one_by_one(rule: DampingRule) -> DampingRule:

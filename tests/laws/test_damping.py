@@ -52,6 +52,16 @@ def test_it_anneals_a_rule_and_what_is_usual(rng):
     assert_same(usual.posterior, named.posterior, 1e-12)
 
 
+def test_one_after_another_is_undamped_where_nothing_is_said(rng):
+    """Not by 1/K, which is for K answers that enter together."""
+    wanted = linear_server(rng)
+    pvi.fit(wanted, pvi.Sequential(), 1)
+    for damping in (pvi.Agreement(max_disagreement=100.0), {"c0": 1.0}, None):
+        other = pvi.Server(wanted.prior, wanted.clients)
+        pvi.fit(other, pvi.Sequential(damping=damping), 1)
+        assert_same(other.posterior, wanted.posterior, 1e-12)
+
+
 @pytest.mark.slow
 def test_what_answers_disagree_on_by_chance_is_averaged(rng):
     """Clients of one class each, who fit by few minibatches: the last one has the last word."""
