@@ -168,15 +168,24 @@ class Server:
 
         Open questions to clients whose factors change with it are void.
 
-        :raises InvalidDataError: if it has factors of who is no client, and none here either: of
-            one that has left, which would come back so; nothing has changed then.
+        :raises InvalidDataError: if its prior is of another form, or a new factor is none of it, or
+            it has factors of who is no client, and none here either: of one that has left, which
+            would come back so; nothing has changed then.
         :raises ImproperError: if its posterior is no distribution; nothing has changed then.
         """
         require_strategy("ledger", ledger, Ledger, "Server.ledger")
-        _ = ledger.posterior
-        make_read_only(dict(ledger.factors))
         with self._lock:
             old, new = self.factors, ledger.factors
+            if ledger.prior.form != self.prior.form:
+                raise InvalidDataError(
+                    f"wanted a ledger of a {self.prior.form}, got one of a {ledger.prior.form}"
+                )
+            for name in [one for one in new if new[one] is not old.get(one)]:
+                objection = ledger.prior.objection_to(new[name])
+                if objection is not None:
+                    raise InvalidDataError(f"the factor of {name!r}: {objection}")
+            _ = ledger.posterior
+            make_read_only(dict(new))
             strangers = sorted(new.keys() - old.keys() - self.clients.keys())
             if strangers:
                 raise InvalidDataError(

@@ -9,7 +9,7 @@ import pytest
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, engines, linear, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.expfam import MeanFieldNormal, Normal
+from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.fit import default_update
 from tests.oracles.builders import regressor
 from tests.oracles.reference import (
@@ -74,6 +74,30 @@ def test_a_client_that_leaves_takes_what_it_said_with_it(rng):
     with pytest.raises(InvalidDataError, match=r"factors of \['c1'\], which are no clients"):
         found.adopt(before)
     assert found.ledger.factors.keys() == {"c0", "c2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: pvi.Ledger(linear.BayesianLinearRegression(2).prior()), "wanted a ledger of"),
+        (lambda one: one.replaced("c0", one.factors["c0"].natural), "'c0': it is no factor of the"),
+        (
+            lambda one: one.replaced("c0", Factor(Normal, (np.ones(1), np.eye(1)))),
+            r"the factor of 'c0': .* shapes \[\(1,\), \(1, 1\)\], wanted \[\(3,\), \(3, 3\)\]",
+        ),
+        (
+            lambda one: one.replaced("c0", Factor(MeanFieldNormal, (np.ones(3), np.ones(3)))),
+            "the factor of 'c0': it is no factor of the family Normal",
+        ),
+    ],
+)
+def test_a_ledger_that_is_not_of_the_prior_is_not_taken_over(rng, change, message):
+    found = server(conjugate_model(), [regression_data(rng)], pvi.AnalyticUpdate())
+    pvi.fit(found)
+    before = found.ledger
+    with pytest.raises(InvalidDataError, match=message):
+        found.adopt(change(before))
+    assert found.ledger is before
 
 
 SCHEDULES = {
