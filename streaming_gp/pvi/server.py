@@ -166,7 +166,8 @@ class Server:
     def adopt(self, ledger: Ledger[Any]) -> None:
         """Hold this ledger from now on: a new version.
 
-        Open questions to clients whose factors change with it are void.
+        Open questions to clients whose factors change with it are void. With a factor that is gone
+        goes what its client said of hyperparameters.
 
         :raises InvalidDataError: if its prior is of another form, or a new factor is none of it, or
             it has factors of who is no client, and none here either: of one that has left, which
@@ -194,6 +195,8 @@ class Server:
                 )
             open_still = {k: t for k, t in self.open_tasks.items() if old.get(k) is new.get(k)}
             self.open_tasks = open_still
+            for name in old.keys() - new.keys():
+                self.hyperparameter_factors.pop(name, None)
             self.ledger, self.version = ledger, self.version + 1
 
     # ---- who takes part ----

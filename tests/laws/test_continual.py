@@ -39,6 +39,15 @@ def test_of_a_conjugate_model_the_posterior_is_that_of_all_tasks(rng, coreset_si
     assert list(server.factors) == names
 
 
+def test_what_a_coreset_said_of_the_noise_goes_with_its_factor(rng):
+    """Its rows are in the next coreset, and would count twice."""
+    model = linear.BayesianLinearRegression(3)
+    clients = pvi.continual_clients(model, in_tasks(regression_data(rng)), pvi.AnalyticUpdate(), 5)
+    server = pvi.Server(model.prior(), clients)
+    pvi.fit(server, pvi.Continual(), 3, hyperparameters=pvi.LikelihoodParameters())
+    assert server.hyperparameter_factors.keys() == server.factors.keys()
+
+
 def test_without_coresets_it_is_one_pass_of_sequential_pvi(rng):
     model, tasks = linear.logistic_regression(3), in_tasks(labelled_data(rng))
     rule = pvi.FixedPointUpdate(steps=5, damping=0.5)
