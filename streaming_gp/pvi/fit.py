@@ -304,7 +304,7 @@ def run(
     :param schedule: "synchronous", all clients at once and damped by 1/K of K clients or by what
         the rule says; "sequential", one after another and undamped; or a schedule.
     :param update: The rule by which clients answer; if None, the one that the model is made for, or
-        ``VariationalUpdate(epochs=5)``.
+        ``VariationalUpdate(epochs=5)``. Clients and sites that are given have their own.
     :param evaluate: Maps the posterior after each round to metrics.
     :param engine: Where clients run; in this process if None.
     :param checkpoint: The file that the server is saved to after each round. If it is there
@@ -312,7 +312,7 @@ def run(
     :param seed: The seed of all random numbers.
     :returns: the server.
     :raises InvalidDataError: if there is no shard, or one that the model cannot take, or no such
-        schedule.
+        schedule, or clients with rules of their own are to have another.
     :raises NoAnswerError: as :func:`fit`.
 
     >>> server = sgp.pvi.run(line, shards, schedule="sequential", update=sgp.pvi.AnalyticUpdate())
@@ -327,6 +327,10 @@ def run(
     clients: Any = values
     if not all(isinstance(one, (Client, Site)) for one in values):
         clients = make_clients(model, shards, update or default_update(model), seed)
+    elif values and update is not None:
+        raise InvalidDataError(
+            f"clients answer by their own rules: update must be None, got {update!r:.100}"
+        )
     if checkpoint is not None and os.path.exists(checkpoint):
         server = Server.load(checkpoint, model.prior(), clients, seed=seed)
     else:

@@ -43,6 +43,8 @@ def test_one_call_is_what_most_people_do(rng, tmp_path):
         again.history.plot(["loss"])
     with pytest.raises(InvalidDataError, match="got 'parallel'"):
         pvi.run(model, shards, schedule="parallel")
+    with pytest.raises(InvalidDataError, match="own rules: update must be None, got AnalyticUp"):
+        pvi.run(model, found.clients, update=pvi.AnalyticUpdate())
 
 
 @pytest.mark.parametrize(
