@@ -46,11 +46,11 @@ class Client:
 
     :param client_id: The name of its factor.
     :param model: The model that gives the likelihood.
-    :param data: Inputs X [N, D] and observations Y [N, P]; they stay here.
+    :param data: Inputs X [N, D] and observations Y [N, P], as the model takes them; they stay here.
     :param update: The rule by which it answers.
     :param seed: The seed of the start of the very first fit, the same for all clients of one model.
-    :raises InvalidDataError: if the name is no text, the seed no integer from 0 on, or the rule is
-        made around a private one and tells more than that.
+    :raises InvalidDataError: if the name is no text, the seed no integer from 0 on, the data none
+        that the model takes, or the rule is made around a private one and tells more than that.
     """
 
     client_id: str
@@ -63,6 +63,8 @@ class Client:
         as_name("a client's name", self.client_id)
         require_count("seed", self.seed)
         refuse_private_within(self.update)
+        data = data_for(self.model, f"shard {self.client_id!r}", self.data)
+        object.__setattr__(self, "data", data)
 
     @property
     def num_data(self) -> int:
@@ -72,7 +74,8 @@ class Client:
     def at_work(self) -> Client:
         """This client with a worker of its own, for as long as a session lasts."""
         worker = getattr(self.update, "worker", None)
-        return self if worker is None else replace(self, update=worker())
+        rule = self.update if worker is None else worker()
+        return self if rule is self.update else replace(self, update=rule)
 
     def advance(self, iterations: int) -> bool:
         """Go on without a question; False if there is nothing to do before the next one."""
@@ -166,14 +169,15 @@ class Site:
             raise DataError(f"site {self.client_id!r} has no loader: its data are elsewhere")
         require_begun(self.update, self.client_id)
         try:
-            X, Y = self.model.as_data(*self.load())
+            client = Client(self.client_id, self.model, self.load(), self.update, self.seed)
         except Exception as error:  # a loader may run anything
             raise DataError(f"the data of site {self.client_id!r}: {error}") from error
-        if len(X) != self.num_data:
+        if client.num_data != self.num_data:
+            number = client.num_data
             raise DataError(
-                f"site {self.client_id!r} has {len(X)} data points, but says {self.num_data}"
+                f"site {self.client_id!r} has {number} data points, but says {self.num_data}"
             )
-        return Client(self.client_id, self.model, (X, Y), self.update, self.seed).at_work()
+        return client.at_work()
 
 
 Clients = Mapping[str, Client | Site]
@@ -255,10 +259,11 @@ def make_clients(
     require_count("seed", seed)
     clients: dict[str, Client] = {}
     for name in [as_name("a client's name", name) for name in shards]:
-        data = data_for(model, f"shard {name!r}", shards[name])
+        client = Client(name, model, shards[name], update, seed)
         for first in islice(clients.values(), 1):
-            _require_columns(f"shard {name!r}", data, f"shard {first.client_id!r}", first.data)
-        clients[name] = Client(name, model, data, update, seed)
+            other = f"shard {first.client_id!r}"
+            _require_columns(f"shard {name!r}", client.data, other, first.data)
+        clients[name] = client
     require_strategy("update", update, UpdateRule, "pvi.VariationalUpdate()")
     return clients
 

@@ -314,10 +314,10 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         pvi.Server.load(path, other, found.clients)
     learned = server(linear.BayesianLinearRegression(3), [(X, Y)], pvi.AnalyticUpdate())
     pvi.fit(learned, hyperparameters=pvi.LikelihoodParameters(), checkpoint=path)
-    mixed = [gpflow.likelihoods.Gaussian(), gpflow.likelihoods.Gaussian()]
-    model = linear.GeneralisedLinearModel(3, gpflow.likelihoods.SwitchedLikelihood(mixed))
+    scale = gpflow.functions.Linear(np.zeros((3, 1)), np.ones(1))
+    model = linear.GeneralisedLinearModel(3, gpflow.likelihoods.Gaussian(scale=scale))
     clients = [pvi.Client("c0", model, (X, Y), pvi.FixedPointUpdate())]
-    with pytest.raises(InvalidDataError, match=r"file has 1 parameters .* but the model has 2"):
+    with pytest.raises(InvalidDataError, match=r"file has 1 parameters .* but the model has 4"):
         pvi.Server.load(path, model.prior(), clients)
 
 
@@ -387,6 +387,8 @@ def test_files_that_do_not_fit_are_refused(rng, tmp_path):
         ),
         (lambda m, d: pvi.Client(0, m, d, LBFGS), "a client's name must be a string, got 0"),
         (lambda m, d: pvi.Client("c0", m, d, LBFGS, -1), "seed must be an integer, at least 0"),
+        (lambda m, d: pvi.Client("c0", m, (d[0], d[1][:, 0]), LBFGS), "'c0': Y must have shape"),
+        (lambda m, d: pvi.Client("c0", m, (d[0], d[1][:, [0, 0]]), LBFGS), "shard 'c0': Y must"),
         (lambda m, d: server(m, [d], LBFGS).adopt({}), "ledger must be a strategy such as Server"),
         (lambda m, d: server(m, [d], LBFGS).warm_start(None), "q must be a strategy such as net"),
         (lambda m, d: server(m, [d], pvi.AnalyticUpdate), "update must be a strategy such as"),
