@@ -24,7 +24,7 @@ from streaming_gp.losses import NegativeLogLikelihood
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.privacy.gradients import shares
-from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
+from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule
 from streaming_gp.validation import Data
 
 
@@ -222,7 +222,7 @@ class MultiHeadBNN(MeanFieldBNN):
 
 
 @dataclass(frozen=True)
-class NewHeads:
+class NewHeads(RuleAround):
     """A rule for :class:`~streaming_gp.bnn.MultiHeadBNN`, which starts new heads as it should.
 
     Heads of other tasks start where q is, and so nothing moves them: the prior's in the first fit.

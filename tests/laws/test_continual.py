@@ -174,3 +174,10 @@ def test_a_rule_for_heads_has_the_checks_of_its_rule():
     natural = pvi.FixedPointUpdate()
     assert bnn.NewHeads(natural).checks == natural.checks is not None
     assert bnn.NewHeads(RULE).checks is None
+
+
+def test_a_rule_for_heads_is_damped_and_told_of_the_prior_as_its_rule():
+    averaging = pvi.AveragingUpdate(0.5, RULE)
+    assert bnn.NewHeads(averaging).server_damping == averaging.server_damping == 1.0
+    assert bnn.NewHeads(averaging).wants_prior
+    assert not bnn.NewHeads(RULE).wants_prior
