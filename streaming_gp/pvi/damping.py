@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -243,12 +243,14 @@ class RobustMean(AroundRule):
         old, q = ledger.factors, ledger.posterior
         mean = np.asarray(q.mean, float) if isinstance(q, Gaussian) else None
         changes = [new / old[name] if name in old else new for name, new in proposals.items()]
-        columns = zip(*(_about(change.natural, mean, -1.0) for change in changes), strict=True)
-        centre = _about([self.centre(np.stack(column)) for column in columns], mean, 1.0)
-        scale = self.centre(np.array([float(change.log_scale) for change in changes]))
+        apart = [_about(change, mean, -1.0) for change in changes]
+        columns = zip(*(change.natural for change in apart), strict=True)
+        middle = tuple(self.centre(np.stack(column)) for column in columns)
+        scale = self.centre(np.array([change.log_scale for change in apart]))
+        centre = _about(Factor(changes[0].family, middle, scale), mean, 1.0)
         dtypes = [np.asarray(eta).dtype for eta in changes[0].natural]
-        natural = (eta.astype(dtype) for eta, dtype in zip(centre, dtypes, strict=True))
-        part = Factor(changes[0].family, tuple(natural), scale)
+        natural = (eta.astype(dtype) for eta, dtype in zip(centre.natural, dtypes, strict=True))
+        part = replace(centre, natural=tuple(natural))
         equal = {name: old[name] * part if name in old else part for name in proposals}
         return self.inner(ledger, proposals).update(ledger, equal, state, share, progress)
 
@@ -288,16 +290,18 @@ class TrimmedMean(RobustMean):
         return np.asarray(scipy.stats.trim_mean(changes, self.fraction, axis=0))
 
 
-def _about(natural: Any, mean: np.ndarray | None, sign: float) -> Natural:
-    """``(h ± Λ m, Λ)``: to the natural parameters of a Gaussian factor of x − m with −, and back
-    with +; those of other families as they are.
+def _about(factor: Factor, mean: np.ndarray | None, sign: float) -> Factor:
+    """``(h ± Λ m, Λ)``, with its constant: to a Gaussian factor of x − m with −, and back with +;
+    those of other families as they are.
     """
-    natural = tuple(np.asarray(eta, float) for eta in natural)
+    natural = tuple(np.asarray(eta, float) for eta in factor.natural)
+    scale = float(factor.log_scale)
     if mean is None:
-        return natural
+        return Factor(factor.family, natural, scale)
     h, precision = natural
     pull = precision @ mean if precision.ndim == 2 else precision * mean
-    return h + sign * pull, precision
+    scale -= float(sign * h @ mean + 0.5 * pull @ mean)
+    return Factor(factor.family, (h + sign * pull, precision), scale)
 
 
 # ---- tempering ----

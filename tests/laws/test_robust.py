@@ -105,6 +105,26 @@ def test_the_mean_of_changes_is_their_sum(family):
     assert_same(mean.posterior, plain.posterior, ALGEBRA)
 
 
+def test_the_constant_of_a_median_is_the_same_wherever_the_origin_is(rng):
+    """Of factors of x, and of the same ones of x plus something."""
+
+    def evidence_at(origin):
+        prior = expfam.Normal.from_mean_covariance(origin, np.eye(2)).as_arrays()
+        natural = [(b + A @ origin, A) for A, b in parts]
+        scales = [-b @ origin - 0.5 * origin @ A @ origin for A, b in parts]
+        proposals = {
+            f"c{k}": Factor(expfam.Normal, eta, scale)
+            for k, (eta, scale) in enumerate(zip(natural, scales, strict=True))
+        }
+        factors, _ = pvi.Median(1.0).update(pvi.Ledger(prior), proposals, None, 1.0, 0.0)
+        return float(np.prod([prior.as_factor(), *factors.values()]).log_integral())
+
+    roots = rng.standard_normal((5, 3, 2))
+    parts = [(root.T @ root, rng.standard_normal(2)) for root in roots]
+    far, near = evidence_at(np.array([300.0, -50.0])), evidence_at(np.zeros(2))
+    assert far == pytest.approx(near, rel=1e-6)
+
+
 @pytest.mark.parametrize("rule", [pvi.Median, pvi.TrimmedMean])
 @pytest.mark.parametrize("damping", [0.3, pvi.OpinionPool()])
 def test_equal_changes_are_what_they_are(rule, damping, rng):
