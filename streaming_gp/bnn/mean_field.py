@@ -188,10 +188,18 @@ class MultiHeadBNN(MeanFieldBNN):
         :raises InvalidDataError: if the first column is not of numbers of heads.
         """
         X, Y = super().as_data(X, Y)
+        return self.inputs(X), Y
+
+    def inputs(self, X: Any) -> np.ndarray:
+        """As the network's own.
+
+        :raises InvalidDataError: if the first column is not of numbers of heads.
+        """
+        X = super().inputs(X)
         if not np.isin(X[:, 0], np.arange(self.num_heads)).all():
             wanted = f"0 to {self.num_heads - 1}"
             raise InvalidDataError(f"the first column of X says the head, {wanted}: got {X[:, 0]}")
-        return X, Y
+        return X
 
     def outputs(self, theta: tf.Tensor, X: tf.Tensor) -> tf.Tensor:
         """Of S networks ``theta`` [S, D] at X [N, 1 + D'], each row's head: [S, N, L]."""

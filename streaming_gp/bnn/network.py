@@ -267,6 +267,13 @@ class Network:
         X, Y = as_data((X, Y), self.likelihood, self.num_inputs, columns)
         return X.astype(np.float32), Y.astype(np.float32)
 
+    def inputs(self, X: Any) -> np.ndarray:
+        """X [N, D], float32.
+
+        :raises InvalidDataError: if it is not what the network can take.
+        """
+        return as_matrix("X", X, self.num_inputs).astype(np.float32)
+
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
         """The likelihood's, unconstrained, which only ``pvi.LikelihoodParameters`` learns."""
@@ -336,7 +343,7 @@ class Network:
         :raises InvalidDataError: if X is not what the network takes.
         """
         theta = tf.convert_to_tensor(theta)
-        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
+        X = self.inputs(X)
         parts = [self._mean_of_y(self.outputs(theta, rows)) for rows in _in_parts(X)]
         return np.concatenate(parts)
 
@@ -349,7 +356,7 @@ class Network:
         :raises InvalidDataError: if q or X is not what the network takes.
         """
         self._require_prediction(q, num_samples, seed)
-        X = as_matrix("X", X, self.num_inputs).astype(np.float32)
+        X = self.inputs(X)
         parts = [
             self._mean_of_y(self.functions(q, rows, tf.constant([seed, number]), num_samples))
             for number, rows in enumerate(_in_parts(X))

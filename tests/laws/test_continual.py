@@ -162,6 +162,10 @@ def test_a_network_with_one_head_is_a_network():
 def test_heads_that_do_not_exist_are_refused(net):
     with pytest.raises(InvalidDataError, match="says the head, 0 to 1"):
         net.as_data(np.array([[2.0, 0.1, 0.2]]), np.array([[1.0]]))
+    for head in (2.0, 0.5):  # all outputs would be zero, or those of head 0
+        for predict, q in ((net.predict, net.prior()), (net.predict_by, net.prior().mean[None])):
+            with pytest.raises(InvalidDataError, match="says the head, 0 to 1"):
+                predict(q, np.array([[head, 0.1, 0.2]]))
 
 
 def test_a_rule_for_heads_names_a_network_without(rng):
