@@ -20,6 +20,7 @@ from streaming_gp.expfam import Gaussian
 from streaming_gp.inputs import as_groups, require_not_negative, require_positive_integer
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import standard_normal, standard_normals
+from streaming_gp.validation import require_posterior
 
 
 class HierarchicalModel:
@@ -126,13 +127,20 @@ class HierarchicalModel:
         return own * tf.exp((self.noise_sd or 0.0) * phi[:, -1])
 
     def sample(self, q: Gaussian, num_samples: int = 100, seed: int = 0) -> tf.Tensor:
-        """Draws of θ [S, D], for instance for ``net.predict_by``."""
+        """Draws of θ [S, D], for instance for ``net.predict_by``.
+
+        :raises InvalidDataError: if q is no posterior of the model.
+        """
+        require_posterior(q, self.prior())
         return self.weights(q.sample(num_samples, seed))
 
     def hyperparameters(self, q: Gaussian) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Mean and standard deviation under q of ``log_scale`` [G], by which the prior standard
         deviation of each group is larger than the model's own, and of ``log_noise_variance`` [1].
+
+        :raises InvalidDataError: if q is no posterior of the model.
         """
+        require_posterior(q, self.prior())
         size, number = len(self._mean), int(self.groups.max()) + 1
         mean, sd = np.asarray(q.mean)[size:], np.sqrt(np.asarray(q.variance))[size:]
         moments = {"log_scale": (self.scale_sd * mean[:number], self.scale_sd * sd[:number])}

@@ -489,7 +489,9 @@ class ClutterModel:
 
         :param q: The posterior of θ without these data, or with them.
         :param Y: The data points [N, D].
+        :raises InvalidDataError: if q or Y is not what the model takes.
         """
+        require_posterior(q, self.prior())
         Y = self.as_data(None, Y)[1]
         mean, covariance = q.moments()
         total = self.likelihood.covariance + _full(covariance, self.num_dimensions)

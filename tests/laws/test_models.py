@@ -290,7 +290,13 @@ def test_a_posterior_of_another_model_is_refused(rng):
     line, clusters = linear.BayesianLinearRegression(2), mixture.GaussianMixture(2, 2)
     X, wider = rng.standard_normal((3, 2)), linear.BayesianLinearRegression(3).prior()
     mean_field = linear.BayesianLinearRegression(2, family=MeanFieldNormal).prior()
-    for predict in (line.predict, clusters.responsibilities, clusters.predict_log_density):
+    clutter = mixture.ClutterModel(mixture.Clutter(np.eye(2), 0.3))
+    scaled = HierarchicalModel(line, noise_sd=1.0)
+    for predict in (
+        *(line.predict, clusters.responsibilities, clusters.predict_log_density),
+        *(clutter.responsibilities, lambda q, X: scaled.hyperparameters(q)),
+        lambda q, X: scaled.sample(q, 3),
+    ):
         for q in (wider, mean_field, None):
             with pytest.raises(InvalidDataError, match=r"wanted as posterior a .*, got a"):
                 predict(q, X)
