@@ -108,7 +108,7 @@ def fit(
         ``Server.load`` goes on from there, with ``rounds = total − len(server.history)``.
     :param stopping: When to end the run early.
     :param hyperparameters: How hyperparameters are learned after each round; their values join the
-        round's metrics.
+        round's metrics. If it raises, the history has the round without them.
     :returns: all rounds of the server, earlier ones included.
     :raises InvalidDataError: if ``rounds`` is not positive, another argument is not what it is to
         be, or all clients have left.
@@ -151,17 +151,20 @@ def fit(
             start, clock = time.perf_counter(), session.now
             report = schedule.round(server, session, number, number / (first + rounds))
             seconds, simulated = time.perf_counter() - start, session.now - clock
-            metrics = {} if hyperparameters is None else hyperparameters.learn(server)
-            server.history = server.history.extended(
-                replace(
-                    report,
-                    version=server.version,
-                    seconds=seconds,
-                    simulated_seconds=simulated,
-                    metrics=metrics,
+            metrics: Mapping[str, float] = {}
+            try:  # the round has been, whatever comes of this
+                metrics = {} if hyperparameters is None else hyperparameters.learn(server)
+            finally:
+                server.history = server.history.extended(
+                    replace(
+                        report,
+                        version=server.version,
+                        seconds=seconds,
+                        simulated_seconds=simulated,
+                        metrics=metrics,
+                    )
                 )
-            )
-            if evaluate is not None:  # the round has been, whatever comes of this
+            if evaluate is not None:
                 metrics = {**metrics, **_metrics(evaluate(server.posterior))}
                 server.history = server.history.with_metrics(metrics)
             if checkpoint is not None:

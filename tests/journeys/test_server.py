@@ -8,7 +8,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, engines, linear, mixture, pvi, samplers
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import ImproperError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.fit import default_update
 from tests.oracles.builders import regressor
@@ -269,6 +269,22 @@ def test_a_round_whose_metrics_failed_has_been(rng):
     np.testing.assert_array_equal(history.column("score"), [1.0, np.nan, 3.0])
     with pytest.raises(KeyError):
         history.column("sore")
+
+
+class Undefined(pvi.PriorVariance):
+    """A rule of one's own, which comes to no variance."""
+
+    def learn(self, server):
+        raise ImproperError("no variance")
+
+
+def test_a_round_after_which_nothing_could_be_learned_has_been(rng):
+    (X, Y), model = regression_data(rng), conjugate_model()
+    found = server(model, datasets.partition_iid(X, Y, 2), pvi.AnalyticUpdate())
+    with pytest.raises(ImproperError, match="no variance"):
+        pvi.fit(found, pvi.Sequential(), 3, hyperparameters=Undefined())
+    assert found.history.column("version") == [found.version] == [2]
+    assert pvi.fit(found, pvi.Sequential()).column("messages") == [4, 8]
 
 
 def test_a_resumed_run_stops_where_it_would_have(rng, tmp_path):
