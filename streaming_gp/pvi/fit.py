@@ -401,7 +401,8 @@ class Peer:
         """Refine the own factor under the q that came (PVI 2018, algorithm 1).
 
         :returns: the baton to pass on.
-        :raises ImproperError: if the new q is no distribution; the factor is as it was then.
+        :raises ImproperError: if the new q is no distribution; the factor is as it was then, and
+            the visit counts, as what a private rule has spent on it does.
         """
         q = baton.posterior
         task = LocalTask(
@@ -411,10 +412,11 @@ class Peer:
             version=baton.visits,
             untouched=baton.visits == 0,
         )
+        self._visits += 1
         proposed = self.client.answer(task).factor
         new = damped(self.own, proposed, self.damping).as_arrays()
         after = q.exchanged([] if self.own is None else [self.own], [new]).as_arrays()
-        self.own, self._visits = new, self._visits + 1
+        self.own = new
         return Baton(after, baton.visits + 1)
 
 

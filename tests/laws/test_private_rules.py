@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 import streaming_gp as sgp
 from streaming_gp import bnn, datasets, linear, losses, pvi, samplers
-from streaming_gp.errors import InvalidDataError, NoAnswerError
+from streaming_gp.errors import (
+    BudgetSpentError,
+    ImproperError,
+    InvalidDataError,
+    NoAnswerError,
+)
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal, NormalWishart
 from streaming_gp.pvi import privacy
 from streaming_gp.pvi.privacy import NoisyGradients, epsilon_of, to_coordinates
@@ -640,6 +645,19 @@ def test_of_a_sum_of_private_changes_a_missing_record_is_warned_of(model, shards
     found = pvi.Server(model.prior(), pvi.make_clients(model, shards, rule))
     with pytest.warns(UserWarning, match="keeps no record"):
         pvi.fit(found, pvi.Synchronous())
+
+
+def test_a_visit_to_a_peer_that_came_to_nothing_has_been_paid_for(model, shards, told):
+    """Its noise, many times what the prior knows, makes no distribution of q."""
+    rule = privacy.PrivateChanges(
+        STEPS, budget=privacy.Budget(0.1), noise_multiplier=100.0, insecure_seed=0
+    )
+    (peer,) = pvi.make_peers(model, shards[:1], rule)
+    baton = pvi.Baton(model.prior())
+    with pytest.raises(ImproperError):
+        peer.visit(baton)
+    with pytest.raises(BudgetSpentError):
+        peer.visit(baton)
 
 
 def test_what_was_paid_for_is_used_however_far_the_noise_takes_it(model, shards, told):
