@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from streaming_gp.errors import ImproperError, InvalidDataError
-from streaming_gp.inputs import Decay, Fraction, typed
+from streaming_gp.inputs import Decay, Fraction, PositiveInteger, typed
 from streaming_gp.pvi.damping import DampingRule, State
 from streaming_gp.pvi.ledger import Ledger, P
 from streaming_gp.pvi.task import LocalTask
@@ -204,7 +204,7 @@ class BacktrackDamping:
     """
 
     shrink: Decay = 0.5
-    attempts: int = 10
+    attempts: PositiveInteger = 10
     cavities: bool = True
 
     def removed_fraction(self, ledger: Ledger[Any], client_id: str) -> float:

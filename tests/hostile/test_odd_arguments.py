@@ -364,6 +364,7 @@ UPDATES = [
 SERVERS = [
     (pvi.Serial, {"latency": -1}, "latency"),
     *((pvi.Arrivals, {"groups": groups}, "wanted groups") for groups in ([], [[]])),
+    (pvi.BacktrackDamping, {"attempts": 0}, "attempts must be positive"),  # no step, ever
     (pvi.OpinionPool, {"weights": {"c0": -1.0}}, "must be positive, got -1"),
     (pvi.OpinionPool, {"weights": [1.0]}, "a weight for each client"),
     (pvi.Sequential, {"order": "shuffled"}, "order is a list of clients"),
