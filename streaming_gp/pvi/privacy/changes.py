@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 
 from streaming_gp.errors import InvalidDataError
-from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.expfam import Factor, Gaussian, Normal
 from streaming_gp.inputs import PositiveInteger, typed
 from streaming_gp.pvi.privacy.rule import Draws, PrivateRule, require_rule
 from streaming_gp.pvi.task import LocalTask
@@ -121,11 +121,11 @@ def to_coordinates(q: Any, change: Factor) -> np.ndarray:
     """A change of natural parameters as a vector.
 
     For Gaussians it is measured by q, the posterior that the server has sent and knows: the pull on
-    its mean in standard deviations, and the change of its precision relative to it over √2. The
-    length of the vector is that of the Fisher metric. Other families are taken as they are, with
-    the off-diagonal entries of symmetric matrices times √2.
+    its mean in standard deviations, and the change of its precision relative to it over √2, times
+    √D where D coordinates have one. The length of the vector is that of the Fisher metric. Other
+    families are taken as they are, with the off-diagonal entries of symmetric matrices times √2.
     """
-    if not isinstance(q, (MeanFieldNormal, Normal)):
+    if not isinstance(q, Gaussian):
         return np.concatenate(
             [
                 _flat(np.asarray(eta), place in q.symmetric)
@@ -133,9 +133,10 @@ def to_coordinates(q: Any, change: Factor) -> np.ndarray:
             ]
         )
     mean, (by_mean, precision) = np.asarray(q.mean), map(np.asarray, change.natural)
-    if isinstance(q, MeanFieldNormal):
-        sd = np.sqrt(np.asarray(q.variance))
-        return np.concatenate([sd * (by_mean - precision * mean), sd**2 * precision / np.sqrt(2.0)])
+    if not isinstance(q, Normal):
+        sd, weight = _widths(q)
+        pull = sd * (by_mean - precision * mean)
+        return np.concatenate([pull, np.ravel(weight * sd**2 * precision)])
     scale = np.asarray(q.scale)
     pull = scale.T @ (by_mean - precision @ mean)
     return np.concatenate([pull, _flat(scale.T @ precision @ scale, True) / np.sqrt(2.0)])
@@ -143,7 +144,7 @@ def to_coordinates(q: Any, change: Factor) -> np.ndarray:
 
 def from_coordinates(q: Any, vector: np.ndarray) -> Factor:
     """The change that :func:`to_coordinates` was called on."""
-    if not isinstance(q, (MeanFieldNormal, Normal)):
+    if not isinstance(q, Gaussian):
         parts, start = [], 0
         for place, shape in enumerate(np.shape(eta) for eta in q.natural):
             is_symmetric = place in q.symmetric
@@ -153,17 +154,25 @@ def from_coordinates(q: Any, vector: np.ndarray) -> Factor:
             start += part.size
         return Factor(type(q), tuple(parts))
     mean, size = np.asarray(q.mean), len(q.mean)
-    pull, precision = vector[:size], np.sqrt(2.0) * vector[size:]
-    if isinstance(q, MeanFieldNormal):
-        sd = np.sqrt(np.asarray(q.variance))
-        precision = precision / sd**2
+    pull, change = vector[:size], vector[size:]
+    if not isinstance(q, Normal):
+        sd, weight = _widths(q)
+        precision = change.reshape(sd.shape) / weight / sd**2
         natural = pull / sd + precision * mean, precision
     else:
         inverse = scipy.linalg.solve_triangular(np.asarray(q.scale), np.eye(size), lower=True)
-        precision = inverse.T @ _square(precision, size) @ inverse
+        precision = inverse.T @ _square(np.sqrt(2.0) * change, size) @ inverse
         natural = inverse.T @ pull + precision @ mean, 0.5 * (precision + precision.T)
     dtype = np.asarray(q.natural[0]).dtype
     return Factor(type(q), tuple(part.astype(dtype) for part in natural))
+
+
+def _widths(q: Gaussian) -> tuple[np.ndarray, float]:
+    """Standard deviations, [D] or one of all [], and the length of a relative change of precision:
+    √½ of one coordinate, √(D/2) of all.
+    """
+    sd = 1.0 / np.sqrt(np.asarray(q.precision))
+    return sd, float(np.sqrt(0.5 * np.size(q.precision_mean) / sd.size))
 
 
 def _flat(array: np.ndarray, is_symmetric: bool) -> np.ndarray:
