@@ -236,10 +236,17 @@ def set_values(model: Any, numbers: np.ndarray) -> None:
     """Assign them.
 
     :param numbers: The unconstrained values [H], in the order of :func:`values`.
+    :raises InvalidDataError: if they are not as many as the model has, or not finite; the model is
+        as it was then.
     """
-    start = 0
-    for variable in model.trainable_variables:
-        size = int(tf.size(variable))
+    variables = model.trainable_variables
+    sizes, start = [int(tf.size(variable)) for variable in variables], 0
+    if np.shape(numbers) != (sum(sizes),) or not np.isfinite(numbers).all():
+        raise InvalidDataError(
+            f"{type(model).__name__} has {sum(sizes)} parameters to learn, and wants as many "
+            f"finite numbers, got {numbers!s:.200}"
+        )
+    for variable, size in zip(variables, sizes, strict=True):
         variable.assign(np.reshape(numbers[start : start + size], variable.shape))
         start += size
 

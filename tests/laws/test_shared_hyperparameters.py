@@ -225,6 +225,16 @@ def test_a_lie_about_hyperparameters_is_refused_and_the_others_go_on(precise, sh
     assert set(found.factors) == set(found.hyperparameter_factors) == {"c0", "c2"}
 
 
+@pytest.mark.parametrize("wrong", [[0.1, 0.2], [], [np.nan], [[0.1]]])
+def test_a_question_with_hyperparameters_of_another_model_changes_nothing(precise, shared, wrong):
+    (shards, _), model = precise, starting(shared, 0.3)
+    client = pvi.make_clients(model, shards, pvi.AnalyticUpdate())["c0"]
+    ask = pvi.Server(model.prior(), [client]).ask("c0")
+    with pytest.raises(InvalidDataError, match=r"has 1 parameters to learn.* got"):
+        client.answer(replace(ask, hyperparameters=np.array(wrong)))
+    assert model.noise_variance == pytest.approx(0.3)
+
+
 def test_a_step_goes_uphill_however_the_curvature_is_and_no_further_than_the_bound():
     def step(start, gradient, curvatures, bound=1.0):
         where, slope = np.full(3, start), np.array(gradient)
