@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from streaming_gp import datasets, linear, pvi
 from streaming_gp.errors import InvalidDataError, NoAnswerError
@@ -187,6 +188,31 @@ def test_a_worker_says_whether_there_is_something_to_go_on_with(rng, update):
     client.answer(server.ask("c0"))
     assert client.advance(3) is True
     assert client.answer(server.ask("c0")).steps == 3
+
+
+class Interrupted(linear.BayesianLinearRegression):
+    """Its likelihood is no number while ``factor`` is none."""
+
+    def __init__(self):
+        super().__init__(2, NOISE, family=MeanFieldNormal)
+        self.factor = tf.Variable(1.0, dtype=tf.float64)
+
+    def log_likelihood(self, theta, X, Y):
+        return self.factor * super().log_likelihood(theta, X, Y)
+
+
+@pytest.mark.parametrize("update", [pvi.DownpourUpdate(sync=2), pvi.ElasticUpdate(sync=2)])
+def test_a_point_that_is_lost_is_begun_anew(rng, update):
+    model = Interrupted()
+    found = server(model, shards_of(rng, 1), update)
+    found.warm_start(MeanFieldNormal.from_mean_variance(START, np.full(2, 1e-2)))
+    client = found.clients["c0"].at_work()
+    client.answer(found.ask("c0"))
+    model.factor.assign(np.nan)
+    assert not np.isfinite(client.answer(found.ask("c0")).factor.natural[0]).all()
+    model.factor.assign(1.0)
+    begun = found.clients["c0"].at_work().answer(ask := found.ask("c0"))
+    assert_same(client.answer(ask).factor, begun.factor, 0.0)
 
 
 def test_without_a_warm_start_it_is_refused(rng):

@@ -173,6 +173,8 @@ class PointWorker:
         assert self._state is not None
         factor = self._rule.factor(task, self._state[0].numpy(), np.asarray(self._gradients))
         steps, self._since, self._gradients = self._since, 0, 0.0
+        if not all(np.isfinite(part).all() for part in self._state):
+            self._state = None  # no step leads back from there
         return LocalResult(factor.as_arrays(), steps=steps)
 
     def advance(self, iterations: int) -> bool:
