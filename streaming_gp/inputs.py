@@ -179,7 +179,7 @@ def _require_range(name: str, value: Any, annotation: str) -> None:
     _require(name, value, [annotation])
 
 
-def require_strategy(name: str, value: object, protocol: type, example: str) -> None:
+def require_strategy(name: str, value: object, protocol: Any, example: str) -> None:
     """An object of a protocol, not its name, or a class in the place of one.
 
     :param protocol: The protocol, which can be asked for at run time.

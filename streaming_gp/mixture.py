@@ -28,6 +28,7 @@ from streaming_gp.inputs import (
     require_decay,
     require_positive_finite,
     require_positive_integer,
+    require_strategy,
     typed,
 )
 from streaming_gp.losses import Loss
@@ -217,6 +218,9 @@ class BirthUpdate:
 
     rule: UpdateRule = field(default_factory=lambda: FixedPointUpdate(steps=20))
     attempts: PositiveInteger = 5
+
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         model = task.model

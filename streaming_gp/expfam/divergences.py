@@ -9,7 +9,7 @@ family, its log-partition: with ``p_η`` normalised,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +27,7 @@ COLD_START = (
 )
 
 
+@runtime_checkable
 class Divergence(Protocol):
     """How far q is from a cavity."""
 

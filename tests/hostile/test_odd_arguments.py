@@ -360,6 +360,25 @@ UPDATES = [
     (pvi.SplitPriorUpdate, {"rule": VARIATIONAL(), "share": 3.0}, "share"),
     (pvi.AveragingUpdate, {"rule": VARIATIONAL(), "share": -1.0}, "share"),
     (mixture.BirthUpdate, {"attempts": 0}, "attempts"),
+    *((rule, {name: value}, f"{name} must be a strategy such as") for rule, name, value in [
+        *((VARIATIONAL, "optimiser", one) for one in ("adam", pvi.Adam, 0.1)),
+        *((rule, "divergence", one) for rule in (VARIATIONAL, FIXED_POINT)
+          for one in ("KL", expfam.KL, None)),
+        *((rule, "loss", one) for rule in (VARIATIONAL, FIXED_POINT)
+          for one in ("beta", losses.BetaLoss)),
+        (VARIATIONAL, "stopping", 3),
+        *((rule, "sampler", one) for rule in (pvi.SNEPUpdate, pvi.MomentSharingUpdate)
+          for one in ("NUTS", samplers.NUTS)),
+        *((rule, "rule", one) for one in ("fixed point", FIXED_POINT)
+          for rule in (pvi.DistributedEPUpdate, pvi.PersonalUpdate, bnn.NewHeads,
+                       mixture.BirthUpdate)),
+    ]),
+    *((rule, {"rule": one, **options}, "rule must be a strategy such as")
+      for one in ("fixed point", FIXED_POINT)
+      for rule, options in [(pvi.SplitPriorUpdate, {"share": 0.5}),
+                            (pvi.AveragingUpdate, {"share": 0.5}),
+                            (pvi.TiedUpdate, {"pieces": 2})]),
+    (pvi.AveragingUpdate, {"rule": FIXED_POINT(), "share": 0.5}, "such as pvi.VariationalUpdate"),
 ]  # fmt: skip
 SERVERS = [
     (pvi.Serial, {"latency": -1}, "latency"),

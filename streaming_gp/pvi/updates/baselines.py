@@ -19,7 +19,14 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Factor, MeanFieldNormal
-from streaming_gp.inputs import Fraction, NotNegative, PositiveFinite, PositiveInteger, typed
+from streaming_gp.inputs import (
+    Fraction,
+    NotNegative,
+    PositiveFinite,
+    PositiveInteger,
+    require_strategy,
+    typed,
+)
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.model import compiled_for
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
@@ -44,6 +51,9 @@ class SplitPriorUpdate:
     share: Fraction
     server_damping: ClassVar[float] = 1.0
     wants_prior: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         if task.own is not None:
@@ -79,6 +89,9 @@ class AveragingUpdate:
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
     wants_prior: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, VariationalUpdate, "pvi.VariationalUpdate()")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         at_server = mean_of(task)  # refuses other families

@@ -25,7 +25,7 @@ from streaming_gp.pvi.model import (
 )
 from streaming_gp.pvi.task import LocalResult, LocalTask
 from streaming_gp.pvi.updates.power_ep import answered
-from streaming_gp.pvi.updates.variational import expected_log_likelihood_of
+from streaming_gp.pvi.updates.variational import expected_log_likelihood_of, require_objective
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ class FixedPointUpdate:
     batch_size: PositiveInteger | None = None
     loss: Any = None
     divergence: Divergence = field(default_factory=KL)
+
+    def __post_init__(self) -> None:
+        require_objective(self.loss, self.divergence)
 
     @property
     def checks(self) -> Checks | None:

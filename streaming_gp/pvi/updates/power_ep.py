@@ -17,7 +17,13 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Normal
-from streaming_gp.inputs import Fraction, PositiveFinite, PositiveInteger, typed
+from streaming_gp.inputs import (
+    Fraction,
+    PositiveFinite,
+    PositiveInteger,
+    require_strategy,
+    typed,
+)
 from streaming_gp.pvi.damping import damped
 from streaming_gp.pvi.model import TiltedModel, compiled_for, factor_tensors, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule
@@ -211,6 +217,9 @@ class TiedUpdate:
     pieces: PositiveInteger
     passes: PositiveInteger = 1
     averaged: bool = False
+
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit piece after piece.

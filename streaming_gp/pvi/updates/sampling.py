@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import NotNegative, PositiveInteger, typed
+from streaming_gp.inputs import NotNegative, PositiveInteger, require_strategy, typed
 from streaming_gp.pvi.model import SampledModel, compiled_for, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
@@ -34,6 +34,7 @@ class Target:
     approximation: Any
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """A Markov chain kernel, hashable and made of TensorFlow operations: a rule compiles it."""
 
@@ -107,6 +108,9 @@ class DistributedEPUpdate:
     num_samples: PositiveInteger = 4000
     min_effective: NotNegative = 200.0
 
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
+
     def __call__(self, task: LocalTask) -> LocalResult:
         """Draw, weigh and match.
 
@@ -170,6 +174,9 @@ class MomentSharingUpdate:
 
     sampler: Sampler
     warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        require_strategy("sampler", self.sampler, Sampler, "samplers.NUTS()")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Draw and match, without a memory; raises as the worker does."""

@@ -17,6 +17,7 @@ from streaming_gp.inputs import (
     PositiveInteger,
     require_decay,
     require_positive,
+    require_strategy,
     typed,
 )
 from streaming_gp.pvi.model import compiled_for, tensors
@@ -127,6 +128,7 @@ class SNEPUpdate:
     server_damping: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
+        require_strategy("sampler", self.sampler, Sampler, "samplers.NUTS()")
         if not callable(self.learning_rate):
             require_positive("learning_rate", self.learning_rate)
             require_decay("learning_rate", self.learning_rate)

@@ -21,6 +21,7 @@ from streaming_gp.inputs import (
     NotNegative,
     PositiveFinite,
     PositiveInteger,
+    require_strategy,
     typed,
 )
 from streaming_gp.pvi.model import (
@@ -302,6 +303,13 @@ def expected_log_likelihood_of(model: Model, loss: Any) -> ExpectedLogLikelihood
     return lambda q, X, Y, seed: -expected.expected_loss(q, X, Y, seed, loss)
 
 
+def require_objective(loss: Any, divergence: Any) -> None:
+    """Refuse what is no loss, or no divergence."""
+    if loss is not None:
+        require_strategy("loss", loss, Callable, "losses.BetaLoss(1.5)")
+    require_strategy("divergence", divergence, Divergence, "expfam.KL()")
+
+
 @typed
 @dataclass(frozen=True)
 class Plateau:
@@ -365,6 +373,12 @@ class VariationalUpdate:
     stateful: bool = False
 
     def __post_init__(self) -> None:
+        require_objective(self.loss, self.divergence)
+        if self.optimiser is not None:
+            kinds = StochasticOptimiser | LBFGS
+            require_strategy("optimiser", self.optimiser, kinds, "pvi.Adam()")
+        if self.stopping is not None:
+            require_strategy("stopping", self.stopping, Plateau, "pvi.Plateau()")
         if isinstance(self.optimiser, LBFGS) and self.batch_size is not None:
             raise InvalidDataError("LBFGS sees all data at once: batch_size must be None")
         if isinstance(self.optimiser, LBFGS) and self.stopping is not None:
