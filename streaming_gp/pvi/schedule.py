@@ -82,8 +82,8 @@ class Sequential:
 class Synchronous:
     """All clients under one posterior; their answers enter the ledger together.
 
-    :param damping: ρ in (0, 1], for all or by client, or a rule such as ``Momentum``. If None, what
-        a client's update rule says (``server_damping``), and 1/K for others.
+    :param damping: ρ in (0, 1], for all or by client, or a rule such as ``Momentum``. Where it does
+        not say, what a client's update rule says (``server_damping``), and 1/K for others.
         With ρ = 1 and correlated parameters synchronous rounds may diverge.
     :param fraction: The fraction of the clients that are asked in each round, drawn anew.
     :param durations: The simulated seconds of a visit, for all or by client.
@@ -117,8 +117,8 @@ class Asynchronous:
     A round is at most K answers, of whichever of the K clients. A client that fails or is refused
     is asked again in the next round.
 
-    :param damping: ρ in (0, 1], for all or by client. If None, what a client's update rule says,
-        and 1/K for others.
+    :param damping: ρ in (0, 1], for all or by client, or a rule. Where it does not say, what a
+        client's update rule says, and 1/K for others.
     :param durations: The simulated seconds of a visit, for all or by client.
     :param jitter: The fraction of their duration by which visits vary, in [0, 1).
     :param staleness_power: An answer that s versions have overtaken enters with (1 + s)^−power of
@@ -290,10 +290,11 @@ def as_rule(damping: Rho, server: Server, together: int | None = None) -> Dampin
     :param together: The number of clients whose answers enter at once; all if None.
     """
     given: Any = damping
-    if given is None:
+    if given is None or isinstance(given, Mapping):
         clients = list(server.clients.items())  # as they may join and leave meanwhile
         own = {name: getattr(one.update, "server_damping", None) for name, one in clients}
-        given = {name: rho for name, rho in own.items() if rho is not None}
+        said = {name: rho for name, rho in own.items() if rho is not None}
+        given = {**said, **(given or {})}
     _require_known("damping", given.rho if isinstance(given, Damping) else given, server)
     if isinstance(given, AroundRule):
         given = replace(given, damping=as_rule(given.damping, server, together))

@@ -62,6 +62,23 @@ def test_one_after_another_is_undamped_where_nothing_is_said(rng):
         assert_same(other.posterior, wanted.posterior, 1e-12)
 
 
+class Whole(pvi.AnalyticUpdate):
+    """A rule that has damped its answers already."""
+
+    server_damping = 1.0
+
+
+@pytest.mark.parametrize("schedule", [pvi.Synchronous, pvi.Asynchronous])
+def test_who_is_not_named_is_damped_as_its_rule_says(rng, schedule):
+    plain = linear_server(rng)
+    clients = {name: replace(one, update=Whole()) for name, one in plain.clients.items()}
+    for some, all_of_them in (({"c0": 0.3}, {"c0": 0.3, "c1": 1.0, "c2": 1.0}), (None, 1.0)):
+        found, wanted = (pvi.Server(plain.prior, clients) for _ in range(2))
+        pvi.fit(found, schedule(damping=some), 1)
+        pvi.fit(wanted, schedule(damping=all_of_them), 1)
+        assert_same(found.posterior, wanted.posterior, 1e-12)
+
+
 @pytest.mark.slow
 def test_what_answers_disagree_on_by_chance_is_averaged(rng):
     """Clients of one class each, who fit by few minibatches: the last one has the last word."""
