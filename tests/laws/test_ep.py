@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from streaming_gp import bnn, datasets, linear, pvi, samplers
 from streaming_gp.errors import InvalidDataError, NoAnswerError
-from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
+from streaming_gp.expfam import GAUSSIANS, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.updates.power_ep import minibatches
 from streaming_gp.pvi.updates.sampling import effective_samples, match_weighted
 from tests.laws import slow
@@ -159,6 +159,19 @@ def test_draws_move_a_gaussian_by_what_their_weights_are_off_equal_ones(rng):
     second = np.asarray(q.covariance) + np.outer(q.mean, q.mean)
     second += theta.T * (weights - 0.2) @ theta
     assert_moments(found, mean, second - np.outer(mean, mean), 1e-9)
+
+
+@pytest.mark.parametrize("family", GAUSSIANS)
+def test_weights_move_a_gaussian_alike_wherever_it_is(rng, family):
+    weights = tf.nn.softmax(rng.standard_normal(50))
+    unit = family.from_mean_scale(np.zeros(2), 1e-2 * np.eye(2)).as_arrays()
+    draws = unit.sample(50, 0)
+    near = match_weighted(unit, draws, weights)
+    far = 2.0**20  # whose sums with draws are rounded, but not by much
+    there = family.from_mean_scale(np.full(2, far), 1e-2 * np.eye(2)).as_arrays()
+    found = match_weighted(there, draws + far, weights)
+    np.testing.assert_allclose(found.mean - far, near.mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.variance, near.variance, rtol=1e-6)
 
 
 def test_equal_weights_are_as_many_effective_samples_as_there_are():

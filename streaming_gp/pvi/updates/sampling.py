@@ -144,6 +144,13 @@ def match_weighted(q: Any, theta: tf.Tensor, weights: tf.Tensor) -> Any:
     give are known.
     """
     excess = weights - 1.0 / len(weights)
+    if isinstance(q, Gaussian):  # in central moments, which keep the digits of a narrow q
+        mean, covariance = q.moments()
+        away = theta - mean
+        moved = len(weights) * excess[:, None] * away
+        shift = tf.reduce_mean(moved, axis=0)
+        spread = q.mean_product(moved, away) - q.mean_product(shift[None], shift[None])
+        return type(q).from_moments(mean + shift, covariance + spread)
     statistics = q.sufficient_statistics(theta)
     moments = (
         mean + tf.tensordot(excess, statistic, 1)
