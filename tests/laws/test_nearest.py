@@ -217,7 +217,7 @@ def test_a_column_that_nothing_reads_changes_nothing(rng, noise):
             gk.SquaredExponential(lengthscales=[1.0, 1.0], active_dims=[0, 1]),
             gpflow.likelihoods.Gaussian(noise),
             hyperparameters=FIXED,
-            conditioning=sgp.NearestNeighbors(num_neighbors_pred=50),
+            conditioning=sgp.NearestNeighbors(num_neighbors_pred=30),
         )
         for rows in np.split(np.arange(420), 2):
             model.update((np.c_[X, np.arange(420.0)][rows, : 2 + unread], Y[rows]))
@@ -458,6 +458,53 @@ def test_labels_under_near_rows_are_close_to_joint_ones(rng):
     at = spread(rng, 20)
     near, dense = (one.predict_y(at)[0] for one in both)
     assert np.max(np.abs(near - dense)) < 0.02
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gpflow.likelihoods.Bernoulli,
+        slow(lambda: gpflow.likelihoods.MultiClass(3)),
+        slow(lambda: gpflow.likelihoods.Softmax(3)),
+    ],
+    ids=["Bernoulli", "MultiClass", "Softmax"],
+)
+def test_sites_by_as_many_neighbors_as_rows_are_joint_ones(rng, make):
+    """Those of predictions are fewer: predictions alone condition on them."""
+    near = sgp.NearestNeighbors(num_neighbors=500, num_neighbors_pred=20)
+    both = [
+        sgp.StreamingGP(kernel(), make(), hyperparameters=FIXED, conditioning=conditioning)
+        for conditioning in (near, sgp.Dense())
+    ]
+    for _ in range(3):
+        X = spread(rng, 30)
+        Y = rng.integers(0, 2, (30, 1)).astype(float)
+        infos = [one.update((X, Y)) for one in both]
+        np.testing.assert_allclose(*(info.free_energy for info in infos), rtol=1e-8)
+    factors = zip(*(one.factors.values() for one in both), strict=True)
+    for some, others in factors:
+        (found,), (wanted,) = (one.pseudo_observations for one in (some, others))
+        np.testing.assert_allclose(found.precision, wanted.precision, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(found.precision_mean, wanted.precision_mean, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_noisy_labels_of_classes_do_not_run_away_under_near_rows():
+    """A likelihood that is not log-concave, in a function that is known well everywhere."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2.0, 2.0, (600, 2))
+    wave = np.stack([np.sin(2.0 * X[:, 0]), np.cos(2.0 * X[:, 1]), np.sin(X.sum(axis=1))], axis=1)
+    true = np.argmax(wave, axis=1)
+    is_random = rng.uniform(size=len(X)) < 0.1
+    Y = np.where(is_random, rng.integers(0, 3, len(X)), true)[:, None].astype(float)
+    model = sgp.StreamingGP(
+        gpflow.kernels.SquaredExponential(variance=1.5), gpflow.likelihoods.MultiClass(3),
+        hyperparameters=FIXED, conditioning=sgp.NearestNeighbors(num_neighbors_pred=30),
+    )  # fmt: skip
+    for rows in np.split(np.arange(600), 2):
+        model.update((X[rows], Y[rows]))
+    wrong = np.argmax(model.predict_y(X)[0], axis=1) != true
+    assert wrong.mean() < 0.06
 
 
 @pytest.mark.slow

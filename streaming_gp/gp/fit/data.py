@@ -31,7 +31,7 @@ from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.optimiser import LocalOptimiser, Report
 from streaming_gp.gp.fit.projection import GPLedger
 from streaming_gp.gp.fit.sites import Look, Sites
-from streaming_gp.gp.process.dense import DenseProcess
+from streaming_gp.gp.process.dense import DenseProcess, Member
 from streaming_gp.gp.process.nearest import (
     Conditioning,
     NearestAt,
@@ -50,13 +50,11 @@ from streaming_gp.numerics.threads import blas_threads_for, one_blas_thread
 JOINT_SITES = 500
 """The sites of so many data are found together; of more, part by part."""
 NEAR_ROWS = 2000
-"""With more rows, sites are found under the cavity that near rows leave."""
-BLOCK = 50
-"""So many new rows at a time get sites under the cavity of near ones."""
-SWEEPS, DAMPING = 3, 0.7
-"""Further sweeps over them, and ρ of these."""
+"""With more rows, sites are found under the cavity that near rows leave: of as many data together
+as have so many near them."""
 EVIDENCE_ROWS = 500
-"""The free energy of a longer batch under near rows is that of a sample of so many of its rows."""
+"""Under near rows the free energy of a longer batch with Gaussian noise is that of a sample of so
+many of its rows."""
 COMPARED, FARTHER, WORTHWHILE = 500, 4, 0.02
 """So many random rows are predicted from their neighbours, from so many times as many, and from
 those by which ε is learned; other ones are better by a gain of so many nats for each row."""
@@ -225,7 +223,7 @@ class DataFits:
         data = _all_data(ledger.factors.values())
         spare = sum(len(one.Z) for one in data) - max(1, budget - budget // 10)
         together = data[0] if len(data) == 1 else concatenated(data)
-        near = self._near(Process(), together, epsilon)
+        near = self._near([together], epsilon)
         assert near.joined is not None
         gain = np.empty(near.size)
         for start in range(0, near.size, 1000):
@@ -342,7 +340,8 @@ class DataFits:
             energy = self._gaussian_energy(before, epsilon, after, own, conditioning)
             return Fitted(factor, epsilon, energy - self.local.penalty(cavity, epsilon))
         if isinstance(before, NearestProcess) or before.size > NEAR_ROWS:
-            own, energy, constant, clipped = self._near_sites(cavity, own, epsilon)
+            near = self._near(observations_of(cavity), epsilon)
+            own, energy, constant, clipped = self._joint_sites(near, own, epsilon)
         else:
             own, energy, constant, clipped = self._joint_sites(before, own, epsilon)
         factor = replace(factor, pseudo_observations=(own,), log_scale=constant)
@@ -385,20 +384,26 @@ class DataFits:
         return np.nansum(logs, axis=1), np.nanmean(squares, axis=1)
 
     def _joint_sites(
-        self, before: DenseProcess, own: DataObservations, epsilon: np.ndarray
+        self, before: DenseProcess | NearestAt, own: DataObservations, epsilon: np.ndarray
     ) -> tuple[DataObservations, float, float, int]:
-        """The sites of data found together under a dense cavity: the data, the bound in nats, the
-        log constant, and the number of sites that were cut off.
+        """The sites of data found together, part by part, each given all before it or what of that
+        is near: the data, the bound in nats, the log constant, and the number of sites that were
+        cut off.
         """
-        parts, energy, constant, clipped = [], 0.0, 0.0, 0
-        for start in range(0, len(own.Z), JOINT_SITES):
-            part = own.rows(slice(start, start + JOINT_SITES))
-            part, bound, cut = self._fixed_point(before, part, epsilon)
-            after = before.extended(part)
+        parts, energy, constant, clipped, start = [], 0.0, 0.0, 0, 0
+        while start < len(own.Z):
+            part = own.rows(slice(start, start + _together(before, own.Z[start:])))
+            given = before.around(part.Z) if isinstance(before, NearestAt) else before
+            part, bound, cut = self._fixed_point(given, part, epsilon)
+            after = given.extended(part)
             energy, clipped = energy + bound, clipped + cut
-            constant += bound - (after.log_normaliser - before.log_normaliser)
-            before = after
+            constant += bound - (after.log_normaliser - given.log_normaliser)
+            if isinstance(before, NearestAt):
+                before = before.extended(before.prior.observed([part])[0], join=False)
+            else:
+                before = after
             parts.append(part)
+            start += len(part.Z)
         joined = parts[0] if len(parts) == 1 else concatenated(parts)
         return joined, energy, constant, clipped
 
@@ -438,34 +443,12 @@ class DataFits:
         sites = Sites(data.precision_mean, data.precision)
         return _with(data, site_rules.rest(look, sites, self.optimiser.site_steps).sites)
 
-    def _near_sites(
-        self, cavity: Process, own: DataObservations, epsilon: np.ndarray
-    ) -> tuple[DataObservations, float, float, int]:
-        """The same under the cavity that near rows leave: blocks of new rows, and then sweeps."""
-        near = self._near(cavity, own, epsilon)
-        new = np.arange(near.size - len(own.Z), near.size)
-        own, clipped = self._sweep(near, new, own, epsilon, BLOCK, 1.0)
-        for _ in range(SWEEPS):
-            own, clipped = self._sweep(near, new, own, epsilon, len(new), DAMPING)
-        # Σ w log p(y | rows near it) of the batch, from a sample of a long one
-        inside = np.random.default_rng(0).permutation(len(new))[:EVIDENCE_ROWS]
-        part, scale = own.rows(inside), len(new) / len(inside)
-        mean, variance = self._cavities(near, new[inside])
-        logs = self.local.log_densities(epsilon, part.Z, part.Y, mean, variance)
-        energy = scale * float(part.weights @ logs)
-        r = 1.0 / part.precision
-        v, error = variance + r, part.precision_mean * r - mean
-        of_sites = -0.5 * float(np.sum(np.log(v / r) + error**2 / v))
-        return own, energy, energy - scale * of_sites, clipped
-
-    def _near(self, cavity: Process, own: DataObservations, epsilon: np.ndarray) -> NearestAt:
-        """Rows of a cavity and of a batch at one ε, none of them joined, whose observations may be
-        changed.
-        """
+    def _near(self, members: Sequence[Member], epsilon: np.ndarray) -> NearestAt:
+        """Rows at one ε, none of them joined, whose observations may be changed."""
         prior = PriorAt(self.local.prior, epsilon[None])
-        number = self._near_rows.num_neighbors_pred
-        (observed,) = prior.observed([*observations_of(cavity), own])
-        return NearestAt(prior, number).extended(observed, join=False)
+        (observed,) = prior.observed(members)
+        near = NearestAt(prior, self._near_rows.num_neighbors)
+        return near.extended(observed, join=False)
 
     def _cavities(self, near: NearestAt, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [B, L] of f at some rows, given the rows near each but for itself."""
@@ -484,41 +467,6 @@ class DataFits:
 
         return near.by_pieces(moments_of, len(X))
 
-    def _sweep(
-        self,
-        near: NearestAt,
-        rows: np.ndarray,
-        own: DataObservations,
-        epsilon: np.ndarray,
-        size: int,
-        damping: float,
-    ) -> tuple[DataObservations, int]:
-        """One sweep over some rows, block by block, each under the cavity of the rows near it."""
-        local, clipped = self.local, 0
-        mean_parts, precision = np.array(own.precision_mean), np.array(own.precision)
-        at_once = min(size, 1000)
-        for start in range(0, len(rows), at_once):
-            some = slice(start, start + at_once)
-            mean, variance = self._cavities(near, rows[some])
-            part = own.rows(some)
-
-            def step(sites: Sites) -> Look:
-                v = 1.0 / (1.0 / variance + sites.precision)  # noqa: B023
-                m = v * (mean / variance + sites.precision_mean)  # noqa: B023
-                look = local.look(epsilon[None], part.Z, part.Y, m[None], v[None])  # noqa: B023
-                return _raised(look, part.weights)  # noqa: B023
-
-            start_at = Sites(mean_parts[some], precision[some])
-            if precision[some].max() <= 10.0 / SAYS_NOTHING:
-                start_at = site_rules.nothing_said(len(part.Z), local.gp.num_latent)
-            rest = site_rules.rest(step, start_at, self.optimiser.site_steps)
-            clipped += rest.clipped
-            for array, value in ((mean_parts, rest.sites[0]), (precision, rest.sites[1])):
-                array[some] += damping * (value - array[some])
-            mean, w = (local.grouped(one[some]) for one in (mean_parts, precision))
-            near.replace_rows(rows[some], Rows(part.Z, mean / w, 1.0 / w[:, :, 0]))
-        return _with(own, Sites(mean_parts, precision)), clipped
-
     # ---- all sites again ----
 
     def _swept(
@@ -536,11 +484,25 @@ class DataFits:
         if number <= JOINT_SITES and isinstance(base, DenseProcess):
             together, _, _ = self._fixed_point(base, together, epsilon)
         else:
-            near = self._near(known, together, epsilon)
-            rows = np.arange(near.size - len(together.Z), near.size)
-            for _ in range(SWEEPS):
-                together, _ = self._sweep(near, rows, together, epsilon, len(rows), DAMPING)
+            near = self._near([*observations_of(known), together], epsilon)
+            together = self._sweep(near, together, epsilon)
         return _each_in_turn(factors, lambda _, some: together.rows(some))
+
+    def _sweep(
+        self, near: NearestAt, own: DataObservations, epsilon: np.ndarray
+    ) -> DataObservations:
+        """One sweep over the latest rows, block by block, each given the others near it: sites of
+        rows that say the same correct the same error, and one by one would do so twice.
+        """
+        parts, first, start = [], near.size - len(own.Z), 0
+        while start < len(own.Z):
+            part = own.rows(slice(start, start + _together(near, own.Z[start:])))
+            rows = first + start + np.arange(len(part.Z))
+            part, _, _ = self._fixed_point(near.around(part.Z, rows), part, epsilon)
+            near.replace_rows(rows, Rows.of(near.prior.observed([part])[0]))
+            parts.append(part)
+            start += len(part.Z)
+        return parts[0] if len(parts) == 1 else concatenated(parts)
 
 
 def _marginals(
@@ -549,6 +511,16 @@ def _marginals(
     """Mean and variance [N, L] of f(X) at the one ε of a process."""
     mean, variance = process.predict(X)
     return mean[0], variance[0]
+
+
+def _together(process: DenseProcess | NearestAt, Z: np.ndarray) -> int:
+    """Of how many data in front the sites are found together: of fewer where much is near them."""
+    size = min(JOINT_SITES, len(Z))
+    if isinstance(process, NearestAt):
+        most = max(NEAR_ROWS, 2 * process.number)
+        while size > 1 and len(process.near_any(Z[:size])) > most:
+            size = (size + 1) // 2
+    return size
 
 
 def _posterior(

@@ -580,7 +580,7 @@ class NearestAt:
 
         :raises InvalidDataError: if these are too many.
         """
-        found = np.unique(self.neighbors(X, self.number))
+        found = self.near_any(X)
         if len(found) > MOST_JOINT:
             raise InvalidDataError(
                 f"joint predictions condition on all neighbours of {len(X)} inputs together, "
@@ -589,17 +589,31 @@ class NearestAt:
             )
         return found
 
+    def near_any(self, X: np.ndarray) -> np.ndarray:
+        """The joined rows that are near any of X, however many."""
+        if self.size == 0:
+            return np.zeros(0, int)
+        return np.unique(self.neighbors(X, self.number))
+
     def joint(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean [N, L] and covariance [L, N, N] of f(X), given all neighbours of any of them.
 
         :raises InvalidDataError: if these are too many.
         """
-        base = self.far or DenseProcess(self.prior)
-        if self.size:
-            assert self.joined is not None
-            base = base.extended(self.joined.some(self.union(X)).as_observations())
-        mean, covariance = base.predict(X, full_cov=True)
+        mean, covariance = self._given_all(self.union(X)).predict(X, full_cov=True)
         return mean[0], np.array(covariance[0])
+
+    def around(self, X: np.ndarray, but: Sequence[int] | np.ndarray = ()) -> DenseProcess:
+        """The process given all neighbours of any of X [B, D] together, but for some rows."""
+        return self._given_all(np.setdiff1d(self.near_any(X), but))
+
+    def _given_all(self, rows: np.ndarray) -> DenseProcess:
+        """The process given some of the joined rows, and what is far."""
+        base = self.far or DenseProcess(self.prior)
+        if not len(rows):
+            return base
+        assert self.joined is not None
+        return base.extended(self.joined.some(rows).as_observations())
 
     def log_normaliser(self) -> float:
         """``Σ_i log N(z_i; m_i, v_i + r_i) + ½ log(2π r_i)`` over rows in a random order, each
