@@ -283,7 +283,9 @@ def test_labels_may_appear_later_within_rivers_one_against_the_rest():
     assert set(model.predict_proba_one({"a": 1.0})) == {"red", "blue"}
 
 
-@pytest.mark.parametrize("cls", [StreamingGPRegressor, StreamingGPClassifier])
+@pytest.mark.parametrize(
+    "cls", [StreamingGPRegressor, pytest.param(StreamingGPClassifier, marks=pytest.mark.slow)]
+)
 def test_a_detector_sees_rows_that_come_together_too(cls, data):
     """And the model begins anew at the row at which it would alone."""
     is_classifier = cls is StreamingGPClassifier
