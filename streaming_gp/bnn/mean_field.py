@@ -19,7 +19,7 @@ import tensorflow as tf
 from streaming_gp.bnn.network import ACTIVATIONS, Dense, Network
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.inputs import is_positive_integer, require_positive_integer, require_strategy
+from streaming_gp.inputs import is_positive_integer, require_positive_integer
 from streaming_gp.losses import NegativeLogLikelihood
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.guards import Checks
@@ -239,9 +239,6 @@ class NewHeads(RuleAround):
     """
 
     rule: UpdateRule
-
-    def __post_init__(self) -> None:
-        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     @property
     def checks(self) -> Checks | None:

@@ -84,10 +84,8 @@ def numbers(name: object, column: Any, times: bool = False) -> np.ndarray:
     :param times: Whether dates and times are taken.
     """
     values = np.asarray(_with_none(column))
-    kind, as_list = (
-        values.dtype.kind,
-        getattr(column, "to_pylist", getattr(column, "to_list", None)),
-    )
+    kind = values.dtype.kind
+    as_list = getattr(column, "to_pylist", getattr(column, "to_list", None))
     if kind == "f" and as_list is not None and (np.abs(values) >= LARGEST_EXACT_INTEGER).any():
         values, kind = np.array(as_list(), object), "O"  # which may have been integers
     if values.ndim == 1 and kind in "biuf":

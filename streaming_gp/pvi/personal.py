@@ -11,7 +11,7 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
-from streaming_gp.inputs import require_strategy, typed
+from streaming_gp.inputs import typed
 from streaming_gp.pvi.model import Data, Model
 from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule, factor_of
 
@@ -95,9 +95,6 @@ class PersonalUpdate(RuleAround):
     rule: UpdateRule
     folder: str | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     @property
     def keeps_state(self) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
 from streaming_gp.expfam import ExponentialFamily, Factor
+from streaming_gp.inputs import require_strategy
 from streaming_gp.pvi import ledger
 from streaming_gp.serialization import storable
 
@@ -385,6 +386,9 @@ class RuleAround:
     """A rule made around another, which says of the prior and of damping what that one does."""
 
     rule: UpdateRule
+
+    def __post_init__(self) -> None:
+        require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
 
     @property
     def server_damping(self) -> float | None:
