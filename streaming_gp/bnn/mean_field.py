@@ -22,7 +22,6 @@ from streaming_gp.expfam import MeanFieldNormal
 from streaming_gp.inputs import is_positive_integer, require_positive_integer
 from streaming_gp.losses import NegativeLogLikelihood
 from streaming_gp.numerics.quadrature import standard_normal
-from streaming_gp.pvi.guards import Checks
 from streaming_gp.pvi.privacy.gradients import shares
 from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule
 from streaming_gp.validation import Data
@@ -239,11 +238,6 @@ class NewHeads(RuleAround):
     """
 
     rule: UpdateRule
-
-    @property
-    def checks(self) -> Checks | None:
-        """Those of the rule, if it has any."""
-        return getattr(self.rule, "checks", None)
 
     def __call__(self, task: LocalTask) -> LocalResult:
         """Fit.

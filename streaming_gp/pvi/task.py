@@ -383,12 +383,17 @@ class Worker(Protocol):
 
 
 class RuleAround:
-    """A rule made around another, which says of the prior and of damping what that one does."""
+    """A rule made around another, which says of answers, prior and damping what that one does."""
 
     rule: UpdateRule
 
     def __post_init__(self) -> None:
         require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")
+
+    @property
+    def checks(self) -> Any:
+        """Those of the rule, if it has any."""
+        return getattr(self.rule, "checks", None)
 
     @property
     def server_damping(self) -> float | None:

@@ -52,7 +52,7 @@ class Interrupted:
         return pvi.FixedPointUpdate()(task)
 
 
-def labelled(number=3, family=Normal):
+def labelled(number=2, family=Normal):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((90, 2))
     Y = (rng.uniform(size=(90, 1)) < 1.0 / (1.0 + np.exp(-X[:, :1]))).astype(float)
@@ -140,7 +140,7 @@ def test_asynchronous_runs_reach_the_same_optimum():
     parallel, history = run(engines.Ray(), pvi.Asynchronous(), 10**5, stopping=enough)
     for x, y in zip(serial.posterior.natural, parallel.posterior.natural, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5)
-    assert history[-1].messages >= 2 * 60 * 3
+    assert history[-1].messages >= 2 * 60 * 2
 
 
 def test_a_client_killed_in_the_middle_of_a_round_is_started_again(tmp_path):
@@ -162,7 +162,7 @@ def test_a_client_that_misses_the_deadline_is_reported_and_asked_again(tmp_path)
     server, history = run(engine, pvi.Synchronous(damping=1.0), 2, special=special)
     assert history[0].failed == {"c1": "no answer within 90 s"}
     assert not history[1].failed
-    assert set(server.factors) == {"c0", "c1", "c2"}
+    assert set(server.factors) == {"c0", "c1"}
 
 
 DRIVER = """

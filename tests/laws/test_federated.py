@@ -475,6 +475,12 @@ def test_a_rule_within_is_told_the_server_s_prior_and_says_how_it_is_damped(rng)
     assert_same(found[0].posterior, found[1].posterior, ALGEBRA)
 
 
+def test_answers_of_personal_parameters_have_the_limits_of_their_rule():
+    averaging = pvi.AveragingUpdate(0.5, pvi.VariationalUpdate())
+    for rule in (pvi.FixedPointUpdate(), averaging, pvi.AnalyticUpdate()):
+        assert pvi.PersonalUpdate(rule).checks == getattr(rule, "checks", None)
+
+
 def test_what_is_personal_is_learned_and_goes_on_from_where_it_was(rng, tmp_path):
     """Two sites whose labels are each other's opposites share a layer, and not the last one."""
     net = bnn.MeanFieldBNN([2, 6, 2], gpflow.likelihoods.Softmax(2))
