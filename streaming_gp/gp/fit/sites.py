@@ -270,6 +270,7 @@ class Rest(NamedTuple):
 
 
 Step = Callable[[Sites], Look]
+Steps = Callable[[Step, Sites, int], Rest]
 
 
 def rest(step: Step, sites: Sites, most: int) -> Rest:
@@ -288,6 +289,17 @@ def rest(step: Step, sites: Sites, most: int) -> Rest:
                 onward = _rest(step, end.sites, most, attrgetter("stationary"))
                 end = onward._replace(clipped=end.clipped)
     return end
+
+
+def stationary_rest(step: Step, sites: Sites, most: int) -> Rest:
+    """The same by steps to where the mean of q(f) is stationary alone.
+
+    :raises NumericalError: as :func:`rest`.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        end = _rest(step, sites, most, attrgetter("stationary"))
+        cut = step(end.sites).wanted.precision < MIN_SITE_PRECISION
+    return end._replace(clipped=int(np.sum(cut)))
 
 
 def _rest(step: Step, sites: Sites, most: int, kind: Callable[[Look], Sites]) -> Rest:
@@ -333,7 +345,8 @@ def best_rest(
     """Sites at rest, in as many rounds of steps as that takes, and the bound there in nats.
 
     Where a likelihood is not log-concave, which shows in sites that are cut off, there are several
-    optima: of those from the start and from sites that say nothing the better one counts.
+    optima: of those from the start, from sites that say nothing, and by either kind of steps the
+    best one counts.
 
     :param step: Looks at sites.
     :param bound: The bound at given sites.
@@ -343,22 +356,24 @@ def best_rest(
     :raises NumericalError: if a site is not finite.
     """
 
-    def end_of(sites: Sites) -> tuple[Rest, float]:
+    def end_of(sites: Sites, steps: Steps) -> tuple[Rest, float]:
         for _ in range(MOST_ROUNDS):
-            end = rest(step, sites, most)
+            end = steps(step, sites, most)
             if end.is_near:
                 break
             sites = end.sites
         return end, bound(end.sites)
 
     nothing = nothing_said(*size)
-    if start is None:
-        return end_of(nothing)
-    try:
-        best = end_of(start)
-    except NumericalError:
-        return end_of(nothing)
-    if best[0].clipped:
-        with suppress(NumericalError):
-            best = max(best, end_of(nothing), key=itemgetter(1))
-    return best
+    ways: list[tuple[Sites, Steps]] = [(nothing, rest), (nothing, stationary_rest)]
+    ends = []
+    for sites, steps in ways if start is None else [(start, rest), *ways]:
+        try:
+            ends.append(end_of(sites, steps))
+        except NumericalError:
+            if not ends and steps is stationary_rest:
+                raise
+            continue
+        if not ends[-1][0].clipped:
+            break
+    return max(ends, key=itemgetter(1))
