@@ -41,9 +41,15 @@ def with_error(value: float, error: float) -> str:
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
+def day_of(name: str) -> str | None:
+    """The day of the code that ``docs/results/NAME/results.json`` is of, where it is of one."""
+    date = json.loads((RESULTS / name / "results.json").read_text()).get("commit_date")
+    return date and date[:10]
+
+
 class Measured(Directive):
     """``.. measured:: NAME SECTION`` with ``:columns:`` key=title pairs separated by commas; a key
-    is a column, or ``column ± column of its error``.
+    is a column, or ``column ± column of its error``. The day of the code stands below.
     """
 
     required_arguments = 2
@@ -55,7 +61,10 @@ class Measured(Directive):
         records = rows_of(name, section)
         titles = [title for _, title in columns]
         body = [[cell(record, key) for key, _ in columns] for record in records]
-        return [table_of(titles, body)]
+        table, day = table_of(titles, body), day_of(name)
+        if day is None:
+            return [table]
+        return [table, nodes.paragraph(text=f"Measured with the code of {day}.", classes=["day"])]
 
 
 def why(row: papers.Row) -> str:
