@@ -57,6 +57,7 @@ class Measured(Directive):
 
     def run(self) -> list[nodes.Node]:
         name, section = self.arguments
+        self.state.document.settings.record_dependencies.add(str(RESULTS / name / "results.json"))
         columns = [pair.strip().split("=") for pair in self.options["columns"].split(",")]
         records = rows_of(name, section)
         titles = [title for _, title in columns]
