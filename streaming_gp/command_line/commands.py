@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import bz2
 import csv
+import gzip
 import hashlib
+import lzma
 import runpy
 import sys
 import time
@@ -34,6 +37,8 @@ NUM_DRAWS = 500
 """Draws that the intervals of hyperparameters are taken from."""
 
 DEMO_BATCHES, DEMO_ROWS = 5, 60
+
+_PACKERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 # ---- fit ----
@@ -236,7 +241,7 @@ def _predictions(table: TableGP, chunk: Table) -> list[list[Any]]:
 def _writer(
     path: Path | None, titles: list[str], has_labels: bool
 ) -> Iterator[Callable[[list[list[Any]]], None]]:
-    """Columns to standard output, or to a file that appears as a whole.
+    """Columns to standard output, or to a file of the kind that its name says, as a whole.
 
     :param has_labels: Whether the first column holds labels.
     """
@@ -255,7 +260,8 @@ def _writer(
             with parquet.ParquetWriter(part, schema) as writer:
                 yield lambda columns: writer.write_table(pyarrow.table(columns, schema))
             return
-        with part.open("w", newline="", encoding="utf-8") as file:
+        pack = _PACKERS.get(path.suffix.lower(), open)
+        with pack(part, "wt", newline="", encoding="utf-8") as file:
             yield _csv(file, titles)
 
 
@@ -336,7 +342,8 @@ def plot(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     paths = []
     for name, figure in figures_of(learned).items():
         paths.append(str(options.out / f"{name}.png"))
-        figure.savefig(paths[-1], dpi=130)
+        with replacing(paths[-1]) as part:
+            figure.savefig(part, dpi=130, format="png")
     if not options.json:
         print("\n".join(f"wrote {path}" for path in paths))
     return {"plots": paths}

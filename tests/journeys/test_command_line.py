@@ -1,8 +1,11 @@
 """The command line: what it learns and prints, its errors, and that kills lose nothing."""
 
+import bz2
 import csv
+import gzip
 import hashlib
 import json
+import lzma
 import re
 import subprocess
 import sys
@@ -120,6 +123,28 @@ def test_predictions_are_the_models(data, fitted, tmp_path, capsys):
     assert np.std(np.array(rows, float)[known, 0] - chunk["y"][known]) < 0.5
     main(["predict", str(fitted), str(data)])
     assert capsys.readouterr().out == out.read_text()
+
+
+def test_predictions_are_packed_as_the_name_of_their_file_says(data, fitted, tmp_path, capsys):
+    answer(capsys, "predict", fitted, data, "--out", tmp_path / "out.csv")
+    plain = (tmp_path / "out.csv").read_bytes()
+    for suffix, unpack in (".gz", gzip), (".bz2", bz2), (".xz", lzma):
+        out = tmp_path / f"out.csv{suffix}"
+        answer(capsys, "predict", fitted, data, "--out", out)
+        assert unpack.decompress(out.read_bytes()) == plain
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_that_of_before(fitted, tmp_path, capsys, monkeypatch):
+    def broken_off(self, path, **options):
+        Path(path).write_bytes(b"half of it")
+        raise OSError("no space left on device")
+
+    before = tmp_path / "error.png"
+    before.write_bytes(b"a figure")
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken_off)
+    assert "no space left" in failure(capsys, "plot", fitted, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["error.png"]
+    assert before.read_bytes() == b"a figure"
 
 
 def test_a_row_that_cannot_be_predicted_is_named_by_its_place_in_the_file(fitted, tmp_path, capsys):
