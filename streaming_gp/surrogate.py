@@ -140,12 +140,12 @@ class StreamingSurrogate:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Several changes of the model count as one."""
-        before = self.model.ledger
+        before = self.model.state
         try:
             yield
         except BaseException:
-            if self.model.ledger is not before:
-                self.model.adopt(before)
+            if self.model.ledger is not before.ledger:
+                self.model.go_back(before)
             raise
 
     # ---- points whose values are still to come ----

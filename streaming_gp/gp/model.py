@@ -494,6 +494,14 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
         """
         self._change(stream.adopt, ledger)
 
+    def go_back(self, state: st.State) -> None:
+        """Hold an earlier state again: several changes that failed together count as none.
+
+        :param state: The :attr:`state` of this model before them.
+        :raises InvalidDataError: if it is the state of another model.
+        """
+        self._change(stream.go_back, state)
+
     @property
     def trainable_variables(self) -> Sequence[tf.Variable]:
         """Those of kernel, mean function and likelihood, in the order of ε."""

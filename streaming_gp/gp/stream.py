@@ -316,6 +316,15 @@ def adopt(state: State, functions: Functions, ledger: GPLedger) -> tuple[State, 
     return _following(state, compiled, ledger, num_new=num_new, only_class=None), None
 
 
+def go_back(state: State, functions: Functions, earlier: State) -> tuple[State, None]:
+    """An earlier state; see :meth:`.StreamingGP.go_back`."""
+    if not isinstance(earlier, State):
+        raise InvalidDataError(f"state must be a model's, got a {type(earlier).__name__}")
+    if (earlier.structure, earlier.settings) != (state.structure, state.settings):
+        raise InvalidDataError("wanted an earlier state of this model, got that of another one")
+    return earlier, None
+
+
 def absorb(
     state: State,
     functions: Functions,

@@ -48,13 +48,14 @@ def kernel():
     return gpflow.kernels.Matern52(lengthscales=[0.7, 1.1])
 
 
-def new_surrogate(hyperparameters=None, conditioning=None, **options):
+def new_surrogate(hyperparameters=None, conditioning=None, journal=None, **options):
     model = sgp.StreamingGP(
         kernel(),
         gpflow.likelihoods.Gaussian(0.1),
         pseudo_points=sgp.PrivatePseudoPoints("all"),
         hyperparameters=hyperparameters or sgp.FixedHyperparameters(),
         conditioning=conditioning,
+        journal=journal,
         optimiser=sgp.LocalOptimiser(max_iterations=5),
     )
     return StreamingSurrogate(model, **options)
@@ -234,6 +235,36 @@ def test_other_rows_take_the_place_of_those_that_are_known(rows, query):
     assert_close(found.predict(query), exact(other).predict_f(query))
     found.update(other)
     assert list(found.model.factors) == ["observed"]
+
+
+def test_learning_that_is_broken_off_midway_has_changed_nothing(rows, query, monkeypatch, tmp_path):
+    """Point hyperparameters and the schedule's counts are no part of a ledger."""
+    found = new_surrogate(sgp.PointHyperparameters(), journal=tmp_path / "journal")
+    found.update(first(rows, 8))
+    found.add_pending("guess", query, [[9.0]] * 5)
+    before, answers = found.model.state, found.predict(query)
+
+    def broken_off(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(found.model, "update", broken_off)  # as pending points come back
+        with pytest.raises(KeyboardInterrupt):
+            found.optimize(rows)
+    again = sgp.StreamingGP.resume(tmp_path / "journal", kernel(), gpflow.likelihoods.Gaussian(0.1))
+    for model in (found.model, again):
+        after = model.state
+        assert list(after.factors) == ["observed", "guess"]
+        assert (after.num_data, after.num_data_learned) == (8 + 5, 0)
+        assert after.num_updates == before.num_updates
+        for path, value in before.parameters.items():
+            np.testing.assert_array_equal(after.parameters[path], value)
+        for one, other in zip(model.predict_f(query), answers, strict=True):
+            np.testing.assert_allclose(one, other, atol=THROUGH_CHOLESKY)
+    other = sgp.StreamingGP(kernel(), gpflow.likelihoods.Gaussian(0.1))
+    for wrong, why in ((other.state, "got that of another one"), (3, "got a int")):
+        with pytest.raises(InvalidDataError, match=why):
+            found.model.go_back(wrong)
 
 
 def test_what_is_refused_changes_nothing(rows, query):
