@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
+from scipy.spatial.distance import cdist
 
 BRUTE_ROWS = 10_000
 """Below so many rows every distance is computed: a tree is no faster."""
@@ -20,6 +21,9 @@ GROWTH = 4
 """A tree takes over those before it that are not larger by this factor, so that there are few."""
 AT_ONCE = 2**24
 """The largest number of distances that are held at once."""
+FAR = 1e8
+"""Where a square of a distance from the origin is larger, ``‖a‖² + ‖b‖² − 2 aᵀb`` has too few
+digits for what is near in units of one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +112,11 @@ def nearest_earlier(
     """
     coordinates = coordinates - coordinates.mean(axis=0)  # far from zero digits would be lost
     norms = np.einsum("nd,nd->n", coordinates, coordinates)
-    norms[is_last] = np.inf
     found = np.empty((len(rows), number), int)
     for place, row in enumerate(rows):
-        squares = norms[:row] - 2.0 * (coordinates[:row] @ coordinates[row])
         if row > number:
+            (squares,) = _squares(coordinates[:row], norms[:row], coordinates[row : row + 1])
+            squares[is_last[:row]] = np.inf
             found[place] = np.argpartition(squares, number - 1)[:number]
         else:
             found[place] = np.arange(number)
@@ -127,15 +131,21 @@ def _by_brute_force(
     step = max(1, AT_ONCE // max(1, len(rows)))
     for start in range(0, len(places), step):
         some = slice(start, start + step)
-        place = places[some]
-        distance = norms - 2.0 * (place @ rows.T)
+        distance = _squares(rows, norms, places[some])
         if number < len(rows):
             found[some] = np.argpartition(distance, number - 1, axis=1)[:, :number]
         else:
             found[some] = np.arange(number)
-        own = np.einsum("nd,nd->n", place, place)[:, None]
-        squares[some] = np.take_along_axis(distance, found[some], axis=1) + own
+        squares[some] = np.take_along_axis(distance, found[some], axis=1)
     return found, squares
+
+
+def _squares(rows: np.ndarray, norms: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Squares of distances [B, n]."""
+    if norms.max() > FAR:
+        return np.asarray(cdist(places, rows, "sqeuclidean"))
+    own = np.einsum("bd,bd->b", places, places)
+    return norms + own[:, None] - 2.0 * (places @ rows.T)
 
 
 def _from_tree(tree: Any, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -256,6 +256,49 @@ def test_inputs_far_from_zero_keep_their_digits(rng, number, offset):
         np.testing.assert_allclose(one, other, atol=1e-7)
 
 
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_place_far_from_its_neighbours_keeps_their_digits(rng, columns):
+    """A trend is known there, at a distance of a million lengthscales of what varies beside it."""
+    X = rng.uniform(0.0, 10.0, (150, columns))
+    Y = 2.0 + np.sin(X[:, :1]) + 0.1 * rng.standard_normal((150, 1))
+
+    def parts():
+        trend = gk.SquaredExponential(variance=4.0, lengthscales=1e8)
+        return gk.Matern32() + trend, gpflow.likelihoods.Gaussian(0.01)
+
+    near, dense = (
+        sgp.StreamingGP(*parts(), hyperparameters=FIXED, conditioning=conditioning)
+        for conditioning in (AllNear(), sgp.Dense())
+    )
+    for model in (near, dense):
+        model.update((X, Y))
+    places = X[:2] + np.array([[1e6], [1e8]])
+    for one, other in zip(near.predict_f(places), dense.predict_f(places), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7)
+
+
+def test_times_with_a_long_gap_have_the_neighbours_of_their_own_side(rng):
+    side = np.sort(rng.uniform(0.0, 10.0, (60, 1)), axis=0)
+    X = np.concatenate([side, side + 2.0**30])
+    Y = np.concatenate([np.sin(side), np.cos(side)])
+    near = sgp.NearestNeighbors(num_neighbors=20, num_neighbors_pred=20)
+    both, *alone = (
+        sgp.StreamingGP(
+            gk.Matern52(),
+            gpflow.likelihoods.Gaussian(0.01),
+            hyperparameters=FIXED,
+            conditioning=near,
+        )
+        for _ in range(3)
+    )
+    both.update((X, Y))
+    for number, model in enumerate(alone):
+        rows = slice(60 * number, 60 * number + 60)
+        model.update((X[rows], Y[rows]))
+        for one, other in zip(both.predict_f(X[rows]), model.predict_f(X[rows]), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
 def test_fewer_neighbours_are_close_and_the_nearest_ones(rng):
     known = Known(gk.Matern32(lengthscales=[0.5, 0.5]))
     X, at = spread(rng, 300), spread(rng, 40)
@@ -671,6 +714,22 @@ def test_an_index_that_grows_finds_what_brute_force_finds(rng, monkeypatch, colu
             everything = np.linalg.norm(rows[:stop] - places[:, None], axis=-1)
             wanted = np.sort(everything, axis=1)[:, :number]
             np.testing.assert_allclose(distances(rows, places, found), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [2, 20])
+def test_rows_on_both_sides_of_a_long_gap_keep_their_digits(rng, columns):
+    rows = np.round(rng.standard_normal((60, columns)) * 2**10) / 2**10
+    rows[::2] += 2.0**30
+    places = rows[:6] + 0.125
+    wanted = np.sort(np.linalg.norm(rows - places[:, None], axis=-1), axis=1)[:, :7]
+    found = Index.of(rows).nearest(places, 7)
+    np.testing.assert_allclose(distances(rows, places, found), wanted, rtol=1e-6)
+    last = np.array([58, 59])
+    for row, found in zip(
+        last, nearest_earlier(rows, last, 5, np.zeros(len(rows), bool)), strict=True
+    ):
+        wanted = np.argsort(np.linalg.norm(rows[:row] - rows[row], axis=1))[:5]
+        assert set(found) == set(wanted)
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0**30])

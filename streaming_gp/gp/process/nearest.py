@@ -728,7 +728,7 @@ def correlations(prior: PriorAt, kernel: Kernel) -> Callable[[np.ndarray], np.nd
 def batched(kernel: Kernel, Z: tf.Tensor, X: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Covariances of B inputs X [B, D], each with k rows of its own Z [B, k, D].
 
-    Differences are taken from X, so that they keep their digits at any offset.
+    Differences are taken first, so that they keep their digits at any offset.
 
     :returns: that among the rows [B, k, k], whose diagonal may be rounded; that of rows and input
         [B, k]; and the variance at the inputs [B].
@@ -740,18 +740,33 @@ def batched(kernel: Kernel, Z: tf.Tensor, X: tf.Tensor) -> tuple[tf.Tensor, tf.T
         return among, between, own
     own = kernel(X, full_cov=False)
     if cov.is_of_distances(kernel):
-        A = kernel.scale(kernel.slice(Z - X[:, None], Z)[0])
-        squares = tf.reduce_sum(tf.square(A), -1)
-        ones = tf.ones_like(squares)
-        left = tf.concat([-2.0 * A, squares[..., None], ones[..., None]], -1)
-        right = tf.concat([A, ones[..., None], squares[..., None]], -1)
-        gaps = tf.matmul(left, right, transpose_b=True)
-        return kernel.K_r2(gaps), kernel.K_r2(squares), own
+        among, between = (
+            kernel.scale(kernel.slice(Z - origin, Z)[0])
+            for origin in (tf.reduce_mean(Z, 1, keepdims=True), X[:, None])
+        )
+        squares = tf.reduce_sum(tf.square(between), -1)
+        return kernel.K_r2(_squared_gaps(among)), kernel.K_r2(squares), own
     points = tf.concat([Z, X[:, None]], 1)
     if cov.depends_on_differences(kernel):
         points -= tf.stop_gradient(X)[:, None]
     K = tf.vectorized_map(lambda one: kernel(one), points)
     return K[:, :-1, :-1], K[:, :-1, -1], own
+
+
+def _squared_gaps(A: tf.Tensor) -> tf.Tensor:
+    """Squares of distances [B, k, k] among B sets of rows [B, k, D], each about its mean.
+
+    Rows in few columns may lie in places far apart, as in times with a gap: those are subtracted
+    before they are squared.
+    """
+    if A.shape[2] is not None and A.shape[2] <= cov.FARTHEST:
+        columns = (one[:, None] for one in tf.unstack(A, axis=2))
+        transposed = ((tf.transpose(one, [0, 2, 1]), one) for one in columns)
+        return reduce(operator.add, (tf.math.squared_difference(*pair) for pair in transposed))
+    squares = tf.reduce_sum(tf.square(A), -1, keepdims=True)
+    ones = tf.ones_like(squares)
+    left, right = tf.concat([-2.0 * A, squares, ones], -1), tf.concat([A, ones, squares], -1)
+    return tf.matmul(left, right, transpose_b=True)
 
 
 def conditional_moments(
