@@ -17,9 +17,10 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Gaussian
-from streaming_gp.inputs import as_groups, require_not_negative, require_positive_integer
+from streaming_gp.inputs import as_groups, require_not_negative_finite, require_positive_integer
 from streaming_gp.numerics.linalg import LOG_TWO_PI
 from streaming_gp.numerics.quadrature import standard_normal, standard_normals
+from streaming_gp.pvi.model import Model, SampledModel, require
 from streaming_gp.validation import require_posterior
 
 
@@ -58,15 +59,17 @@ class HierarchicalModel:
         noise_sd: float | None = None,
         num_samples: int = 64,
     ) -> None:
-        require_not_negative("scale_sd", scale_sd)
+        require_not_negative_finite("scale_sd", scale_sd)
         require_positive_integer("num_samples", num_samples)
+        for protocol in (Model, SampledModel):
+            require(model, protocol, "HierarchicalModel")
         prior = model.prior()
         size = len(prior.precision_mean)
         self.model, self.scale_sd, self.noise_sd = model, scale_sd, noise_sd
         self.num_samples = num_samples
         self.groups = as_groups(groups, size)
         if noise_sd is not None:
-            require_not_negative("noise_sd", noise_sd)
+            require_not_negative_finite("noise_sd", noise_sd)
             if not isinstance(model.likelihood, gpflow.likelihoods.Gaussian):
                 name = type(model.likelihood).__name__
                 raise InvalidDataError(f"only Gaussian noise can be learned, got {name}")

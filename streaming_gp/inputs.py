@@ -28,8 +28,10 @@ PositiveFinite = float
 """Above zero and below infinity, such as the size of a step."""
 NotNegative = float
 """In [0, ∞]."""
+NotNegativeFinite = float
+"""In [0, ∞), such as a weight or a standard deviation."""
 AboveOne = float
-"""Above one."""
+"""In (1, ∞)."""
 Fraction = float
 """In (0, 1], such as the share of a whole that is not empty."""
 Decay = float
@@ -58,7 +60,8 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool], str]] = {
     "Positive": ("float", lambda x: x > 0, "be positive"),
     "PositiveFinite": ("float", lambda x: 0 < x < np.inf, "be positive and finite"),
     "NotNegative": ("float", lambda x: x >= 0, "not be negative"),
-    "AboveOne": ("float", lambda x: x > 1, "be greater than 1"),
+    "NotNegativeFinite": ("float", lambda x: 0 <= x < np.inf, "not be negative, and be finite"),
+    "AboveOne": ("float", lambda x: 1 < x < np.inf, "be greater than 1 and finite"),
     "Fraction": ("float", lambda x: 0 < x <= 1, "lie in (0, 1]"),
     "Decay": ("float", lambda x: 0 <= x < 1, "lie in [0, 1)"),
     "Probability": ("float", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
@@ -153,9 +156,21 @@ def require_positive_integer(name: str, value: int) -> None:
     require_positive(name, value)
 
 
+def require_sizes(name: str, values: Any) -> None:
+    """A sequence of positive integers, such as the units of each layer; it may be empty."""
+    is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
+    if not (is_sequence and all(map(is_positive_integer, values))):
+        raise InvalidDataError(f"{name} must be a list of positive integers, got {values!r:.100}")
+
+
 def require_not_negative(name: str, value: float) -> None:
     """A number in [0, ∞]."""
     _require_range(name, value, "NotNegative")
+
+
+def require_not_negative_finite(name: str, value: float) -> None:
+    """A number in [0, ∞), such as the standard deviation of a prior."""
+    _require_range(name, value, "NotNegativeFinite")
 
 
 def require_fraction(name: str, value: float) -> None:

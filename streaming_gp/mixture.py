@@ -25,6 +25,8 @@ from streaming_gp.expfam import (
 )
 from streaming_gp.inputs import (
     PositiveInteger,
+    as_float64,
+    as_real_array,
     require_decay,
     require_positive_finite,
     require_positive_integer,
@@ -411,7 +413,8 @@ class ClutterModel:
     :param family: The family of the posterior, ``Normal``, ``MeanFieldNormal`` or
         ``IsotropicNormal``.
     :param prior_mean: The prior mean [D], or one number for all coordinates.
-    :raises InvalidDataError: if the variance is not positive, or the mean not finite and [D].
+    :raises InvalidDataError: if the likelihood or the family is none, the variance is not positive,
+        or the mean not finite and [D].
     """
 
     checks = Checks(max_precision_loss=np.inf)
@@ -425,6 +428,10 @@ class ClutterModel:
         prior_mean: Any = 0.0,
     ) -> None:
         require_positive_finite("prior_variance", prior_variance)
+        if not isinstance(likelihood, Clutter):
+            raise InvalidDataError(f"likelihood must be a Clutter, got {likelihood!r:.100}")
+        if not (isinstance(family, type) and issubclass(family, Gaussian)):
+            raise InvalidDataError(f"family must be one of Gaussians, got {family!r:.100}")
         self.prior_mean = _location("prior_mean", prior_mean, len(likelihood.covariance))
         self.likelihood = likelihood
         self.prior_variance = prior_variance
@@ -511,17 +518,18 @@ def _pairs(theta: tf.Tensor, Y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _location(name: str, values: Any, dimension: int) -> np.ndarray:
-    point = np.asarray(values, np.float64)
+    point = as_float64(name, as_real_array(name, values))
     if point.shape not in ((), (dimension,)) or not np.isfinite(point).all():
         raise InvalidDataError(f"{name} must be finite, [{dimension}] or a number, got {point}")
     return np.broadcast_to(point, (dimension,)).copy()
 
 
 def _covariance(name: str, values: Any, dimension: int | None = None) -> np.ndarray:
-    covariance = np.atleast_2d(np.asarray(values, np.float64))
+    covariance = np.atleast_2d(as_float64(name, as_real_array(name, values)))
     try:
         np.linalg.cholesky(covariance)
-        is_sound = dimension in (None, len(covariance)) and np.allclose(covariance, covariance.T)
+        is_sound = dimension in (None, len(covariance)) and np.isfinite(covariance).all()
+        is_sound = is_sound and np.allclose(covariance, covariance.T)
     except np.linalg.LinAlgError:
         is_sound = False
     if not is_sound:

@@ -12,6 +12,7 @@ from streaming_gp.inputs import (
     Decay,
     Fraction,
     NotNegative,
+    NotNegativeFinite,
     PositiveFinite,
     PositiveInteger,
     typed,
@@ -103,7 +104,7 @@ class AdaptiveSGLD:
     batch_size: PositiveInteger | None = 100
     num_samples: PositiveInteger = 1
     decay: Decay = 0.999
-    offset: NotNegative = 1e-8
+    offset: NotNegativeFinite = 1e-8
     max_noise: NotNegative | None = None
 
     def begin(self, theta: tf.Tensor) -> Chain:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from streaming_gp.bnn.network import ACTIVATIONS, Dense, Network
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.inputs import is_positive_integer, require_positive_integer
+from streaming_gp.inputs import require_positive_integer, require_sizes
 from streaming_gp.losses import NegativeLogLikelihood
 from streaming_gp.numerics.quadrature import standard_normal
 from streaming_gp.pvi.privacy.gradients import shares
@@ -52,7 +52,8 @@ class MeanFieldBNN(Network):
         num_samples: int = 1,
         activation: str = "relu",
     ) -> None:
-        if len(sizes) < 2 or not all(map(is_positive_integer, sizes)):
+        require_sizes("sizes", sizes)
+        if len(sizes) < 2:
             raise InvalidDataError(f"wanted two or more positive integers as sizes, got {sizes!r}")
         layers = [Dense(size) for size in sizes[1:]]
         super().__init__(
@@ -159,7 +160,8 @@ class MultiHeadBNN(MeanFieldBNN):
         **settings: Any,
     ) -> None:
         require_positive_integer("num_heads", num_heads)
-        outputs = [num_heads * size for size in sizes[-1:] if is_positive_integer(size)]
+        require_sizes("sizes", sizes)
+        outputs = [num_heads * size for size in sizes[-1:]]
         super().__init__([*sizes[:-1], *outputs], likelihood, **settings)
         self.num_heads = num_heads
 

@@ -18,7 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from streaming_gp.expfam import MeanFieldNormal
-from streaming_gp.inputs import require_positive_finite, require_positive_integer
+from streaming_gp.inputs import (
+    require_count,
+    require_positive_finite,
+    require_positive_integer,
+    require_sizes,
+)
 from streaming_gp.losses import log_gaussian_power
 from streaming_gp.numerics.quadrature import gauss_hermite
 from streaming_gp.validation import Data, as_data, as_matrix, require_posterior
@@ -53,11 +58,11 @@ class MomentNetwork:
         seed: int = 0,
     ) -> None:
         require_positive_integer("num_inputs", num_inputs)
-        for units in hidden:
-            require_positive_integer("each size of hidden", units)
+        require_sizes("hidden", hidden)
         self.sizes = (num_inputs, *hidden, 1)
         require_positive_finite("noise_variance", noise_variance)
         require_positive_finite("prior_variance", prior_variance)
+        require_count("seed", seed)
         self.likelihood = gpflow.likelihoods.Gaussian(noise_variance)
         self.prior_variance = prior_variance
         self.seed = seed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gpflow
 import numpy as np
@@ -23,6 +23,8 @@ from streaming_gp.inputs import (
     require_count,
     require_positive_finite,
     require_positive_integer,
+    require_sizes,
+    require_strategy,
     typed,
 )
 from streaming_gp.losses import Loss, NegativeLogLikelihood
@@ -34,6 +36,7 @@ _ROWS_AT_ONCE = 1000
 Shape = tuple[int, ...]
 
 
+@runtime_checkable
 class Layer(Protocol):
     """One layer, with weights and one bias for each of its outputs, or without either."""
 
@@ -178,8 +181,14 @@ class Network:
         require_positive_finite("prior_variance", prior_variance)
         require_positive_finite("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
-        for size in input_shape:
-            require_positive_integer("each size of input_shape", size)
+        require_sizes("input_shape", input_shape)
+        if not isinstance(layers, Sequence):
+            raise InvalidDataError(f"layers must be a list, got {layers!r:.100}")
+        for layer in layers:
+            require_strategy("each layer", layer, Layer, "bnn.Dense(10)")
+        if not isinstance(likelihood, gpflow.likelihoods.Likelihood):
+            name = f"{likelihood!r:.100}"
+            raise InvalidDataError(f"likelihood must be a GPflow likelihood, got {name}")
         self.input_shape = tuple(input_shape)
         self.layers = tuple(layers)
         self.likelihood = likelihood

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streaming_gp.engines.remote import DEADLINE, RemoteSession
-from streaming_gp.inputs import NotNegative, Positive, PositiveInteger, missing_extra, typed
+from streaming_gp.inputs import NotNegativeFinite, Positive, PositiveInteger, missing_extra, typed
 from streaming_gp.pvi.client import Client, Clients, Resident, Site
 from streaming_gp.pvi.task import LOG, Delivery, Failure, LocalTask, encode_answer
 
@@ -60,8 +60,8 @@ class Ray:
     address: str | None = None
     deadline: Positive | None = DEADLINE
     max_restarts: int = 3
-    pause: NotNegative = 0.5
-    num_cpus: NotNegative = 0.0
+    pause: NotNegativeFinite = 0.5
+    num_cpus: NotNegativeFinite = 0.0
     workers: PositiveInteger | None = None
 
     @contextmanager

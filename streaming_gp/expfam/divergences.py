@@ -17,7 +17,7 @@ import tensorflow as tf
 from streaming_gp.errors import ImproperError, InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor
 from streaming_gp.expfam.normal import Gaussian
-from streaming_gp.inputs import AboveOne, NotNegative, typed
+from streaming_gp.inputs import AboveOne, NotNegativeFinite, typed
 
 AT_THE_LIMIT = 1e-4
 """So close to a limit the divergence is linear to rounding."""
@@ -43,7 +43,7 @@ class KL:
     :param weight: The factor of the divergence: 1 is variational inference, 0 maximum likelihood.
     """
 
-    weight: NotNegative = 1.0
+    weight: NotNegativeFinite = 1.0
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         return -self.weight * (q.entropy() + q.expected_log(cavity))
@@ -171,7 +171,7 @@ class Fisher:
     :param weight: 1 is Fisher's divergence, and ½ Hyvärinen's.
     """
 
-    weight: NotNegative = 1.0
+    weight: NotNegativeFinite = 1.0
 
     def __call__(self, q: ExponentialFamily, cavity: Factor) -> tf.Tensor:
         if not isinstance(q, Gaussian):

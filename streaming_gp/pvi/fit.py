@@ -19,7 +19,7 @@ from tqdm import tqdm
 from streaming_gp.errors import InvalidDataError, NoAnswerError
 from streaming_gp.inputs import (
     Fraction,
-    NotNegative,
+    NotNegativeFinite,
     PositiveInteger,
     require_positive_integer,
     require_strategy,
@@ -60,7 +60,7 @@ class EarlyStopping:
 
     metric: str
     patience: PositiveInteger = 10
-    tolerance: NotNegative = 0.0
+    tolerance: NotNegativeFinite = 0.0
 
     def is_over(self, history: History) -> bool:
         """Whether the last ``patience`` rounds brought nothing.

@@ -12,7 +12,7 @@ from streaming_gp import serialization
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.inputs import typed
-from streaming_gp.pvi.model import Data, Model
+from streaming_gp.pvi.model import Data, Model, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule, factor_of
 
 KIND = "what a client keeps to itself"
@@ -33,7 +33,7 @@ class PersonalModel:
     """
 
     def __init__(self, model: Model, personal: Sequence[int] | np.ndarray) -> None:
-        prior = model.prior()
+        prior = require(model, Model, "PersonalModel").prior()
         if not isinstance(prior, (MeanFieldNormal, Normal)):
             raise InvalidDataError(
                 "wanted Gaussians with a mean field or a full covariance, got a "
@@ -43,7 +43,7 @@ class PersonalModel:
         is_personal = np.zeros(size, bool)
         try:
             is_personal[np.asarray(personal)] = True
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             raise InvalidDataError(f"personal must be among {size} parameters: {error}") from error
         if is_personal.all() or not is_personal.any():
             raise InvalidDataError(f"wanted some of {size} parameters, got {personal!r}")

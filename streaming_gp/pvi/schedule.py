@@ -14,7 +14,7 @@ from streaming_gp.inputs import (
     Fraction,
     NotNegative,
     require_count,
-    require_not_negative,
+    require_not_negative_finite,
     typed,
 )
 from streaming_gp.pvi.client import Client, data_for, make_clients
@@ -172,7 +172,7 @@ def _check_durations(durations: Durations) -> None:
     if not of:
         raise InvalidDataError("durations of visits want a number for one client at least")
     for name, seconds in of.items():
-        require_not_negative(f"the duration of a visit to {name!r}", seconds)
+        require_not_negative_finite(f"the duration of a visit to {name!r}", seconds)
 
 
 def _require_known(what: str, by_client: Any, server: Server) -> None:

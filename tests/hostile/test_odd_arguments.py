@@ -12,6 +12,7 @@ import streaming_gp as sgp
 from streaming_gp import bnn, datasets, evaluate, expfam, gp, linear, losses, mixture, pvi, samplers
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.gp import PowerEP
+from streaming_gp.hierarchical import HierarchicalModel
 from streaming_gp.pvi import privacy
 from streaming_gp.sklearn import StreamingGPRegressor
 from tests.hostile.streams import FIXED, QUICK, dates, targets
@@ -69,6 +70,7 @@ def test_a_strategy_refuses_values_of_other_types():
 OUTSIDE = {
     "Positive": [0.0],
     "NotNegative": [-1e-9],
+    "NotNegativeFinite": [-1e-9, np.inf],
     "Fraction": [0.0, 1.1],
     "Decay": [-0.1, 1.0],
     "Probability": [-0.1, 1.1],
@@ -94,6 +96,7 @@ def made(kernel=None, likelihood=None, mean_function=None, **options):
     return sgp.StreamingGP(kernel, likelihood, mean_function, **options)
 
 
+LINE = linear.BayesianLinearRegression(2)
 MODELS = {
     "kernel name": (lambda: made("rbf"), "kernel must be a GPflow kernel, got 'rbf'"),
     "kernel class": (lambda: made(gk.Matern32), "kernel must be a GPflow kernel, got <class"),
@@ -139,6 +142,31 @@ MODELS = {
         lambda: bnn.MeanFieldBNN([2, 1], gl.Gaussian(), prior_variance=np.inf), "be finite"
     ),
     "moment network": (lambda: bnn.MomentNetwork(2, prior_variance=np.inf), "be finite"),
+    "sizes": (lambda: bnn.MeanFieldBNN(5, gl.Gaussian()), "list of positive integers, got 5"),
+    "hidden sizes": (lambda: bnn.MomentNetwork(2, hidden=5), "hidden must be a list .* got 5"),
+    "sizes of heads": (lambda: bnn.MultiHeadBNN(3, 2, gl.Gaussian()), "sizes must be a list"),
+    "input shape": (
+        lambda: bnn.Network(3, [bnn.Dense(1)], gl.Gaussian()), "input_shape must be a list"
+    ),
+    "layers": (lambda: bnn.Network([3], bnn.Dense(1), gl.Gaussian()), "layers must be a list"),
+    "layer": (lambda: bnn.Network([3], [1], gl.Gaussian()), "each layer must be .* got 1"),
+    "no likelihood": (lambda: bnn.MeanFieldBNN([2, 1], None), "must be a GPflow likelihood"),
+    "network seed": (lambda: bnn.MomentNetwork(2, seed=-1), "seed must be an integer"),
+    "no model of personal": (lambda: pvi.PersonalModel("x", [0]), "str has no prior"),
+    "hierarchy": (
+        lambda: HierarchicalModel(bnn.MomentNetwork(2)), "MomentNetwork has no log_likelihood"
+    ),
+    "scales": (lambda: HierarchicalModel(LINE, scale_sd=np.inf), "scale_sd must .* got inf"),
+    "noise of a hierarchy": (
+        lambda: HierarchicalModel(LINE, noise_sd=np.inf), "noise_sd must .* got inf"
+    ),
+    "no clutter": (lambda: mixture.ClutterModel("x"), "must be a Clutter, got 'x'"),
+    "clutter family": (
+        lambda: mixture.ClutterModel(mixture.Clutter([[1.0]]), family="Normal"), "of Gaussians"
+    ),
+    "clutter width": (lambda: mixture.Clutter([[np.inf]]), "covariance must be symmetric"),
+    "clutter text": (lambda: mixture.Clutter("a"), "covariance must hold real numbers"),
+    "mixture mean": (lambda: mixture.GaussianMixture(2, 2, mean="a"), "mean must hold real"),
     "clutter": (
         lambda: mixture.ClutterModel(mixture.Clutter([[1.0]]), prior_variance=np.inf), "be finite"
     ),
@@ -354,7 +382,7 @@ UPDATES = [
     (samplers.AdaptiveSGLD, {"max_noise": -1.0}, "max_noise must not be negative"),
     (losses.BetaLoss, {"beta": 0.0}, "beta"),
     (losses.GammaLoss, {"gamma": -1.0}, "gamma"),
-    (expfam.BetaDivergence, {"beta": 1.0}, "beta"),
+    *((expfam.BetaDivergence, {"beta": beta}, "beta") for beta in (1.0, INF)),
     (expfam.Renyi, {"alpha": "a"}, "alpha"),
     *((divergence, {"weight": -1.0}, "weight") for divergence in (expfam.KL, expfam.Fisher)),
     (pvi.SplitPriorUpdate, {"rule": VARIATIONAL(), "share": 3.0}, "share"),
@@ -388,7 +416,10 @@ SERVERS = [
     (pvi.OpinionPool, {"weights": [1.0]}, "a weight for each client"),
     (pvi.Sequential, {"order": "shuffled"}, "order is a list of clients"),
     (pvi.Synchronous, {"durations": {}}, "durations"),
-    (pvi.Asynchronous, {"durations": {"c0": -1.0}}, "duration of a visit to 'c0'"),
+    *(
+        (pvi.Asynchronous, {"durations": {"c0": seconds}}, "duration of a visit to 'c0'")
+        for seconds in (-1.0, INF)
+    ),
     (pvi.Synchronous, {"durations": {"c0": None}}, "visit to 'c0' must be a number, got None"),
     (pvi.FedAdam, {"adaptivity": INF}, "adaptivity must be positive and finite"),
     (pvi.LikelihoodParameters, {"max_step": INF}, "max_step must be positive and finite"),
@@ -426,7 +457,7 @@ SETTINGS_OF_MODELS = [
     (bnn.MultiHeadBNN, {"sizes": [2, 2], "num_heads": 0,
                         "likelihood": gpflow.likelihoods.Softmax(2)}, "num_heads"),
     *((pvi.PersonalModel, {"model": linear.BayesianLinearRegression(2), "personal": personal}, "")
-      for personal in ([], [0, 1], [5], [True, True])),
+      for personal in ([], [0, 1], [5], [True, True], [[0], [0, 1]])),
     (pvi.PersonalModel, {"model": linear.BayesianLinearRegression(2, family=expfam.IsotropicNormal),
                          "personal": [0]}, "IsotropicNormal"),
 ]  # fmt: skip
@@ -442,7 +473,11 @@ PRIVACY = [
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "clip": INF}, "clip"),
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "clip": 0.0}, "clip"),
     (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "sampling_rate": 0.0}, "sampling_rate"),
-    (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "noise_multiplier": -1.0}, "noise"),
+    *(
+        (GRADIENTS, {"rule": FIXED_POINT(), "budget": FREE, "noise_multiplier": noise}, "noise")
+        for noise in (-1.0, INF)
+    ),
+    (privacy.Release, {"noise_multiplier": INF}, "noise_multiplier must .* got inf"),
     *(
         (kind, {"rule": FIXED_POINT(), "budget": 2.0}, "budget must be a privacy.Budget, got 2.0")
         for kind in (GRADIENTS, CHANGES, privacy.LocalAveraging)

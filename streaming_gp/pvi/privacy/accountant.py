@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.inputs import (
     Fraction,
-    NotNegative,
+    NotNegativeFinite,
     Positive,
     missing_extra,
     require_positive,
@@ -40,7 +40,7 @@ class Release:
     :raises InvalidDataError: if they are not that.
     """
 
-    noise_multiplier: NotNegative
+    noise_multiplier: NotNegativeFinite
     sampling_rate: Fraction = 1.0
 
 

@@ -30,7 +30,7 @@ from streaming_gp.errors import (
     StreamingGPError,
 )
 from streaming_gp.expfam import ExponentialFamily, Factor
-from streaming_gp.inputs import NotNegative, Positive
+from streaming_gp.inputs import NotNegativeFinite, Positive
 from streaming_gp.pvi.guards import NO_LIMITS, Checks
 from streaming_gp.pvi.privacy.accountant import Budget, Release, Spent, epsilon_of, with_release
 from streaming_gp.pvi.task import (
@@ -277,7 +277,7 @@ class PrivateRule(RuleAround, abc.ABC):
     rule: Any = field(kw_only=False)
     budget: Budget
     clip: Positive = 1.0
-    noise_multiplier: NotNegative = 1.0
+    noise_multiplier: NotNegativeFinite = 1.0
     record: str | None = None
     insecure_seed: int | None = None
     is_discreet: ClassVar[bool] = True

@@ -21,7 +21,7 @@ from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import KL, Factor, MeanFieldNormal
 from streaming_gp.inputs import (
     Fraction,
-    NotNegative,
+    NotNegativeFinite,
     PositiveFinite,
     PositiveInteger,
     require_strategy,
@@ -85,7 +85,7 @@ class AveragingUpdate:
     share: Fraction
     rule: VariationalUpdate
     width: PositiveFinite = 1e-3
-    proximal: NotNegative = 0.0
+    proximal: NotNegativeFinite = 0.0
     checks: ClassVar[Checks] = NO_LIMITS
     server_damping: ClassVar[float] = 1.0
     wants_prior: ClassVar[bool] = True

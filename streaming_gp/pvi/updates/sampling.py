@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streaming_gp.errors import InvalidDataError, NumericalError
 from streaming_gp.expfam import Factor, Gaussian
-from streaming_gp.inputs import NotNegative, PositiveInteger, require_strategy, typed
+from streaming_gp.inputs import NotNegativeFinite, PositiveInteger, require_strategy, typed
 from streaming_gp.pvi.model import SampledModel, compiled_for, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, UpdateRule, factor_of
 from streaming_gp.pvi.updates.power_ep import PowerEPUpdate
@@ -106,7 +106,7 @@ class DistributedEPUpdate:
 
     rule: UpdateRule = field(default_factory=PowerEPUpdate)
     num_samples: PositiveInteger = 4000
-    min_effective: NotNegative = 200.0
+    min_effective: NotNegativeFinite = 200.0
 
     def __post_init__(self) -> None:
         require_strategy("rule", self.rule, UpdateRule, "pvi.VariationalUpdate()")

@@ -12,7 +12,7 @@ import tensorflow as tf
 from streaming_gp.errors import NumericalError
 from streaming_gp.expfam import Factor, Gaussian
 from streaming_gp.inputs import (
-    NotNegative,
+    NotNegativeFinite,
     PositiveFinite,
     PositiveInteger,
     require_decay,
@@ -123,7 +123,7 @@ class SNEPUpdate:
     learning_rate: float | Callable[[tf.Tensor], Any] = 0.02
     sync: PositiveInteger = 10
     outer: PositiveInteger = 10
-    min_variance: NotNegative = 0.0
+    min_variance: NotNegativeFinite = 0.0
     loop: StabilisedLoop | PublishedLoop = field(default_factory=StabilisedLoop)
     server_damping: ClassVar[float] = 1.0
 

@@ -18,7 +18,7 @@ from streaming_gp.expfam.divergences import require_domain
 from streaming_gp.inputs import (
     Decay,
     Fraction,
-    NotNegative,
+    NotNegativeFinite,
     PositiveFinite,
     PositiveInteger,
     require_strategy,
@@ -235,7 +235,7 @@ class LBFGS:
     """
 
     max_iterations: PositiveInteger = 200
-    tolerance: NotNegative = 1e-9
+    tolerance: NotNegativeFinite = 1e-9
 
     def maximise(
         self, value_and_gradient: Callable[[tf.Tensor], Any], start: Any
@@ -323,7 +323,7 @@ class Plateau:
     """
 
     patience: PositiveInteger = 3
-    tolerance: NotNegative = 1e-3
+    tolerance: NotNegativeFinite = 1e-3
 
     def is_reached(self, values: Sequence[float]) -> bool:
         """Whether a fit is over.
