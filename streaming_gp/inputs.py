@@ -156,6 +156,23 @@ def require_positive_integer(name: str, value: int) -> None:
     require_positive(name, value)
 
 
+SMALLEST_POWER = float(np.sqrt(np.finfo(np.float64).eps))
+"""A site of power EP is what moments change by, divided by the power: it is off by rounding over
+the power, and off its limit by about the power. Below this the rounding is the larger of both."""
+
+
+def require_power(name: str, value: float, limit: str) -> None:
+    """A power of power EP that is not too small for numbers of 64 bits.
+
+    :param limit: What a power that tends to zero tends to.
+    """
+    if value < SMALLEST_POWER:
+        raise InvalidDataError(
+            f"{name} must be at least {SMALLEST_POWER:.2g}, below which sites are rounding errors, "
+            f"got {value!r}; its limit at 0 is {limit}"
+        )
+
+
 def require_sizes(name: str, values: Any) -> None:
     """A sequence of positive integers, such as the units of each layer; it may be empty."""
     is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)

@@ -116,6 +116,9 @@ MODELS = {
     "samples": (lambda: made(num_prediction_samples="4"), "must be an integer, got '4'"),
     "latent": (lambda: made(num_latent_gps=-1), "num_latent_gps must be positive"),
     "alpha": (lambda: made(alpha="0.5"), "alpha must be a number, got '0.5'"),
+    "small alpha": (
+        lambda: made(likelihood=gl.Bernoulli(), alpha=1e-12), "at least 1.5e-08, .* got 1e-12"
+    ),
     "journal": (lambda: made(journal=3), "wanted the path of a file or folder, got 3"),
     "estimator": (
         lambda: StreamingGPRegressor(pseudo_points=10).fit(dates(), dates()[:, 0]),
@@ -378,6 +381,8 @@ UPDATES = [
     (samplers.NUTS, {"acceptance": 1.5}, "acceptance must lie in"),
     (samplers.NUTS, {"step_size": INF}, "step_size must be positive and finite"),
     (pvi.PowerEPUpdate, {"alpha": INF}, "alpha must be positive and finite"),
+    *((rule, {"alpha": 1e-10}, "at least 1.5e-08, .* got 1e-10; its limit at 0 is FixedPointUpdate")
+      for rule in (pvi.PowerEPUpdate, pvi.StochasticEPUpdate)),
     (samplers.AdaptiveSGLD, {"offset": -1.0}, "offset must not be negative"),
     (samplers.AdaptiveSGLD, {"max_noise": -1.0}, "max_noise must not be negative"),
     (losses.BetaLoss, {"beta": 0.0}, "beta"),

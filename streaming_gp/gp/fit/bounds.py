@@ -24,7 +24,7 @@ from streaming_gp.gp.fit.cavity import UnderCavity
 from streaming_gp.gp.fit.local_model import LocalModel
 from streaming_gp.gp.fit.sites import Look, Sites, is_conjugate, tilted_moments, without_sites
 from streaming_gp.gp.process.tensors import GaussianProcess
-from streaming_gp.inputs import typed
+from streaming_gp.inputs import require_power, typed
 from streaming_gp.numerics import stacks
 from streaming_gp.numerics.linalg import (
     LOG_TWO_PI,
@@ -263,7 +263,11 @@ class PowerEP(OnPoints):
             )
 
     def check(self, likelihood: Likelihood) -> None:
-        """:raises InvalidDataError: if data are not each of one function."""
+        """:raises InvalidDataError: if data are not each of one function, or sites would be found
+        by moments under too small a power.
+        """
+        if not is_conjugate(likelihood):
+            require_power("alpha", self.alpha, "Variational()")
         if not isinstance(likelihood, ScalarLikelihood) or isinstance(
             likelihood, SwitchedLikelihood
         ):

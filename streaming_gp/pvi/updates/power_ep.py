@@ -21,6 +21,7 @@ from streaming_gp.inputs import (
     Fraction,
     PositiveFinite,
     PositiveInteger,
+    require_power,
     require_strategy,
     typed,
 )
@@ -51,7 +52,7 @@ class PowerEPUpdate:
     - Many data a client: sweeps to convergence, so that the answer forgets the start. One sweep of
       damping 1 ties the sites to their mean, as ``StochasticEPUpdate`` does.
 
-    :param alpha: The power α > 0.
+    :param alpha: The power α > 0; not so small that rounding is more than sites.
     :param sweeps: The number of sweeps over the client's data in one visit.
     :param damping: The damping ρ in (0, 1] of each site.
     :param sequential: Whether each site is refined under the q that the one before led to, in one
@@ -66,6 +67,9 @@ class PowerEPUpdate:
     damping: Fraction = 0.5
     sequential: bool = False
     filtered_start: bool = True
+
+    def __post_init__(self) -> None:
+        require_power("alpha", self.alpha, "FixedPointUpdate")
 
     @classmethod
     def one_step(cls, alpha: float = 1.0) -> PowerEPUpdate:
@@ -158,7 +162,7 @@ class StochasticEPUpdate:
     - ``StochasticEPUpdate(steps=N, damping=1 / N, batch_size=1)``: a pass of stochastic EP; of
       several clients, distributed stochastic EP.
 
-    :param alpha: The power α > 0.
+    :param alpha: The power α > 0; not so small that rounding is more than sites.
     :param steps: The number of steps of one visit.
     :param damping: The damping ρ in (0, 1] of each step.
     :param batch_size: The number B of random rows in each step; all if None.
@@ -168,6 +172,9 @@ class StochasticEPUpdate:
     steps: PositiveInteger = 1
     damping: Fraction = 1.0
     batch_size: PositiveInteger | None = None
+
+    def __post_init__(self) -> None:
+        require_power("alpha", self.alpha, "FixedPointUpdate")
 
     def __call__(self, task: LocalTask) -> LocalResult:
         step = _RefineShared(self.alpha, self.damping)
