@@ -15,7 +15,7 @@ import numpy as np
 
 from streaming_gp import serialization
 from streaming_gp.errors import FileFormatError, InvalidDataError
-from streaming_gp.expfam import ExponentialFamily
+from streaming_gp.expfam import ExponentialFamily, Normal
 from streaming_gp.inputs import make_read_only, require_count, require_strategy, typed
 from streaming_gp.pvi import guards
 from streaming_gp.pvi import step as algorithm
@@ -671,3 +671,12 @@ def _require_fit(state: ServerState, prior: Posterior) -> None:
         objection = state.prior.objection_to(factor)
         if objection is not None:
             raise FileFormatError(f"the factor of {name!r} in the file: {objection}")
+    if state.hyperparameter_factors:
+        size = np.size(state.hyperparameters) if state.hyperparameters is not None else 0
+        unit = Normal(np.zeros(size), np.eye(size))
+        for name, factor in state.hyperparameter_factors.items():
+            objection = unit.objection_to(factor)
+            if objection is not None:
+                raise FileFormatError(
+                    f"the factor of hyperparameters of {name!r} in the file: {objection}"
+                )

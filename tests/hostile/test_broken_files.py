@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import streaming_gp as sgp
-from streaming_gp import pvi, runtime, serialization
+from streaming_gp import expfam, pvi, runtime, serialization
 from streaming_gp.command_line.plans import Folder, Settings
 from streaming_gp.errors import FileFormatError, StreamingGPError
 from streaming_gp.frames.files import open_table
@@ -346,6 +346,16 @@ def test_entries_that_are_no_files_are_refused(streams, tmp_path):
 
 
 # ---- servers ----
+
+
+@pytest.mark.parametrize("hyperparameters", [None, np.zeros(1), np.zeros(2)])
+def test_terms_of_hyperparameters_that_do_not_fit_the_file_are_refused(tmp_path, hyperparameters):
+    server, path = pvi.Server(MODEL.prior(), clients()), tmp_path / "server.npz"
+    term = expfam.Factor(expfam.Normal, (np.zeros(3), np.eye(3)))
+    server.hyperparameters, server.hyperparameter_factors = hyperparameters, {"c0": term}
+    server.save(path)
+    with pytest.raises(FileFormatError, match=r"hyperparameters of 'c0' .* wanted"):
+        pvi.Server.load(path, MODEL.prior(), clients())
 
 
 @every_tenth("name", DAMAGE.keys(), first=2)
