@@ -14,6 +14,7 @@ from streaming_gp.expfam import Factor, MeanFieldNormal, Normal
 from streaming_gp.inputs import typed
 from streaming_gp.pvi.model import Data, Model, require
 from streaming_gp.pvi.task import LocalResult, LocalTask, RuleAround, UpdateRule, factor_of
+from streaming_gp.pvi.updates.snep import SNEPUpdate
 
 KIND = "what a client keeps to itself"
 
@@ -71,7 +72,10 @@ class PersonalModel:
 
         :param posterior: q(θ), as the server has it.
         :param kept: The client's newest posterior of all D, as :meth:`PersonalUpdate.kept` has it.
+        :raises InvalidDataError: if they are not of these forms.
         """
+        _require_form(posterior, self.prior())
+        _require_form(kept, self.model.prior())
         news = posterior.as_factor() / marginal(kept, self.shared).as_factor()
         return kept.times([embedded(news, self.shared, self.size)]).as_arrays()
 
@@ -89,12 +93,22 @@ class PersonalUpdate(RuleAround):
     :param folder: Where a client keeps q(θ, z), in a file of its name at its own place. Without it
         every visit fits z from where the model starts, and nothing is kept to predict with.
     :param seed: The seed of where z starts.
-    :raises InvalidDataError: when it is asked, if the model is no ``PersonalModel``.
+    :raises InvalidDataError: if the rule goes on from a factor, as ``SNEPUpdate`` does; and when it
+        is asked, if the model is no ``PersonalModel``, or the file is of another one.
     """
 
     rule: UpdateRule
     folder: str | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.rule, SNEPUpdate):
+            raise InvalidDataError(
+                "SNEPUpdate goes on from its factor of all parameters, of which a personal client "
+                "keeps the shared part: wanted a rule that fits anew, such as "
+                "pvi.VariationalUpdate()"
+            )
 
     @property
     def keeps_state(self) -> bool:
@@ -132,6 +146,8 @@ class PersonalUpdate(RuleAround):
         """The question as one of all D parameters."""
         own = marginal(model.model.prior(), model.personal)
         newest = self.kept(task.client_id)
+        if newest is not None:
+            _require_form(newest, model.model.prior())
         z = marginal(model.model.initial(self.seed) if newest is None else newest, model.personal)
 
         def joined(shared: Any, personal: Any) -> Any:
@@ -147,6 +163,12 @@ class PersonalUpdate(RuleAround):
             start=joined(task.start, z),
             given_prior=joined(task.prior, own),
         )
+
+
+def _require_form(q: Any, prior: Any) -> None:
+    form = getattr(q, "form", type(q).__name__)
+    if form != prior.form:
+        raise InvalidDataError(f"wanted as posterior a {prior.form}, got a {form}")
 
 
 def marginal(q: Any, coordinates: np.ndarray) -> Any:

@@ -371,6 +371,7 @@ UPDATES = [
     (VARIATIONAL, {"optimiser": pvi.VariationalOnlineNewton(), "divergence": expfam.Renyi(0.5)},
      "KL divergence only"),
     (pvi.TiedUpdate, {"rule": pvi.PowerEPUpdate(), "pieces": 0}, "pieces"),
+    (pvi.PersonalUpdate, {"rule": pvi.SNEPUpdate(samplers.NUTS())}, "SNEPUpdate goes on from its"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "beta": 0.0}, "beta"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "beta": INF}, "beta"),  # data to the power 0
     (samplers.NUTS, {"acceptance": 0.0}, "acceptance"),

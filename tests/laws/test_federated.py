@@ -9,7 +9,7 @@ import scipy.integrate
 import scipy.stats
 
 from streaming_gp import bnn, datasets, linear, plotting, pvi, testing
-from streaming_gp.errors import ImproperError, InvalidDataError
+from streaming_gp.errors import ImproperError, InvalidDataError, NoAnswerError
 from streaming_gp.expfam import ExponentialFamily, Factor, MeanFieldNormal, Normal
 from streaming_gp.pvi.task import encode_answer
 from tests.laws import LBFGS, slow
@@ -432,6 +432,24 @@ def test_linear_models_have_the_posterior_of_the_whole_hierarchy(rng, tmp_path, 
         np.testing.assert_allclose(
             site.covariance, covariance[np.ix_(mine, mine)], rtol=1e-5, atol=1e-9
         )
+
+
+def test_what_is_personal_is_not_taken_from_a_file_of_another_model(rng, tmp_path):
+    rule = pvi.PersonalUpdate(pvi.AnalyticUpdate(), folder=str(tmp_path))
+
+    def of(size):
+        model = pvi.PersonalModel(linear.BayesianLinearRegression(size), [size - 1])
+        shards = [(X[:, :size], Y) for X, Y in sites(rng)]
+        return pvi.Server(model.prior(), pvi.make_clients(model, shards, rule)), model
+
+    server, _ = of(4)
+    pvi.fit(server, pvi.Sequential(), rounds=1)
+    other, smaller = of(3)
+    nothing = pytest.raises(NoAnswerError, match="wanted as posterior")
+    with pytest.warns(UserWarning, match="no answer"), nothing:
+        pvi.fit(other, pvi.Sequential(), rounds=1)
+    with pytest.raises(InvalidDataError, match="wanted as posterior"):
+        smaller.joined(other.posterior, rule.kept("c0"))
 
 
 def test_what_goes_over_the_wire_has_the_shared_size_only(rng):
