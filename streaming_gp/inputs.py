@@ -177,7 +177,7 @@ def require_sizes(name: str, values: Any) -> None:
     """A sequence of positive integers, such as the units of each layer; it may be empty."""
     is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
     if not (is_sequence and all(map(is_positive_integer, values))):
-        raise InvalidDataError(f"{name} must be a list of positive integers, got {values!r:.100}")
+        raise InvalidDataError(f"wanted a list of positive integers as {name}, got {values!r:.100}")
 
 
 def require_not_negative(name: str, value: float) -> None:

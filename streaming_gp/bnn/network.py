@@ -181,6 +181,8 @@ class Network:
         require_positive_finite("prior_variance", prior_variance)
         require_positive_finite("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
+        for size in input_shape if isinstance(input_shape, (Sequence, np.ndarray)) else ():
+            require_positive_integer("each size of input_shape", size)
         require_sizes("input_shape", input_shape)
         if not isinstance(layers, Sequence):
             raise InvalidDataError(f"layers must be a list, got {layers!r:.100}")

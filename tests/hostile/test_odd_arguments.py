@@ -145,11 +145,11 @@ MODELS = {
         lambda: bnn.MeanFieldBNN([2, 1], gl.Gaussian(), prior_variance=np.inf), "be finite"
     ),
     "moment network": (lambda: bnn.MomentNetwork(2, prior_variance=np.inf), "be finite"),
-    "sizes": (lambda: bnn.MeanFieldBNN(5, gl.Gaussian()), "list of positive integers, got 5"),
-    "hidden sizes": (lambda: bnn.MomentNetwork(2, hidden=5), "hidden must be a list .* got 5"),
-    "sizes of heads": (lambda: bnn.MultiHeadBNN(3, 2, gl.Gaussian()), "sizes must be a list"),
+    "sizes": (lambda: bnn.MeanFieldBNN(5, gl.Gaussian()), "positive integers as sizes, got 5"),
+    "hidden sizes": (lambda: bnn.MomentNetwork(2, hidden=5), "integers as hidden, got 5"),
+    "sizes of heads": (lambda: bnn.MultiHeadBNN(3, 2, gl.Gaussian()), "integers as sizes, got 3"),
     "input shape": (
-        lambda: bnn.Network(3, [bnn.Dense(1)], gl.Gaussian()), "input_shape must be a list"
+        lambda: bnn.Network(3, [bnn.Dense(1)], gl.Gaussian()), "integers as input_shape, got 3"
     ),
     "layers": (lambda: bnn.Network([3], bnn.Dense(1), gl.Gaussian()), "layers must be a list"),
     "layer": (lambda: bnn.Network([3], [1], gl.Gaussian()), "each layer must be .* got 1"),
