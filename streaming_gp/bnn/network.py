@@ -176,21 +176,19 @@ class Network:
         num_samples: int = 1,
         activation: str = "relu",
     ) -> None:
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise InvalidDataError(f"activation must be in {list(ACTIVATIONS)}, got {activation!r}")
         require_positive_finite("prior_variance", prior_variance)
         require_positive_finite("initial_scale", initial_scale)
         require_positive_integer("num_samples", num_samples)
-        for size in input_shape if isinstance(input_shape, (Sequence, np.ndarray)) else ():
-            require_positive_integer("each size of input_shape", size)
         require_sizes("input_shape", input_shape)
         if not isinstance(layers, Sequence):
             raise InvalidDataError(f"layers must be a list, got {layers!r:.100}")
         for layer in layers:
             require_strategy("each layer", layer, Layer, "bnn.Dense(10)")
         if not isinstance(likelihood, gpflow.likelihoods.Likelihood):
-            name = f"{likelihood!r:.100}"
-            raise InvalidDataError(f"likelihood must be a GPflow likelihood, got {name}")
+            wanted = "likelihood must be a GPflow likelihood"
+            raise InvalidDataError(f"{wanted}, got {likelihood!r:.100}")
         self.input_shape = tuple(input_shape)
         self.layers = tuple(layers)
         self.likelihood = likelihood
