@@ -39,7 +39,7 @@ from streaming_gp.pvi.task import LocalTask, UpdateRule, means_a_misfit
 from streaming_gp.pvi.updates.variational import VariationalUpdate
 
 NAMED, NAMED_AT_THE_END = 3, 30
-"""So many clients are named in a warning, and in the error, where all went wrong."""
+"""So many clients and reasons are named in a warning, and in the error, where all went wrong."""
 SILENT = 3
 """So many answers of a client that was never heard make a warning."""
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -268,15 +268,25 @@ def _none_fits(server: Server, rounds: tuple[Round, ...]) -> bool:
 
 
 def _reasons_of(one: Round, in_full: Mapping[str, str], most: int = NAMED) -> str:
-    """Why the first clients of a round were not heard.
+    """Why clients of a round were not heard, each reason once with the first of whom it is.
 
     :param in_full: Why they failed, for this process, by client.
+    :param most: So many reasons, and so many clients of each, are named.
     """
-    reasons = [f"{name!r} failed: {in_full.get(name, why)}" for name, why in one.failed.items()]
-    reasons += [f"{name!r} was refused: {why}" for name, why in one.refused.items()]
-    number = len(reasons) - most
-    more = [f"and {number} more"] if number > 0 else []
-    return f"round {one.round}: " + "; ".join([*reasons[:most], *more])
+    clients: dict[str, list[str]] = {}
+    for name, why in one.failed.items():
+        clients.setdefault(f"failed: {in_full.get(name, why)}", []).append(name)
+    for name, why in one.refused.items():
+        clients.setdefault(f"was refused: {why}", []).append(name)
+    reasons = [f"{_listed(names, most)} {why}" for why, names in [*clients.items()][:most]]
+    others = sum(map(len, [*clients.values()][most:]))
+    more = [f"and {others} more"] if others > 0 else []
+    return f"round {one.round}: " + "; ".join([*reasons, *more])
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 # ---- a federation in one call ----

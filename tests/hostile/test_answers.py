@@ -528,7 +528,7 @@ def test_what_goes_on_by_itself_goes_on_between_questions(server, at_work):
 
 
 def test_a_network_of_float32_travels_as_it_is():
-    net = bnn.MeanFieldBNN([2, 3, 2], likelihood=None)
+    net = bnn.MeanFieldBNN([2, 3, 2], gpflow.likelihoods.Softmax(2))
     posterior = net.prior()
     factor = Factor(MeanFieldNormal, posterior.natural).as_arrays()
     ask = pvi.LocalTask(None, None, posterior, factor, client_id="a", nonce="n")

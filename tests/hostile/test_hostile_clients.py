@@ -110,7 +110,7 @@ def test_a_run_in_which_no_client_is_heard_warns_and_then_raises(rng):
     spoiled = Spoiled(pvi.AnalyticUpdate(), scaled(np.nan))
     clients["c3"] = replace(clients["c3"], update=spoiled)
     found = pvi.Server(model.prior(), clients)
-    named = "'c0' failed: NumericalError: too early; .*; and 2 more"
+    named = "'c0', 'c1', 'c2' and 1 more failed: NumericalError: too early; 'c3' was refused: "
     with (
         pytest.warns(UserWarning, match=f"no answer was accepted in round 1: {named}") as warned,
         pytest.raises(NoAnswerError, match=r"in any of 3 rounds.* in round 3: .*'c4'") as raised,

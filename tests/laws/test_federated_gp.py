@@ -87,6 +87,7 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.xdist_group("one cluster")
 @pytest.mark.usefixtures("cluster")
 def test_clients_of_a_cluster_are_the_exact_gp_on_all_data(few, new_inputs):
