@@ -4,6 +4,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
+import gpflow
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
