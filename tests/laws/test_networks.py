@@ -410,7 +410,7 @@ def test_sizes_of_layers_are_positive_integers(make, wrong):
 
 
 def test_sizes_of_inputs_are_positive_integers():
-    with pytest.raises(InvalidDataError, match="positive integers as input_shape, got .'4', 4"):
+    with pytest.raises(InvalidDataError, match=r"positive integers as input_shape, got .'4', 4"):
         bnn.Network(("4", 4, 1), [bnn.Dense(3)], gpflow.likelihoods.Softmax(3))
 
 
