@@ -243,7 +243,7 @@ def test_of_several_optima_of_classes_the_best_that_is_found_counts():
     oracle = gpflow.models.VGP((X, Y), se(), classes, num_latent_gps=3)
     gpflow.set_trainable(oracle.kernel, False)
     gpflow.set_trainable(classes, False)
-    steps = {"maxiter": 300}
+    steps = {"maxiter": 100}
     minimise = gpflow.optimizers.Scipy().minimize
     minimise(oracle.training_loss, oracle.trainable_variables, options=steps)
     assert info.free_energy > float(oracle.elbo()) - 0.05 * len(X)
