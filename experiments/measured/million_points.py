@@ -3,8 +3,9 @@
 Inputs are uniform on a square, values those of a wave with noise. Each point is predicted and then
 learned. For every 10,000 points the CPU seconds, the error before learning and the memory are kept;
 in the end what was learned is absorbed by the model, whose covariance over a grid must be positive.
+Inputs keep coming from everywhere, and the function never changes, which the object is told.
 
---quick streams 20,000 points.
+--quick streams 20,000 points, and --defaults does not tell the object.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def draw(stretches: list[Results]) -> plt.Figure:
 def main(arguments: argparse.Namespace) -> None:
     rng = np.random.default_rng(arguments.seed)
     model = new_model(rng, arguments.seed)
-    online, stretches = model.online(budget=BUDGET), []
+    stretches = []
+    online = model.online(BUDGET) if arguments.defaults else model.online(BUDGET, np.inf, 0.0)
     number = 2 if arguments.quick else 100
     for _ in tqdm(range(number), desc="10,000 points", disable=not sys.stderr.isatty()):
         stretches.append(stretch(online, *observed(rng, STRETCH)))
@@ -122,4 +124,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(main, parser(__doc__))
+    options = parser(__doc__)
+    options.add_argument("--defaults", action="store_true", help="of memory and of alarms")
+    run(main, options)

@@ -66,7 +66,8 @@ class OnlineGP:
     :param budget: The largest number of points that it holds.
     :param memory: The number of observations in which the relevance of a point falls e-fold; by
         default the budget.
-    :param false_alarms: The probability of a false alarm at each observation; zero for no alarms.
+    :param false_alarms: The probability of a false alarm at each observation, as far as the
+        hyperparameters are right; zero for no alarms.
     :param on_alarm: Called with each alarm; by default the first one is a warning.
     """
 
