@@ -8,6 +8,7 @@ import pytest
 
 import streaming_gp as sgp
 from streaming_gp.errors import InvalidDataError
+from tests.laws import slow
 from tests.tolerances import THROUGH_CHOLESKY
 
 pd = pytest.importorskip("pandas", reason="the river extra is not installed")
@@ -183,8 +184,10 @@ def test_targets_that_are_all_alike_at_first_do_not_fix_the_scale(number, rng):
         assert np.abs(errors).max() < 1e-4
 
 
-@pytest.mark.parametrize("silent", [{"b": 0.3}, {}])
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
+@pytest.mark.parametrize(
+    ("unit", "silent"),
+    [(1e-6, {"b": 0.3}), (1e6, {}), slow(1e6, {"b": 0.3}), slow(1e-6, {})],
+)
 def test_an_input_that_is_silent_at_first_has_the_unit_in_which_it_comes(unit, silent, rng):
     X, found = rng.uniform(-1.0, 1.0, (150, 2)), {}
     y = X[:, 0] + np.sin(3.0 * X[:, 1])
