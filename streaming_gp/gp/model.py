@@ -393,7 +393,7 @@ class StreamingGP(gpflow.models.GPModel, InternalDataTrainingLossMixin):
             inputs come near it; by default the budget. Infinite where inputs keep coming from
             everywhere.
         :param false_alarms: The probability of a false alarm at each observation, as far as the
-            hyperparameters are right; zero for a function that never changes.
+            kernel is right; zero for a function that never changes.
         :param on_alarm: Called with each alarm; by default the first one is a warning.
         :raises InvalidDataError: if the budget is not a positive integer, the memory not positive
             or the probability none, the model has seen no data, its noise is not Gaussian of one

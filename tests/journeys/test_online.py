@@ -370,9 +370,11 @@ def test_what_was_forgotten_is_the_exact_posterior_of_a_function_that_changed(
     np.testing.assert_allclose(found[1][:, 0], variance, atol=1e-8)
 
 
-def changing(function, before=300, after=600, noise=0.1, seed=0, **options):
+def changing(function, before=300, after=600, noise=0.1, known=0.1, seed=0, **options):
     """Squared errors in predicted deviations, one after another, of an object that goes on from a
     function of x and time which begins to change at time zero, and its alarms.
+
+    :param known: The deviation of the noise as the model has it.
     """
     rng = np.random.default_rng(seed)
 
@@ -380,7 +382,7 @@ def changing(function, before=300, after=600, noise=0.1, seed=0, **options):
         X = rng.uniform(-3.0, 3.0, (number, 1))
         return X, function(X, time) + noise * rng.standard_normal(X.shape)
 
-    model = fixed_model(gk.SquaredExponential(), noise**2)
+    model = fixed_model(gk.SquaredExponential(), known**2)
     model.update(observed(before, np.zeros((before, 1))))
     alarms, squares = [], []
     online = model.online(on_alarm=alarms.append, **options)
@@ -414,6 +416,23 @@ def test_nothing_is_forgotten_while_nothing_changes():
     assert 0.8 < squares.mean() < 1.2
     unwatched, _, _ = changing(lambda X, t: np.sin(2.0 * X), after=600, false_alarms=0.0)
     np.testing.assert_array_equal(squares, unwatched)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_that_the_model_takes_for_less_is_no_change(seed):
+    """It is 1.5 times as large in variance, all the time."""
+    squares, alarms, _ = changing(
+        lambda X, t: np.sin(2.0 * X), after=2000, known=0.1 / np.sqrt(1.5), seed=seed
+    )
+    assert not alarms
+    assert 0.9 < squares.mean() < 1.1
+
+
+def test_a_change_is_noticed_where_the_noise_is_taken_for_less():
+    for function in CHANGES.values():
+        squares, alarms, _ = changing(function, known=0.1 / np.sqrt(1.5))
+        assert alarms[0].observation < 150
+        assert squares[200:].mean() < 1.5
 
 
 def test_false_alarms_are_as_rare_as_they_were_promised():

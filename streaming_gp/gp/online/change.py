@@ -2,14 +2,17 @@
 
 After a change of size c (:func:`.state.forget`) an observation has the density
 
-    ``p_c(y) = N(y; m + √(1 − c) (μ − m), (1 − c) v + c k + σ²)``,
+    ``p_c(y) = N(y; m + √(1 − c) (μ − m), s (v + σ²) + c (k − v))``,
 
-for the mean μ and variance v of f, and m and k of the prior. Of each size the statistic of Shiryaev
-and Roberts, ``R ← (1 + R) p_c(y) / p_0(y)``, sums the likelihood ratios of a change before each of
-the observations so far. While nothing changes, each ratio has the expectation one, so that
-``E R_n = n``, and the mean over sizes and outputs reaches 1 / rate within n observations with a
-probability of at most ``n × rate`` (Pollak 1987): that is the rule, and there is no other constant
-to choose. No single observation raises an alarm, as each counts for a part of it at most.
+for the mean μ and variance v of f, and m and k of the prior. The factor s is the mean square of the
+errors so far in predicted deviations, or one if that is less: hyperparameters of few data often say
+too little noise, and errors that were as large from the start are no change. Of each size the
+statistic of Shiryaev and Roberts, ``R ← (1 + R) p_c(y) / p_0(y)``, sums the likelihood ratios of a
+change before each of the observations so far. While nothing changes, each ratio has the expectation
+one, so that ``E R_n = n``, and the mean over sizes and outputs reaches 1 / rate within n
+observations with a probability of at most ``n × rate`` (Pollak 1987): that is the rule, and there
+is no other constant to choose. No single observation raises an alarm, as each counts for a part of
+it at most.
 """
 
 from __future__ import annotations
@@ -52,19 +55,20 @@ class Watch:
         noise = prior.noise[prior.group][:, None]
         variances = state.scale[state.is_used] ** 2
         least = noise / (float(variances.mean()) if len(variances) else 1.0)
-        self._size = np.minimum(least, 1.0) ** np.linspace(0.0, 1.0, NUM_SIZES)  # [C, J]
+        sizes = np.minimum(least, 1.0) ** np.linspace(0.0, 1.0, NUM_SIZES)
+        self._size = np.hstack([np.zeros_like(noise), sizes])  # [C, 1 + J], no change before all
         self._noise, self._group = noise, prior.group
-        self._left = 1.0 - self._size
-        self._lost = 1.0 - np.sqrt(self._left)  # of the mean
+        self._lost = 1.0 - np.sqrt(1.0 - self._size)  # of the mean
         self._is_off, self._enough = rate == 0.0, -np.log(max(rate, 1e-300))
         of_each = self._enough / LEAST_OBSERVATIONS
         self._limit, self._most = np.array([np.inf, of_each])[:, None, None], 2.0 * of_each
-        self._logs = np.full((2, *self._size.shape), -np.inf)  # as it is, and of limited ratios
+        self._logs = np.full((2, *sizes.shape), -np.inf)  # as it is, and of limited ratios
         self._memory = prior.memory
-        self._scale = np.ones(len(prior.group))
-        # In how many observations a scale is followed: none is before the first alarm.
-        self._followed = np.full(len(prior.group), np.inf)
-        self._has_changed = False
+        # The mean square of errors in predicted deviations, the factor of variances that it makes,
+        # and of how many observations it is: hyperparameters count for as many as the budget.
+        self._scale = self._factor = np.ones((len(noise), 1))
+        self._followed = np.full_like(self._scale, min(float(prior.budget), prior.memory))
+        self._has_changed = np.zeros(len(noise), bool)
 
     def variance(self, at: Projection) -> np.ndarray:
         """The variance [C] of f(x) that is to be believed.
@@ -75,42 +79,42 @@ class Watch:
         than one.
         """
         variance = at.variance[self._group]
-        if not self._has_changed:
+        if not self._has_changed.any():
             return variance
-        noise = self._noise[:, 0]
-        return np.asarray(np.maximum(self._scale, 1.0) * (variance + noise) - noise)
+        factor = np.where(self._has_changed, self._factor[:, 0], 1.0)
+        return np.asarray(factor * (variance + self._noise[:, 0]) - self._noise[:, 0])
 
-    def see(self, at: Projection, y: np.ndarray, densities: np.ndarray) -> tuple[int, float] | None:
+    def see(self, at: Projection, y: np.ndarray) -> tuple[int, float] | None:
         """Look at an observation before it is learned.
 
         :param at: The state about its input.
         :param y: The observation [C].
-        :param densities: Its log densities [C] as nothing changed, in nats.
         :returns: the column that has changed and the size of its change, if one has.
         """
         if self._is_off:
             return None
-        variance = at.variance[:, None]
-        changed = self._left * variance + self._size * at.prior_variance + self._noise
         residual, shift = (y - at.mean)[:, None], (at.mean - at.prior_mean)[:, None]
-        ratio = log_densities(residual + self._lost * shift, changed) - densities[:, None]
-        if self._has_changed:
-            self._follow((residual * residual / (variance + self._noise))[:, 0])
-        logs = np.logaddexp(0.0, self._logs) + np.minimum(ratio, self._limit)
-        self._logs = logs
+        variance = at.variance[:, None]
+        predicted = variance + self._noise
+        changed = self._factor * predicted + self._size * (at.prior_variance - variance)
+        densities = log_densities(residual + self._lost * shift, changed)
+        self._follow(residual * residual / predicted)
+        ratio = np.minimum(densities[:, 1:] - densities[:, :1], self._limit)
+        self._logs = logs = np.logaddexp(0.0, self._logs) + ratio
         if logs[1].max() < self._enough:  # the mean is less than the largest
             return None
-        if np.logaddexp.reduce(logs[1], axis=None) - np.log(ratio.size) < self._enough:
+        if np.logaddexp.reduce(logs[1], axis=None) - np.log(logs[1].size) < self._enough:
             return None
-        column, place = np.unravel_index(logs[0].argmax(), ratio.shape)
+        column, place = np.unravel_index(logs[0].argmax(), logs[0].shape)
         has_changed = self._group == self._group[column]
-        is_first = has_changed & np.isinf(self._followed)
+        is_first = has_changed & ~self._has_changed
         self._followed[is_first] = min(LEAST_OBSERVATIONS, self._memory)
-        logs[:, has_changed], self._has_changed = -np.inf, True
-        return int(column), float(self._size[column, place])
+        logs[:, has_changed], self._has_changed = -np.inf, self._has_changed | has_changed
+        return int(column), float(self._size[column, 1 + place])
 
     def _follow(self, squares: np.ndarray) -> None:
-        """Errors in predicted variances [C], of which none counts for more than for an alarm."""
-        most = self._most * np.maximum(self._scale, 1.0)
-        self._scale += (np.minimum(squares, most) - self._scale) / self._followed
-        self._followed += self._followed < self._memory
+        """Errors in predicted variances [C, 1], of which none counts for more than for an alarm."""
+        bounded = np.minimum(squares, self._most * self._factor)
+        self._scale = self._scale + (bounded - self._scale) / self._followed
+        self._factor = np.maximum(self._scale, 1.0)
+        self._followed = np.minimum(self._followed + 1.0, self._memory)

@@ -67,7 +67,7 @@ class OnlineGP:
     :param memory: The number of observations in which the relevance of a point falls e-fold; by
         default the budget.
     :param false_alarms: The probability of a false alarm at each observation, as far as the
-        hyperparameters are right; zero for no alarms.
+        kernel is right; zero for no alarms.
     :param on_alarm: Called with each alarm; by default the first one is a warning.
     """
 
@@ -160,7 +160,7 @@ class OnlineGP:
                 for (prior, _), at in zip(parts, projections, strict=True)
             ]
             self._count += 1
-            alarms = self._changes(projections, y, densities)
+            alarms = self._changes(projections, y)
             if alarms:
                 self._at = None
                 projections = self._project(x)
@@ -179,14 +179,12 @@ class OnlineGP:
             self._at = [project(prior, state, x) for prior, state in self._parts]
         return self._at
 
-    def _changes(
-        self, projections: list[Projection], y: np.ndarray, densities: list[np.ndarray]
-    ) -> list[Alarm]:
+    def _changes(self, projections: list[Projection], y: np.ndarray) -> list[Alarm]:
         """What an observation says of changes; what has changed is forgotten."""
         alarms = []
-        watched = zip(self._parts, self._watches, projections, densities, strict=True)
-        for (prior, state), watch, at, own in watched:
-            found = watch.see(at, y[prior.columns], own)
+        watched = zip(self._parts, self._watches, projections, strict=True)
+        for (prior, state), watch, at in watched:
+            found = watch.see(at, y[prior.columns])
             if found is not None:
                 column, size = found
                 forget(prior, state, int(prior.group[column]), size)
