@@ -14,8 +14,7 @@ from experiments.benchmarks.methods.learner import Held, Hyperparameters, Predic
 NEIGHBOURS = 20
 """GPBoost's default."""
 VARIATIONAL_NEIGHBOURS, MINIBATCH, RATE = 32, 256, 0.01
-EPOCHS, LEAST_STEPS = 50, 2000
-"""GPyTorch's example has 300 epochs: they would take an hour."""
+EPOCHS, LEAST_STEPS = 100, 2000
 
 
 class Rows:
@@ -83,7 +82,13 @@ def gpboost(setup: Setup, threads: int) -> GPBoost:
 
 
 class VNNGP(Rows):
-    """A pseudo-point at every input, mean-field, by Adam on minibatches of both."""
+    """A pseudo-point at every input, mean-field, by Adam on minibatches of both, at rates that fall
+    along a cosine.
+
+    Each factor of q starts at the target of its row and with the deviation of the noise. Where all
+    start at the prior, as is GPyTorch's default, the noise takes the place of f before they get
+    there, and the error is seventeen times as large on the power plant.
+    """
 
     def update(self, X: np.ndarray, Y: np.ndarray) -> None:
         import gpytorch
@@ -93,29 +98,34 @@ class VNNGP(Rows):
         torch.set_num_threads(1)
         torch.manual_seed(self._setup.seed)
         warnings.filterwarnings("ignore", module="linear_operator|gpytorch")
-        self._keep(X, Y)
-        self._likelihood = (
-            gpytorch.likelihoods.BernoulliLikelihood()
-            if self._setup.classes
-            else gpytorch.likelihoods.GaussianLikelihood(
-                noise_constraint=gpytorch.constraints.GreaterThan(1e-8)
-            )
+        # The first pass of minibatches is in the order of the rows.
+        order = np.random.default_rng(self._setup.seed).permutation(len(X))
+        self._keep(X[order], Y[order])
+        self._likelihood = gpytorch.likelihoods.GaussianLikelihood(
+            noise_constraint=gpytorch.constraints.GreaterThan(1e-8)
         )
+        self._likelihood.noise = self._setup.hyperparameters.noise
         self._model = model = _process(torch.tensor(self._X), self._setup)
         y = torch.tensor(self._y)
+        strategy = model.variational_strategy
+        q = strategy._variational_distribution
+        with torch.no_grad():
+            q.variational_mean.copy_(y)
+            q._variational_stddev.fill_(np.sqrt(self._setup.hyperparameters.noise))
+            strategy.variational_params_initialized.fill_(1)
         objective = gpytorch.mlls.VariationalELBO(self._likelihood, model, num_data=len(y))
         parameters = [*model.parameters(), *self._likelihood.parameters()]
+        steps = self._setup.iterations(max(EPOCHS * -(-len(y) // MINIBATCH), LEAST_STEPS))
         optimiser = torch.optim.Adam(parameters, lr=RATE)
+        rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         model.train()
         self._likelihood.train()
-        steps = max(EPOCHS * -(-len(y) // MINIBATCH), LEAST_STEPS)
-        for _ in range(self._setup.iterations(steps)):
+        for _ in range(steps):
             optimiser.zero_grad()
-            output = model(x=None)
-            seen = model.variational_strategy.current_training_indices
-            loss = -objective(output, y[seen])
+            loss = -objective(model(x=None), y[strategy.current_training_indices])
             loss.backward()
             optimiser.step()
+            rates.step()
 
     def predict(self, X: np.ndarray) -> Prediction:
         import torch
@@ -124,10 +134,7 @@ class VNNGP(Rows):
         self._likelihood.eval()
         with torch.no_grad():
             found = self._likelihood(self._model(torch.tensor(X)))
-            mean = found.mean.numpy()
-            if self._setup.classes:
-                return Prediction.of_label(mean)
-            return Prediction(mean, found.variance.numpy())
+            return Prediction(found.mean.numpy(), found.variance.numpy())
 
 
 def _process(Z: Any, setup: Setup) -> Any:
