@@ -19,11 +19,13 @@ BUFFER = 4096
 """So many rows wait before they are in a tree."""
 GROWTH = 4
 """A tree takes over those before it that are not larger by this factor, so that there are few."""
-AT_ONCE = 2**24
+AT_ONCE = 2**20
 """The largest number of distances that are held at once."""
 FAR = 1e8
 """Where a square of a distance from the origin is larger, ``‖a‖² + ‖b‖² − 2 aᵀb`` has too few
 digits for what is near in units of one."""
+FAR_IN_SINGLE = 1e4
+"""The same of single precision, which FAISS has: beyond, squares are off by a thousandth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,10 @@ class Index:
             return Index(together, self.origin, self.trees, start)
         while trees and start - trees[-1][0] <= GROWTH * (n - start):
             start = trees.pop()[0]
-        added = start, _tree(together[start:] - self.origin)
-        return Index(together, self.origin, (*trees, added), n)
+        added = _tree(together[start:] - self.origin)
+        if added is None:
+            return Index(together, self.origin)
+        return Index(together, self.origin, (*trees, (start, added)), n)
 
     def nearest(self, places: np.ndarray, number: int) -> np.ndarray:
         """The ``number`` nearest rows of each place, nearest or not first: [B, k].
@@ -150,25 +154,48 @@ def _squares(rows: np.ndarray, norms: np.ndarray, places: np.ndarray) -> np.ndar
 
 def _from_tree(tree: Any, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Squares of distances and rows [B, k]."""
-    if isinstance(tree, cKDTree):
-        distance, found = tree.query(places, number)
-        shape = len(places), number
-        return np.reshape(distance, shape) ** 2, np.reshape(found, shape)
-    squares, found = tree.search(np.ascontiguousarray(places, np.float32), number)
-    return squares.astype(np.float64), found
+    if isinstance(tree, _Flat):
+        return tree.query(places, number)
+    distance, found = tree.query(places, number)
+    shape = len(places), number
+    return np.reshape(distance, shape) ** 2, np.reshape(found, shape)
 
 
 def _tree(coordinates: np.ndarray) -> Any:
-    """A tree of rows, or for many columns a flat index of FAISS; None where that is not there."""
+    """A tree of rows, or for many columns a flat index of FAISS; None where that is not there, or
+    rows are too far from the origin for its precision.
+    """
     if coordinates.shape[1] <= MOST_TREE_COLUMNS:
         return cKDTree(coordinates, leafsize=32, balanced_tree=False, compact_nodes=False)
+    norms = np.einsum("nd,nd->n", coordinates, coordinates)
+    if norms.max() > FAR_IN_SINGLE:
+        return None
     try:
         import faiss
     except ImportError:
         return None
     index = faiss.IndexFlatL2(coordinates.shape[1])
     index.add(np.ascontiguousarray(coordinates, np.float32))
-    return index
+    return _Flat(index, coordinates, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat:
+    """A flat index of FAISS, its rows [n, D] and their ``‖a‖²``."""
+
+    index: Any
+    rows: np.ndarray
+    norms: np.ndarray
+
+    def query(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Squares of distances and rows [B, k]."""
+        single = np.ascontiguousarray(places, np.float32)
+        squares, found = self.index.search(single, number)
+        squares = squares.astype(np.float64)
+        far = np.einsum("bd,bd->b", places, places) > FAR_IN_SINGLE
+        if far.any():
+            found[far], squares[far] = _by_brute_force(self.rows, self.norms, places[far], number)
+        return squares, found
 
 
 # ---- rows that cannot be told apart ----

@@ -1,5 +1,7 @@
 """Conditioning on what is near: exact where all is near, and close to it where it is not."""
 
+import pickle
+import sys
 from dataclasses import dataclass, field
 
 import gpflow
@@ -716,8 +718,31 @@ def test_an_index_that_grows_finds_what_brute_force_finds(rng, monkeypatch, colu
             np.testing.assert_allclose(distances(rows, places, found), wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_many_columns_have_the_neighbors_of_brute_force_with_and_without_faiss(
+    rng, monkeypatch, is_installed
+):
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(neighbors, "BRUTE_ROWS", 100)
+    monkeypatch.setattr(neighbors, "BUFFER", 30)
+    rows = rng.standard_normal((300, 20))
+    rows[250:] += 1e5  # too far for single precision
+    index = Index.of(rows[:200])
+    assert bool(index.trees) == is_installed
+    index = pickle.loads(pickle.dumps(index))
+    for stop in (230, 249, 300):
+        index = index.extended(rows[index.coordinates.shape[0] : stop])
+        places = np.concatenate([rows[:3] + 0.125, rows[:3] + 1e6, rows[-3:] + 0.125])
+        everything = np.linalg.norm(rows[:stop] - places[:, None], axis=-1)
+        wanted = np.sort(everything, axis=1)[:, :7]
+        found = distances(rows, places, index.nearest(places, 7))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("columns", [2, 20])
-def test_rows_on_both_sides_of_a_long_gap_keep_their_digits(rng, columns):
+def test_rows_on_both_sides_of_a_long_gap_keep_their_digits(rng, monkeypatch, columns):
+    monkeypatch.setattr(neighbors, "BRUTE_ROWS", 50)
     rows = np.round(rng.standard_normal((60, columns)) * 2**10) / 2**10
     rows[::2] += 2.0**30
     places = rows[:6] + 0.125
