@@ -98,8 +98,15 @@ class Factor:
         return num_bytes(self.natural)
 
     def as_arrays(self) -> Factor:
-        """The same factor held in NumPy arrays and a float."""
-        natural = tuple(np.asarray(eta) for eta in self.natural)
+        """The same factor held in NumPy arrays and a float.
+
+        Matrices are made symmetric to the last digit: what rounding left in a cavity is in every
+        factor that it is divided out of, so that a product of K such factors has K times as much.
+        """
+        natural = tuple(
+            _symmetrised(np.asarray(eta)) if index in self.family.symmetric else np.asarray(eta)
+            for index, eta in enumerate(self.natural)
+        )
         return Factor(self.family, natural, float(self.log_scale))
 
     def normalised(self) -> ExponentialFamily:
@@ -331,6 +338,13 @@ class ExponentialFamily(abc.ABC):
 def _is_array(eta: Any) -> bool:
     """Of NumPy or TensorFlow, and not of a class that adds to them, such as masks."""
     return type(eta) is np.ndarray or isinstance(eta, np.generic) or tf.is_tensor(eta)
+
+
+def _symmetrised(matrices: np.ndarray) -> np.ndarray:
+    """Matrices; their diagonals, which have one dimension less, as they are."""
+    if matrices.ndim < 2:
+        return matrices
+    return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
 
 
 def _is_symmetric(matrices: np.ndarray) -> bool:

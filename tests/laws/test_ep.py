@@ -565,6 +565,16 @@ def test_of_a_conjugate_model_averaged_ep_is_exact_after_one_pass(rng):
     np.testing.assert_allclose(found.free_energy, product.log_integral(), rtol=1e-9)
 
 
+def test_rounding_does_not_grow_from_pass_to_pass(rng):
+    """A part that is not symmetric would become four times as large in each of them."""
+    (X, Y), model = regression_data(rng), conjugate_model()
+    rule = pvi.DistributedEPUpdate(pvi.AnalyticUpdate(), num_samples=500, min_effective=10.0)
+    task = task_of(model, X[:10], Y[:10])
+    found = pvi.TiedUpdate(rule, pieces=5, passes=18, averaged=True)(task)
+    precision = found.factor.natural[1]
+    np.testing.assert_allclose(precision, precision.T, atol=1e-12 * np.abs(precision).max())
+
+
 @pytest.mark.slow
 def test_with_sampled_moments_it_is_near_the_posterior(rng):
     """Section C.2 of the supplement, with two pieces."""
