@@ -98,7 +98,7 @@ class VNNGP(Rows):
         torch.set_num_threads(1)
         torch.manual_seed(self._setup.seed)
         warnings.filterwarnings("ignore", module="linear_operator|gpytorch")
-        # The first pass of minibatches is in the order of the rows.
+        # A factor's neighbours are among the rows before it.
         order = np.random.default_rng(self._setup.seed).permutation(len(X))
         self._keep(X[order], Y[order])
         self._likelihood = gpytorch.likelihoods.GaussianLikelihood(
@@ -133,7 +133,7 @@ class VNNGP(Rows):
         self._model.eval()
         self._likelihood.eval()
         with torch.no_grad():
-            found = self._likelihood(self._model(torch.tensor(X)))
+            found = self._likelihood(self._model(torch.tensor(np.ascontiguousarray(X))))
             return Prediction(found.mean.numpy(), found.variance.numpy())
 
 
