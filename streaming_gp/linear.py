@@ -17,6 +17,7 @@ import tensorflow_probability as tfp
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, Gaussian, Normal
+from streaming_gp.expfam.normal import require_gaussian_family
 from streaming_gp.inputs import make_read_only, require_positive_finite, require_positive_integer
 from streaming_gp.losses import Loss, log_gaussian_power
 from streaming_gp.numerics.linalg import LOG_TWO_PI
@@ -61,8 +62,7 @@ class GeneralisedLinearModel:
         require_positive_integer("num_inputs", num_inputs)
         require_positive_finite("prior_variance", prior_variance)
         _require_one_function(likelihood)
-        if not (isinstance(family, type) and issubclass(family, Gaussian)):
-            raise InvalidDataError(f"family must be one of Gaussians, got {family!r:.100}")
+        require_gaussian_family(family)
         self.num_inputs = num_inputs
         self.likelihood = likelihood
         self.prior_variance = prior_variance

@@ -23,6 +23,7 @@ from streaming_gp.expfam import (
     Normal,
     NormalWishart,
 )
+from streaming_gp.expfam.normal import require_gaussian_family
 from streaming_gp.inputs import (
     PositiveInteger,
     as_float64,
@@ -430,8 +431,7 @@ class ClutterModel:
         require_positive_finite("prior_variance", prior_variance)
         if not isinstance(likelihood, Clutter):
             raise InvalidDataError(f"likelihood must be a Clutter, got {likelihood!r:.100}")
-        if not (isinstance(family, type) and issubclass(family, Gaussian)):
-            raise InvalidDataError(f"family must be one of Gaussians, got {family!r:.100}")
+        require_gaussian_family(family)
         self.prior_mean = _location("prior_mean", prior_mean, len(likelihood.covariance))
         self.likelihood = likelihood
         self.prior_variance = prior_variance

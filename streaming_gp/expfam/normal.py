@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.linalg import cho_solve, solve_triangular
 
+from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam.family import ExponentialFamily, Factor, is_finite, is_positive_definite
 from streaming_gp.numerics.linalg import LOG_TWO_PI, logdet_from_cholesky
 from streaming_gp.numerics.quadrature import standard_normal
@@ -330,6 +331,15 @@ class IsotropicNormal(Gaussian):
     def sufficient_statistics(x: Any) -> tuple[tf.Tensor, ...]:
         x = tf.convert_to_tensor(x)
         return x, -0.5 * tf.reduce_sum(tf.square(x), axis=1)
+
+
+def require_gaussian_family(family: object) -> None:
+    """One of the Gaussian families, and not a member or name of one.
+
+    :raises InvalidDataError: naming what came.
+    """
+    if not (isinstance(family, type) and issubclass(family, Gaussian)):
+        raise InvalidDataError(f"family must be one of Gaussians, got {family!r:.100}")
 
 
 @storable

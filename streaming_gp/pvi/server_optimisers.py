@@ -26,7 +26,14 @@ import numpy as np
 
 from streaming_gp.errors import InvalidDataError
 from streaming_gp.expfam import Factor, MeanFieldNormal
-from streaming_gp.inputs import Decay, Fraction, PositiveFinite, Probability, typed
+from streaming_gp.inputs import (
+    Decay,
+    Fraction,
+    PositiveFinite,
+    Probability,
+    require_strategy,
+    typed,
+)
 from streaming_gp.pvi.damping import (
     DampingRule,
     Factors,
@@ -321,6 +328,9 @@ class MaskedAveraging(ServerOptimiser):
     threshold: Probability = 0.4
     optimiser: ServerOptimiser = field(default_factory=FedAvg)
     soft: bool = False
+
+    def __post_init__(self) -> None:
+        require_strategy("optimiser", self.optimiser, ServerOptimiser, "pvi.FedAvg()")
 
     def init(self, ledger: Ledger[Any]) -> State:
         return self.optimiser.init(ledger)

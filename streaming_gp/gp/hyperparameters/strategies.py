@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from streaming_gp import expfam
 from streaming_gp.errors import InvalidDataError
+from streaming_gp.expfam.normal import require_gaussian_family
 from streaming_gp.gp.hyperparameters.vector import ParameterVector
 from streaming_gp.inputs import is_positive_integer, typed
 from streaming_gp.numerics.quadrature import standard_normals
@@ -320,6 +321,8 @@ class VariationalHyperparameters:
             )
         if self.family is not None and self.full_covariance:
             raise InvalidDataError("give full_covariance or a family, not both")
+        if self.family is not None:
+            require_gaussian_family(self.family)
 
     def prior(self, parameters: ParameterVector) -> expfam.Gaussian:
         mean, scale = parameters.prior_moments(self.prior_log_scale)

@@ -129,6 +129,8 @@ class SNEPUpdate:
 
     def __post_init__(self) -> None:
         require_strategy("sampler", self.sampler, Sampler, "samplers.NUTS()")
+        loops = StabilisedLoop, PublishedLoop
+        require_strategy("loop", self.loop, loops, "pvi.StabilisedLoop()")
         if not callable(self.learning_rate):
             require_positive("learning_rate", self.learning_rate)
             require_decay("learning_rate", self.learning_rate)
