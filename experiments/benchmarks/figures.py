@@ -46,12 +46,9 @@ def pareto(axes: plt.Axes, rows: list[Row], cost: str) -> None:
 
 
 def name_marks(axes: plt.Axes, rows: list[Row], cost: str, front: list[Row]) -> None:
-    """Names beside the marks of the front, in bold, and of what is not ours, where there is room.
-
-    Of our many strategies the others are in the table. Names give way upwards, with a line to their
-    mark.
+    """Names beside the marks, those of the front in bold. They give way upwards, with a line to
+    their mark.
     """
-    rows = [row for row in rows if row in front or row["group"] != "ours"]
     places: list[np.ndarray] = []
     for row in sorted(rows, key=lambda row: row["error"]):
         at = (row[cost], row["error"])
