@@ -378,8 +378,6 @@ UPDATES = [
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "learning_rate": 1.0}, "learning_rate"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "sync": 0}, "sync"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "loop": 3}, "loop must be a strategy"),
-    (pvi.DownpourUpdate, {"optimiser": "adam"}, "optimiser must be a strategy"),
-    (pvi.ElasticUpdate, {"optimiser": pvi.Adam}, "optimiser must be a strategy"),
     (pvi.MaskedAveraging, {"optimiser": pvi.Adam()}, "optimiser must be a strategy"),
     (sgp.VariationalHyperparameters, {"family": "full"}, "family must be one of Gaussians"),
     (pvi.SNEPUpdate, {"sampler": samplers.NUTS(), "outer": 0}, "outer"),

@@ -138,9 +138,6 @@ class PointRule(abc.ABC):
     batch_size: PositiveInteger | None = 100
     checks: ClassVar[Checks] = NO_LIMITS
 
-    def __post_init__(self) -> None:
-        require_strategy("optimiser", self.optimiser, GradientOptimiser, "pvi.Adam()")
-
     def __call__(self, task: LocalTask) -> LocalResult:
         """Answer without a memory.
 
