@@ -694,6 +694,28 @@ def test_the_width_of_one_hyperparameter_is_that_of_its_posterior(rng):
     assert np.sqrt(q.variance[0]) == pytest.approx(sd, rel=0.1)
 
 
+@pytest.mark.parametrize("q", [sgp.VariationalHyperparameters(), sgp.PointHyperparameters()])
+def test_a_batch_after_one_that_learned_conditions_on_its_own_rows_alone(rng, monkeypatch, q):
+    """What was computed at the new ε serves, to the last digit."""
+    extended, sizes = DenseProcess.extended, []
+
+    def noting(self, *members):
+        sizes.append(sum(len(one.Z) for one in members))
+        return extended(self, *members)
+
+    X, Y = smooth_data(rng, 360)
+    model = sgp.StreamingGP(
+        kernel(), gpflow.likelihoods.Gaussian(0.1), hyperparameters=q,
+        learning=sgp.WhenGrown(2.0), seed=0,
+    )  # fmt: skip
+    batches = [(X[start : start + 120], Y[start : start + 120]) for start in (0, 120, 240)]
+    model.update(batches[0])
+    model.update(batches[1], learn=True)
+    monkeypatch.setattr(DenseProcess, "extended", noting)
+    model.update(batches[2], learn=False)
+    assert sizes == [120]
+
+
 # ---- the index ----
 
 

@@ -133,8 +133,11 @@ class DataFits:
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
         after = cavity if changed is None else changed.cavity(batch.name)
-        conditioning = self._conditioning_at(after, new, learned.epsilon, batch.seed)
-        fitted = self._with_sites(after, new, learned.epsilon, conditioning)
+        # ε to the last digit as the next batch finds it: nothing is conditioned on it twice.
+        whole = (ledger if changed is None else changed).replaced(batch.name, new).posterior
+        epsilon = learned.epsilon if learned.q is None else local.location(whole)
+        conditioning = self._conditioning_at(after, new, epsilon, batch.seed)
+        fitted = self._with_sites(after, new, epsilon, conditioning)
         fitted = replace(fitted, iterations=learned.iterations, conditioning=conditioning)
         energy = fitted.free_energy
         if learned.q is not None and known.hyperparameters is not None:
