@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from streaming_gp import expfam
-from streaming_gp.errors import NumericalError
+from streaming_gp.errors import ImproperError, NumericalError
 from streaming_gp.gp.fit import sites as site_rules
 from streaming_gp.gp.fit.bounds import LEAST_VARIANCE
 from streaming_gp.gp.fit.evidence import (
@@ -133,9 +133,12 @@ class DataFits:
         new = shared.pop(batch.name)
         changed = ledger.with_factors({**ledger.factors, **shared}) if shared else None
         after = cavity if changed is None else changed.cavity(batch.name)
-        # ε to the last digit as the next batch finds it: nothing is conditioned on it twice.
-        whole = (ledger if changed is None else changed).replaced(batch.name, new).posterior
-        epsilon = learned.epsilon if learned.q is None else local.location(whole)
+        epsilon = learned.epsilon
+        if learned.q is not None:
+            # To the last digit as the next batch finds it: nothing is conditioned on it twice.
+            with suppress(ImproperError):  # where a part of a factor is out alone
+                whole = (ledger if changed is None else changed).replaced(batch.name, new)
+                epsilon = local.location(whole.posterior)
         conditioning = self._conditioning_at(after, new, epsilon, batch.seed)
         fitted = self._with_sites(after, new, epsilon, conditioning)
         fitted = replace(fitted, iterations=learned.iterations, conditioning=conditioning)
