@@ -15,6 +15,7 @@ NEIGHBOURS = 20
 """GPBoost's default."""
 VARIATIONAL_NEIGHBOURS, MINIBATCH, RATE = 32, 256, 0.01
 EPOCHS, LEAST_STEPS = 100, 2000
+"""Passes over all rows, and the least number of steps."""
 
 
 class Rows:
@@ -87,7 +88,7 @@ class VNNGP(Rows):
 
     Each factor of q starts at the target of its row and with the deviation of the noise. Where all
     start at the prior, as is GPyTorch's default, the noise takes the place of f before they get
-    there, and the error is seventeen times as large on the power plant.
+    there.
     """
 
     def update(self, X: np.ndarray, Y: np.ndarray) -> None:
